@@ -89,7 +89,7 @@ def plant_markers_that_go_before_their_data(patch: Patch) -> None:
 PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_coordinators_that_begin_empty, "cluster-transactions", 4, "nobody will end"),
     (plant_coordinators_that_begin_empty, "cluster-groups", 10, "and somebody was in 3 before"),
-    (plant_ids_that_are_forgotten_and_not_written_down, "cluster-transactions", 9, "14: "),
+    (plant_ids_that_are_forgotten_and_not_written_down, "cluster-transactions", 0, "14: "),
     (plant_a_last_stable_offset_that_goes_back, "cluster-transactions", 0, "goes back"),
     (transactions.plant_a_beginning_that_is_answered_and_forgotten, "cluster-transactions", 3, "answers 48"),
     (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 0, "never committed"),

@@ -551,9 +551,11 @@ class Node:
             if self.failures.has_news:
                 self.failures.has_news = False
                 membership.look_at_logs(now)
+        self.slices.serve_resumed(now)
         self.parking.serve_ready(now)
         while self.peers.has_own:
             self._serve_own(now)
+            self.slices.serve_resumed(now)
             self.parking.serve_ready(now)  # what the node asked of itself may be what somebody waits for: a marker
         self.upkeep.commits.begin(now)
         return self.outbox.take()

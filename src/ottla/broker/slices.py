@@ -39,7 +39,8 @@ SLICE_STEPS = 200
 class Piece(Request):
     """A part of a request, with a body of its own. `serve` answers it at once, or parks it for `Parking.answer`.
 
-    One that `is_light` is no slice of its own: the work goes on in the same where it was answered at once.
+    One that `is_light` is no slice of its own: the work goes on in the same where it was answered at once, and where it
+    was answered later, by another node perhaps, before the node rests.
     """
 
     __slots__ = ("is_light", "serve", "whole")
@@ -73,7 +74,7 @@ class SlicedWork(ParkedWork):
     """One request and how far its work has come. `reply`: the answer to the last piece, or what the last change came
     to; `error`: why there is none."""
 
-    __slots__ = ("_resume", "error", "gone", "outlives", "reply", "request", "ticket", "work")
+    __slots__ = ("_resume", "error", "gone", "is_light", "outlives", "reply", "request", "ticket", "work")
 
     def __init__(self, request: Request, work: Work, resume: Callable[[SlicedWork], None], outlives: bool) -> None:
         self._resume = resume
@@ -84,6 +85,8 @@ class SlicedWork(ParkedWork):
         self.error: Exception | None = None
         self.ticket: Ticket = 0
         self.gone = False
+        self.is_light = False
+        """The piece that it waits for is."""
 
     def go_on(self) -> None:
         """What the last piece waited for is there."""
@@ -113,6 +116,8 @@ class Slices:
         self._ended = False
         """It has ended before that returned."""
         self._works: deque[SlicedWork] = deque()
+        self._resumed: deque[SlicedWork] = deque()
+        """Those whose light piece was answered."""
 
     def begin(self, request: Request, work: Work, *, is_long: bool, outlives: bool = False) -> Any:
         """The answer where the first slice was all there is, else Parked.
@@ -145,6 +150,7 @@ class Slices:
             piece.whole = sliced
             answer = piece.serve(piece)
             if isinstance(answer, Parked):
+                sliced.is_light = piece.is_light
                 return False
             if not piece.is_light:
                 sliced.reply = answer
@@ -164,8 +170,12 @@ class Slices:
         if sliced is self._asking:
             self._ended = True
             return
-        self._works.append(sliced)
-        self._outbox.deadline_moved = True
+        if sliced.is_light:
+            sliced.is_light = False
+            self._resumed.append(sliced)
+        else:
+            self._works.append(sliced)
+            self._outbox.deadline_moved = True
 
     def each(self, request: Request, serve: Callable[[Request], Any], asked: str, answered: str) -> Any:
         """Serve a request whose elements each stand for themselves; of many, a slice at a time: see `in_pieces`."""
@@ -193,9 +203,20 @@ class Slices:
         works = self._works
         while works and works[0].gone:
             works.popleft().work.close()
-        if not works:
-            return
-        sliced = works.popleft()
+        if works:
+            self._run(now, works.popleft())
+
+    def serve_resumed(self, now: Millis) -> None:
+        """One slice of every request that waited for a light piece alone."""
+        while self._resumed:
+            sliced = self._resumed.popleft()
+            if sliced.gone:
+                sliced.work.close()
+            else:
+                self._run(now, sliced)
+
+    def _run(self, now: Millis, sliced: SlicedWork) -> None:
+        """The next slice, and the answer where it was the last."""
         try:
             goes_on = self._step(now, sliced)
         except StopIteration as done:
@@ -208,7 +229,8 @@ class Slices:
             self._parking.give_up(sliced.ticket, "a long request", error)
         else:
             if goes_on:
-                works.append(sliced)
+                self._works.append(sliced)
+                self._outbox.deadline_moved = True
 
 
 def encoded(structs: Iterable[Struct], version: int) -> list[Any]:

@@ -465,7 +465,7 @@ class VerifiedProduce(SlicedProduce):
         producer, places = _asked_of(self._node, self._opening)
         adds = request.version >= _ADDS_PARTITIONS_SINCE
         question = Verification(self._node.verifier, self._transactional_id, producer, dict.fromkeys(places), adds=adds)
-        errors: Errors = yield Piece(request, None, question.begin)
+        errors: Errors = yield Piece(request, None, question.begin, is_light=True)
         _refuse_those_of(errors, places, self._opening, request.version)
         return (yield from super()._work(request))
 

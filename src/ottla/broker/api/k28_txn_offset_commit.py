@@ -124,13 +124,13 @@ def _verified(
     adds = request.version >= _ADDS_PARTITION_SINCE
     question = Verification(node.verifier, body.transactional_id, commit.writer, [place], adds=adds)
     leader_epoch = partition.leader_epoch
-    errors: Errors = yield Piece(request, None, question.begin)
+    errors: Errors = yield Piece(request, None, question.begin, is_light=True)
     if not partition.leads or partition.leader_epoch != leader_epoch:
         return _refusal(body, request.version, ErrorCode.NOT_COORDINATOR)
     if errors[place]:
         return _refusal(body, request.version, _said(errors[place], request.version))
     asked = _Commit(node, request, commit, refused)
-    return (yield Piece(request, None, lambda piece: _commit(node, piece, partition, asked, guard)))
+    return (yield Piece(request, None, lambda piece: _commit(node, piece, partition, asked, guard), is_light=True))
 
 
 def _said(error: ErrorCode, version: int) -> ErrorCode:

@@ -4,7 +4,8 @@ Knows which node coordinates a transactional id, and what is asked in which vers
 whether the partitions were added, in the second to add them. Does not know logs: whoever asks holds a guard of each
 partition and appends with it (`log.producers.Guard`).
 
-    yield Piece(request, None, Verification(...).begin)   # gives the errors by partition, NONE where it may be appended
+    # gives the errors by partition, NONE where it may be appended
+    yield Piece(request, None, Verification(...).begin, is_light=True)
 
 Sources: AddPartitionsToTxnManager.java, ReplicaManager.handleProduceAppend; KIP-890.
 """
