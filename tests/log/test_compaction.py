@@ -285,6 +285,22 @@ def test_nothing_above_the_last_stable_offset_is_touched() -> None:
     ]
 
 
+def test_an_abort_that_is_not_committed_settles_nothing() -> None:
+    """Another leader may cut its marker off again, and give these records to readers meanwhile."""
+    log = filled(disk())
+    put(log, keyed((b"a", b"good")))
+    put(log, transactional(0, b"a", b"open"))
+    log.roll(NOW)
+    log.append_as_leader(marker(5, commit=False), now=NOW, leader_epoch=0, origin=Origin.COORDINATOR)
+    assert log.last_stable_offset == 1
+    compact(log)
+    assert values(log) == [b"good", b"open"]
+    log.advance_high_watermark(log.log_end_offset)
+    log.roll(NOW)
+    compact(log)
+    assert values(log) == [b"good"]
+
+
 def test_records_that_cannot_be_read_stay() -> None:
     log = open_log(disk(), small())
     broken = batch(b"x" * 30)

@@ -78,6 +78,7 @@ class Compaction:
         self._offsets: dict[bytes, int] = {}
         self._latest = -1  # last offset that the map has seen
         self._upper_bound = 0
+        self._committed = 0
         self._work = 0
 
     def __iter__(self) -> Iterator[Syncable | None]:
@@ -85,7 +86,7 @@ class Compaction:
         dirty = cleanable.dirty_part(self.log, self.now)
         if dirty.first >= dirty.end or self.log.failed is not None:
             return
-        self._upper_bound = dirty.end
+        self._upper_bound, self._committed = dirty.end, self.log.high_watermark
         try:
             yield from self._sync_dirty(dirty)
             yield from self._build_map(dirty)
@@ -137,7 +138,7 @@ class Compaction:
             end = self._end_of(segment)
             if end <= dirty.first:
                 continue
-            transactions.add(reading.aborted_transactions(log, segment.base_offset, end))
+            transactions.add(self._aborted(segment, end))
             start = segment.offset_index.lookup(dirty.first)
             try:
                 for header, batch in self._walk(segment, start):
@@ -161,6 +162,11 @@ class Compaction:
                         self._check()
             except Damaged:
                 self._latest = end - 1  # the second pass tells; what stands there takes nothing away
+
+    def _aborted(self, segment: Segment, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with data in it whose markers nobody can cut off again."""
+        found = reading.aborted_transactions(self.log, segment.base_offset, end)
+        return [entry for entry in found if entry.last_offset < self._committed]
 
     def _walk(self, segment: Segment, start: int) -> Iterator[tuple[RawHeader, memoryview]]:
         """Its batches from position `start` on. Raises Damaged where something else stands."""
@@ -257,7 +263,7 @@ class Compaction:
         wall_ms = log.wall.at(self.now)
         decide = BatchFilter(self._offsets, self._latest, wall_ms, log.config, ends, log.producers.entries, _short)
         for segment in group:
-            transactions.add(reading.aborted_transactions(log, segment.base_offset, self._end_of(segment)))
+            transactions.add(self._aborted(segment, self._end_of(segment)))
             for header, batch in self._walk(segment, 0):
                 kept = self._kept(decide, transactions, segment, header, batch)
                 if kept is not None:
