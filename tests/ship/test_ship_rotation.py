@@ -279,12 +279,15 @@ def test_waits_for_the_broker_and_says_so(tmp_path: Path) -> None:
         assert "Waiting for a broker" in said[0]
 
 
-def test_refuses_what_cannot_work(broker: EmbeddedBroker, at: Callable[..., Shipping], tmp_path: Path) -> None:
+def test_refuses_what_cannot_work(
+    broker: EmbeddedBroker, topic: str, at: Callable[..., Shipping], tmp_path: Path
+) -> None:
     settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 2}
     with pytest.raises(ShipFailed, match="ottla topics create nowhere"):
         once(Shipping(["x"], "nowhere", settings, tmp_path / "other", "h", once=True))
+    (tmp_path / "app.log").write_bytes(b"line 0\n")
     with running(at(tmp_path / "*.log")):
-        until(lambda: any((tmp_path / "state").glob("*.lock")))
+        until(lambda: bool(read(broker, topic)))  # who ships has its lock
         with pytest.raises(ShipFailed, match="Another shipper"):
             once(at("x", once=True))
 
