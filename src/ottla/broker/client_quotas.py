@@ -1,6 +1,6 @@
 """Measures what users and clients use of this node, and says for how long who has used too much is throttled.
 
-Knows the quotas that hold and whose each one is: of those that fit a user and a client id the most special one counts,
+Knows the quotas that hold and whose each one is: of those that fit a user and a client id the most specific one counts,
 and whoever it does not tell apart shares one rate. A rate is what came in the last `samples` windows; who is above it
 waits for as long as it takes to come back below it. Does not know how a client is made to wait: see `quotas`.
 
@@ -172,7 +172,7 @@ def _names(entity: Mapping[str, str | None]) -> _Names:
 
 
 def _fitting(user: str, client_id: str) -> Iterator[_Names]:
-    """The quotas that fit, the most special one first."""
+    """The quotas that fit, the most specific one first."""
     for name in (user, None):
         if client_id:
             yield name, client_id
