@@ -51,6 +51,9 @@ def rates(broker: Broker, scale: Scale) -> Figures:
             list(threads.map(load, range(len(NODES)), [requests] * len(NODES)))
             return time.perf_counter() - began
 
+        with broker.client() as client:
+            for partition in range(len(NODES)):
+                client.produce_raw(topic, partition, batch)  # asks again until the leader has heard of the topic
         at_once(WARM_UP)
         cpu, spent_s = broker.cpu_s(), at_once(each)
         gigabytes = each * len(NODES) * len(batch) / 1e9
