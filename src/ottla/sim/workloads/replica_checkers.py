@@ -249,7 +249,12 @@ class ReplicaChecker:
                 f"{log.high_watermark}"
             )
         copy.high_watermark = log.high_watermark
-        if not partition.leads and log.high_watermark > self._committed_end(index, partition.leader_epoch):
+        knows_leader = index in self._committed  # who has just heard of the topic may look at a follower first
+        if (
+            not partition.leads
+            and knows_leader
+            and log.high_watermark > self._committed_end(index, partition.leader_epoch)
+        ):
             raise Broken(
                 f"5: {partition.name} on node {node_id}: the high watermark {log.high_watermark} of a follower in "
                 f"epoch {partition.leader_epoch} is no leader's: {self._committed.get(index)}"

@@ -15,6 +15,7 @@ from functools import partial
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import Isolation
+from ottla.log.index.transactions import AbortedTransaction
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.sim.clients.batches import Batch, Note, decode_batches
@@ -187,6 +188,21 @@ def batches_of(partition: Partition, isolation: Isolation) -> Iterator[tuple[Bat
             if batch.base_offset >= position:
                 yield batch, hidden
         position = batches[-1].last_offset + 1
+
+
+def aborted_with_data(partition: Partition) -> list[AbortedTransaction]:
+    """The entries of the index of aborted transactions that pass something over. Compaction takes one away once it
+    finds none of its data; a recovery may put it there again, by its marker."""
+    data = [batch for batch, _ in batches_of(partition, Isolation.LOG_END) if batch.transactional and batch.notes]
+    return [
+        entry
+        for segment in partition.log.segments
+        for entry in segment.txn_index.aborted()
+        if any(
+            batch.producer_id == entry.producer_id and entry.first_offset <= batch.base_offset < entry.last_offset
+            for batch in data
+        )
+    ]
 
 
 def _read_committed(workload: TransactionWorkload, partition: Partition) -> dict[int, Note]:

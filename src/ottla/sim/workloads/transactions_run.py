@@ -19,6 +19,7 @@ from ottla.sim.workloads.faults import ClientFaults, Faults
 from ottla.sim.workloads.run import Outcome, Run
 from ottla.sim.workloads.transaction_checkers import (
     TransactionWatch,
+    aborted_with_data,
     audit_transactions,
     compact_all,
     known_transactions,
@@ -136,7 +137,7 @@ class TransactionsRun(Run):
             log = partition.log
             image[f"transactions in {partition.name}"] = {
                 "open": dict(log.producers.open),
-                "aborted": [entry for segment in log.segments for entry in segment.txn_index.aborted()],
+                "aborted": aborted_with_data(partition),
             }
         for transactional_id, known in known_transactions(node).items():
             image[f"transactional id {transactional_id}"] = durable(known)
