@@ -93,8 +93,9 @@ class ShareMember(KafkaClient):
     def connected(self) -> None:
         if self._life != self.workload.lives:
             self._life = self.workload.lives
-            self._given.clear()
-            self._unheard = False
+            if not self.follows:  # in a cluster other nodes live on, and remember
+                self._given.clear()
+                self._unheard = False
         self._busy = False
         self._begin_anew()
         super().connected()
