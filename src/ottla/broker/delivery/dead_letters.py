@@ -418,8 +418,10 @@ class DeadLetters:
             self._environment.fault(f"making the dead-letter topic {name} failed", error)
 
     def _records(self, pending: PendingRange) -> list[Record]:
-        """The records of the pending that the log still has, in order. Raises OSError."""
+        """The records of the pending that the log still has, in order. Raises Unusable, OSError."""
         log = pending.hosted.partition.log
+        if log.high_watermark < min(pending.end, log.log_end_offset):  # of a new leader, which may not know it yet
+            raise Unusable(f"{pending.hosted.partition.name} has yet to learn how far it is committed")
         found: list[Record] = []
         offset = max(pending.first, log.log_start_offset)
         while offset < pending.end:
