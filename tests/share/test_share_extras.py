@@ -56,6 +56,20 @@ def test_a_rejected_record_becomes_a_letter(stage: ShareStage) -> None:
     }
 
 
+def test_letters_wait_until_a_new_leader_knows_what_is_committed(stage: ShareStage) -> None:
+    """Its high watermark may lag behind the one that its predecessor gave records by."""
+    member = with_letters(stage)
+    member.fetch()
+    assert member.said((0, 9, [1, 1, 3, 1, 1, 1, 1, 1, 1, 3])) == 0
+    log = stage.node.replicas.by_name["jobs"].partitions[0].log
+    log.high_watermark, committed = 0, log.high_watermark
+    stage.run(5_000)
+    assert (state(stage), stage.read("dlq.jobs")) == ((2, 2, 0), [])
+    log.high_watermark = committed
+    stage.run(60_000)
+    assert [letter.value for letter in stage.read("dlq.jobs")] == [b"2", b"9"]
+
+
 def test_a_record_delivered_too_often_becomes_a_letter(stage: ShareStage) -> None:
     member = with_letters(stage, 1, share_delivery_count_limit="2")
     member.fetch()
