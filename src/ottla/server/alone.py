@@ -12,6 +12,7 @@ from typing import Final
 
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.sqlite import SqliteStore
+from ottla.server.directory import replace_file
 from ottla.server.listeners import ServeRefused
 
 OWN_METADATA: Final = "metadata.sqlite"
@@ -51,9 +52,5 @@ def shared_place(directory: str) -> str:
 
 def note_shared(directory: str, place: str) -> None:
     """Write down where the metadata is that the node of this directory shares with others. Raises OSError."""
-    if shared_place(directory) == place:
-        return
-    path = os.path.join(directory, PLACE_FILE)
-    with open(f"{path}.tmp", "w") as file:
-        file.write(f"{place}\n")
-    os.replace(f"{path}.tmp", path)
+    if shared_place(directory) != place:
+        replace_file(os.path.join(directory, PLACE_FILE), f"{place}\n")

@@ -114,10 +114,15 @@ def note_life(directory: str, incarnation: str) -> list[str]:
     they are over. Raises OSError."""
     path = os.path.join(directory, LIVES_FILE)
     earlier = _read(path).decode(errors="replace").split()[-LIVES_KEPT:]
-    with open(f"{path}.tmp", "w") as file:
-        file.write("\n".join([*earlier, incarnation]) + "\n")
-    os.replace(f"{path}.tmp", path)
+    replace_file(path, "\n".join([*earlier, incarnation]) + "\n")
     return earlier
+
+
+def replace_file(path: str, text: str) -> None:
+    """Write a small file whole or not at all, as far as a kill goes. Raises OSError."""
+    with open(f"{path}.tmp", "w") as file:
+        file.write(text)
+    os.replace(f"{path}.tmp", path)
 
 
 def unusable(directory: str, error: OSError) -> str:
