@@ -2,8 +2,9 @@
 PYTHON = .venv/bin/python
 SEEDS ?= 200
 ROUNDS ?= 20
+NODES ?= 1
 .DEFAULT_GOAL = help
-.PHONY: conform-franz-go conform-kminion crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
+.PHONY: conform-franz-go conform-kminion crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,8 +62,11 @@ conform: setup  ## run kafka-python's own integration suite against a node
 conform-cluster: setup  ## run the client tests on three nodes with three copies of everything
 	$(PYTHON) -m pytest -q -n 0 tests/conform --three-nodes --deselect tests/conform/test_spark_connector.py $(ARGS)
 
-conform-franz-go: setup  ## run franz-go's transactions and groups against a node (needs Go)
-	$(PYTHON) -m tools.conform_franz_go
+conform-cluster-kills: setup  ## run them while a node is killed (-9) and started again every 4 seconds
+	$(PYTHON) -m pytest -q -rs -n 0 tests/conform --three-nodes --kill-every 4 --timeout 300 --deselect tests/conform/test_spark_connector.py $(ARGS)
+
+conform-franz-go: setup  ## run franz-go's transactions and groups against a node, or against three that die in turn (NODES=3; needs Go)
+	$(PYTHON) -m tools.conform_franz_go --nodes $(NODES)
 
 conform-kminion: setup  ## run the exporter kminion against a node (KMINION=path, where it is not on the PATH)
 	$(PYTHON) -m tools.conform_kminion $(KMINION)
@@ -89,8 +93,8 @@ crash-pipelines: setup  ## kill -9 driver, workers and node under the sink, its 
 	$(PYTHON) -m tools.crash_pipelines --pipeline archive $(ARGS)
 	$(PYTHON) -m tests.spark.tracker.tracker_kill_loop
 
-crash-streams: setup  ## kill -9 a Kafka Streams word count (exactly_once_v2) and its node (ARGS="--libs DIR", the jars of kafka-streams)
-	$(PYTHON) -m tools.crash_streams $(ARGS)
+crash-streams: setup  ## kill -9 a Kafka Streams word count (exactly_once_v2) and its node, or three in turn (NODES=3 ARGS="--libs DIR", the jars of kafka-streams)
+	$(PYTHON) -m tools.crash_streams --nodes $(NODES) $(ARGS)
 
 fuzz: setup  ## throw a million mutated frames at a node
 	$(PYTHON) -m tools.fuzz_node $(ARGS)

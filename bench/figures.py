@@ -6,7 +6,7 @@ A figure's name ends with its unit. Where the unit is per second (`.../s`) more 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -52,14 +52,15 @@ def percentiles(name: str, spent_us: list[float], points: Sequence[float] = (50,
     return {f"{name} p{p:g} us": ordered[min(len(ordered) - 1, int(len(ordered) * p / 100))] for p in points}
 
 
-def measure_in_turns(brokers: Sequence[Broker], scale: Scale, run: Callable[[Broker, Scale], Figures]) -> Rounds:
-    """A B, B A, A B ...: what disturbs the machine for a while hits both. The first `warmup` rounds don't count."""
-    rounds: Rounds = {broker.name: [] for broker in brokers}
+def measure_in_turns(sides: Mapping[str, Callable[[], Figures]], scale: Scale) -> Rounds:
+    """A B, B A, A B ...: what disturbs the machine for a while hits both. The first `warmup` rounds don't count.
+    `sides`: what measures each of them, by its name."""
+    rounds: Rounds = {name: [] for name in sides}
     for turn in range(scale.warmup + scale.rounds):
-        for broker in brokers if turn % 2 else brokers[::-1]:
-            figures = run(broker, scale)
+        for name in sides if turn % 2 else reversed(sides):
+            figures = sides[name]()
             if turn >= scale.warmup:
-                rounds[broker.name].append(figures)
+                rounds[name].append(figures)
     return rounds
 
 

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from bench.brokers import BenchFailed, Broker
 from ottla.client import Connection
@@ -81,7 +82,31 @@ def pipeline(connections: Sequence[Connection], frames: Sequence[bytearray], tot
     return spent_s
 
 
-def check_produced(answer: bytes) -> int:
+def stream(address: str, frame: bytes | bytearray, together: int, total: int) -> list[bytearray]:
+    """Send `total` times the same Produce frame over a connection of its own, `together` of them in one write, and
+    IN_FLIGHT such writes on their way. It costs the client little: all answers are as long as the first, so that they
+    are told apart only at the end. Returns them, for `check_produced`.
+    """
+    host, _, port = address.rpartition(":")
+    block, answers = bytes(frame) * together, bytearray()
+    with socket.create_connection((host.strip("[]"), int(port)), 30) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(frame)
+        answer_bytes = len(connection.recv(1 << 16))
+        sent, blocks = 0, total // together
+        while len(answers) < blocks * together * answer_bytes:
+            while sent < min(blocks, len(answers) // (together * answer_bytes) + IN_FLIGHT):
+                connection.sendall(block)
+                sent += 1
+            answers += connection.recv(1 << 16) or hung_up()
+    return [answers[at + 4 : at + answer_bytes] for at in range(0, len(answers), answer_bytes)]
+
+
+def hung_up() -> NoReturn:
+    raise BenchFailed("the broker hung up")
+
+
+def check_produced(answer: bytes | bytearray) -> int:
     """The base offset that a Produce answer for one partition tells. Raises BenchFailed for an error code."""
     (topic,) = decode_response(PRODUCE, PRODUCE_VERSION, answer)[1].responses
     (part,) = topic.partition_responses
@@ -117,6 +142,6 @@ class Reader:
         while got < size:
             step = self._socket.recv_into(self._buffer[got:size])
             if not step:
-                raise BenchFailed("the broker hung up")
+                hung_up()
             got += step
         return self._buffer[:size]

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from bench.brokers import Broker, Nodes, OttlaNode, default_data
 from bench.figures import Figures, Rounds, Scale, measure_in_turns
@@ -17,13 +18,15 @@ class Measurement:
     """One thing that can be asked for by name.
 
     `on_broker` runs on any broker, in turns; with `alone` our side of it is a fresh node instead of the one that the
-    others share, and there is one round only. `on_nodes` makes its own nodes: a peer has no part in it.
+    others share, and there is one round only. `on_nodes` makes its own nodes: a peer has no part in it, but one that
+    `on_peer` starts, in turns.
     """
 
     name: str
     about: str
     on_broker: Callable[[Broker, Scale], Figures] | None = None
     on_nodes: Callable[[Nodes, Scale], Figures] | None = None
+    on_peer: Callable[[Nodes, Scale], Figures] | None = None
     alone: bool = False
     once: bool = False
 
@@ -48,12 +51,15 @@ class Bench:
         if measurement.once:
             scale = Scale(scale.seconds, 1, 0, scale.partitions, scale.gigabytes)
         if measurement.on_nodes is not None:
-            figures = [measurement.on_nodes(self.nodes, scale) for _ in range(scale.warmup + scale.rounds)]
-            return {"ottla": figures[scale.warmup :]}
+            sides = {"ottla": measurement.on_nodes, "peer": measurement.on_peer}
+            return measure_in_turns(
+                {name: partial(run, self.nodes, scale) for name, run in sides.items() if run}, scale
+            )
         assert measurement.on_broker is not None
         with self._ours(measurement.alone) as ours:
             brokers = [ours] if self.peer is None else [ours, self.peer]
-            return measure_in_turns(brokers, scale, measurement.on_broker)
+            sides = {broker.name: partial(measurement.on_broker, broker, scale) for broker in brokers}
+            return measure_in_turns(sides, scale)
 
     @contextlib.contextmanager
     def _ours(self, alone: bool) -> Iterator[Broker]:

@@ -39,6 +39,8 @@ class NodePair:
         self.away: set[int] = set()
         self.held: set[int] = set()
         """Keys of APIs that no node asks the other for now."""
+        self.loses_answers = False
+        """What is asked is done, and whoever asked hears that the connection was lost."""
         self.stages: dict[int, NodeStage] = {}
         self._carried: list[tuple[int, int, _Carried]] = []
         for node_id in (1, 2):
@@ -89,7 +91,8 @@ class NodePair:
         for entry in [entry for entry in self._carried if entry[2].answered]:
             self._carried.remove(entry)
             sender, token, carried = entry
-            self.stages[sender].node.answered(self.stages[sender].now, token, carried.parts)
+            answer = Unanswered("the connection was lost") if self.loses_answers else carried.parts
+            self.stages[sender].node.answered(self.stages[sender].now, token, answer)
             moved = True
         return moved
 

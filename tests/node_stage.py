@@ -85,7 +85,7 @@ class Client:
 
     def serve(self, node: Node, now: int) -> None:
         """Hand in what may be served now."""
-        while self._waiting and self.channel.may_serve(self._waiting[0].frame):
+        while self._waiting and not self.session.muted and self.channel.may_serve(self._waiting[0].frame):
             asked = self._waiting.popleft()
             self._served += 1
             self._under_way[self._served] = asked
@@ -97,6 +97,7 @@ class Client:
 
     def mute(self, until: int | None) -> None:
         self.muted_until = until
+        self.session.muted = False
         self.channel.mute(until is not None)
 
     def answered(self, reply: Reply) -> None:

@@ -65,10 +65,13 @@ def trees() -> dict[str, ast.Module]:
 
 
 def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Strings that stand by themselves."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.value
+    """Strings that stand by themselves; expressions, where none can be, are not gone through."""
+    if isinstance(tree, ast.Expr) and isinstance(tree.value, ast.Constant) and isinstance(tree.value.value, str):
+        yield tree.value
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        inside = getattr(tree, block, ())
+        for node in inside if isinstance(inside, list) else ():
+            yield from docstrings(node)
 
 
 @cache

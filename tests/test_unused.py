@@ -54,7 +54,10 @@ FROM_OUTSIDE = {
         "asyncio's BufferedProtocol",
     ),
     "ottla/server/logs.py": ("default_(time|msec)_format converter raiseExceptions", "logging"),
-    "ottla/server/peers.py": ("connection_made get_buffer buffer_updated sizehint", "asyncio's BufferedProtocol"),
+    "ottla/server/peers.py": (
+        "connection_made eof_received get_buffer buffer_updated sizehint",
+        "asyncio's BufferedProtocol",
+    ),
     "ottla/spark/codec/native.py": ("linkage", "llvmlite"),
     "ottla/spark/format.py": ("stream(Reader|Writer)", "Spark's DataSource"),
     "ottla/spark/platform/client_properties.py": ("check_hostname", "ssl"),

@@ -23,15 +23,23 @@ if TYPE_CHECKING:
 
 TICK_MS = 200
 """Session time-outs are at least two of them, and at most twenty."""
+LISTENED_ON = range(10_000, 32_768)
+"""Ports below those that Linux takes for the near ends of connections."""
 START_S = 60.0
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    held = [socket.socket() for _ in range(count)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
+    """Ports that were free a moment ago, none of which the system gives to somebody who connects."""
+    held: list[socket.socket] = []
+    while len(held) < count:
+        tried = socket.socket()
+        try:
+            tried.bind(("127.0.0.1", secrets.choice(LISTENED_ON)))
+        except OSError:
+            tried.close()
+        else:
+            held.append(tried)
     ports = [int(each.getsockname()[1]) for each in held]
     for each in held:
         each.close()

@@ -51,6 +51,7 @@ TOPICS = (LOG, JOBS, LEDGER, SOURCE, TARGET)
 GROUPS = {"classic": "readers-classic", "consumer": "readers-consumer"}
 SHARE_GROUP = "workers"
 SETTINGS: dict[str, object] = {
+    "auto.create.topics.enable": False,  # a client of the last round that still asks would make its topics anew
     "min.insync.replicas": 2,
     "broker.session.timeout.ms": int(LEASE_S * 1000),
     "replica.lag.time.max.ms": int(LEASE_S * 1000),

@@ -1,11 +1,12 @@
-"""Kill a Kafka Streams word count and its node again and again, and hold every count against the words.
+"""Kill a Kafka Streams word count and its nodes again and again, and hold every count against the words.
 
-    python -m tools.crash_streams --libs DIR [--rounds 6] [--seed 1] [--rate 200] [--kinds app,node]
+    python -m tools.crash_streams --libs DIR [--nodes 3] [--rounds 6] [--seed 1] [--rate 200] [--kinds app,node]
 
 Kafka Streams with `processing.guarantee=exactly_once_v2` reads topic `lines`, regroups the words through a topic of its
 own, counts them in a state store (RocksDB, with a changelog topic) and writes each new count to `counts`. A round kills
-the application and the node with SIGKILL, in a random order, each at a random moment. At the end, to readers of
-committed records, each word's counts must be 1, 2, 3 ... in steps that never go back, up to how often it was written.
+the application and the node with SIGKILL, in a random order, each at a random moment; of three nodes, which have three
+copies of everything, the one whose turn it is. At the end, to readers of committed records, each word's counts must be
+1, 2, 3 ... in steps that never go back, up to how often it was written. No node may log an error of its own.
 
 DIR holds the jars of kafka-streams and what it needs, which are not ours to ship; `java` and `javac` are on the path:
 
@@ -31,7 +32,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.client import Client
 from tests.topics import every_record
-from tools.node_process import NodeProcess
+from tools.killed_nodes import KilledNodes, begin_nodes
 
 PARTITIONS = 3
 WORDS = 40
@@ -115,19 +116,28 @@ def failures_in(found: dict[str, list[int]], words: Counter[str]) -> list[str]:
 
 
 def run(given: argparse.Namespace, directory: Path) -> list[str]:
-    rng = random.Random(given.seed)
-    node = NodeProcess(directory / "node", {"group.initial.rebalance.delay.ms": "0"})
-    node.start()
-    admin = AdminClient({"bootstrap.servers": node.bootstrap, "log_level": 0})
-    for made in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in ("lines", "counts")]).values():
+    nodes = begin_nodes(given.nodes, directory)
+    try:
+        failures = count_words(given, directory, nodes)
+    finally:
+        errors = nodes.stop()
+    return failures + errors
+
+
+def count_words(given: argparse.Namespace, directory: Path, nodes: KilledNodes) -> list[str]:
+    """What is wrong with the counts after all rounds."""
+    rng, bootstrap = random.Random(given.seed), nodes.bootstrap
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    new = [NewTopic(name, PARTITIONS, given.nodes) for name in ("lines", "counts")]
+    for made in admin.create_topics(new).values():
         made.result(30)
-    lines = Lines(node.bootstrap, given.rate, given.seed)
-    application = Application(given.libs, node.bootstrap, directory)
+    lines = Lines(bootstrap, given.rate, given.seed)
+    application = Application(given.libs, bootstrap, directory)
     try:
         for index in range(given.rounds):
-            at = written(node.bootstrap)
+            at = written(bootstrap)
             until = time.monotonic() + 120
-            while written(node.bootstrap) <= at and time.monotonic() < until:
+            while written(bootstrap) <= at and time.monotonic() < until:
                 time.sleep(0.2)
             for kind in rng.sample(given.kinds, len(given.kinds)):
                 time.sleep(rng.random() * 3)
@@ -135,23 +145,19 @@ def run(given: argparse.Namespace, directory: Path) -> list[str]:
                     application.kill()
                     application.start()
                 else:
-                    node.kill()
-                    time.sleep(rng.choice((0.0, 0.5, 2.0)))
-                    node.start()
-            print(f"round {index + 1}: {sum(lines.words.values())} words, {written(node.bootstrap)} counts", flush=True)
+                    nodes.kill(away_s=rng.choice((0.0, 0.5, 2.0)))
+            print(f"round {index + 1}: {sum(lines.words.values())} words, {written(bootstrap)} counts", flush=True)
         lines.finish()
         until = time.monotonic() + ENDS_WITHIN_S
-        found = counts_of(node.bootstrap)
+        found = counts_of(bootstrap)
         while failures_in(found, lines.words) and time.monotonic() < until:
             time.sleep(1)
-            found = counts_of(node.bootstrap)
+            found = counts_of(bootstrap)
         print(f"{sum(lines.words.values())} words of {len(lines.words)}, {sum(map(len, found.values()))} counts")
-        failures = failures_in(found, lines.words)
+        return failures_in(found, lines.words)
     finally:
         lines.stop()
         application.stop()
-        node.stop()
-    return failures + sorted(set(node.tracebacks))
 
 
 def written(bootstrap: str) -> int:
@@ -162,6 +168,7 @@ def written(bootstrap: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--libs", required=True, help="the directory of the jars")
+    parser.add_argument("--nodes", type=int, choices=(1, 3), default=1)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=int, default=200, help="lines a second")

@@ -22,7 +22,7 @@ than these two:
 
 Whether a commit that was never answered took place nobody knows, but it did so in all partitions or in none.
 
-The clients are told two things, as an application with transactions has to where its brokers may be away:
+The clients are told three things, as an application with transactions has to where its brokers may be away:
 
 - `metadata.recovery.strategy=none`. By default librdkafka bootstraps anew where all brokers are away, drops those it
   knew, and with them a request to a coordinator that waits: `send_offsets_to_transaction` does not return, whatever its
@@ -32,10 +32,19 @@ The clients are told two things, as an application with transactions has to wher
 - `connections.max.idle.ms`. Where a group's coordinator has moved, librdkafka asks three times in 0.3 s who it is now.
   If nobody knew yet, it asks again only when one of its connections opens or closes, and does not look at the time-out
   of its caller (its issue 5456): where all nodes are up it may wait for ever. An idle connection that closes wakes it.
+- By number, where to begin. Where a group has committed nothing, librdkafka asks the leader where the log begins. An
+  answer that comes when the partition was taken away, or is led by another node, makes it ask again, and read from
+  there once more, whatever it has read since: it moves records twice, and nobody made an error. Seen in librdkafka
+  2.16.0 against Ottla and against Apache Kafka 4.3.1 alike: assigned at the beginning while the leader stands still,
+  not assigned any more, assigned at offset 40 of 60; when the leader goes on, it reads 40 to 59 and then 0 to 59.
+
+With CRASH_DEBUG in the environment, librdkafka's `debug` ("cgrp,topic,fetch,consumer,eos"), the loops' clients say on
+stderr what they do.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import threading
@@ -60,6 +69,7 @@ TIMEOUT_S = 20.0
 """transaction.timeout.ms."""
 IDLE_MS = 2_000
 """connections.max.idle.ms: see above."""
+DEBUG = os.environ.get("CRASH_DEBUG", "")
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "3",
@@ -68,36 +78,54 @@ SETTINGS = {
 }
 
 
-def new_producer(bootstrap: str, name: str) -> Producer:
+def debugged(name: str) -> dict[str, Any]:
+    """Settings of a client that tells what it does, under this name; none where nobody asked for that."""
+    return {"client.id": name, "debug": DEBUG, "log_level": 7} if DEBUG else {}
+
+
+def new_producer(bootstrap: str, name: str, **more: Any) -> Producer:
     """A transactional producer that has its id, however long the node is away."""
-    settings = {"transaction.timeout.ms": int(TIMEOUT_S * 1000), "connections.max.idle.ms": IDLE_MS, **QUICK}
+    settings = {"transaction.timeout.ms": int(TIMEOUT_S * 1000), "connections.max.idle.ms": IDLE_MS, **QUICK, **more}
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, **settings})
     producer.init_transactions(WAIT_S)
     return producer
+
+
+def begin_by_number(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    """Read each partition from its committed offset on, or from 0 (see above). KafkaException: nobody could say."""
+    places = consumer.committed(partitions, SOON_S)
+    for place in places:
+        if place.error is not None:
+            raise KafkaException(place.error)
+        place.offset = max(place.offset, 0)
+    consumer.assign(places)
 
 
 class Worker(threading.Thread):
     """Runs `step` until it is told to end. A producer that can't go on is followed by a new one of the same id.
 
     `registered`: whether something was written in the newest transaction, so that its coordinator knows of it for
-    certain. `unheard`: how many were aborted of which it did not."""
+    certain. `unheard`: how many were aborted of which it did not. `recovered`: whether this producer has aborted one
+    that failed: librdkafka may give other records the numbers that it had given then (docs/transactions.md)."""
 
-    def __init__(self, bootstrap: str, name: str) -> None:
+    def __init__(self, bootstrap: str, name: str, **settings: Any) -> None:
         super().__init__(daemon=True)
         self.bootstrap = bootstrap
         self.name = name
+        self.settings = settings
         self.failure: str | None = None
         self.done = threading.Event()
         self.producer: Producer | None = None
         self.began = 0.0
         self.registered = False
         self.unheard = 0
+        self.recovered = False
 
     def run(self) -> None:
         try:
             while not self.done.is_set():
                 if self.producer is None:
-                    self.producer = new_producer(self.bootstrap, self.name)
+                    self.producer = new_producer(self.bootstrap, self.name, **self.settings)
                 try:
                     self.step(self.producer)
                 except KafkaException as error:
@@ -131,15 +159,19 @@ class Worker(threading.Thread):
             except KafkaException as refused:
                 error = refused.args[0]
             else:
+                self.recovered = True
                 return
         if error.fatal():
             self.unheard += self.may_end_so(error)
-        self.producer = None
+        self.producer, self.recovered = None, False
 
     def may_end_so(self, error: KafkaError) -> bool:
-        """Whether the coordinator never heard of the transaction; else it took too long. AssertionError: neither."""
+        """Whether the coordinator never heard of the transaction; else it took too long, or has numbers that were used.
+        AssertionError: nothing of that."""
         if error.code() == KafkaError.INVALID_TXN_STATE and not self.registered:
             return True
+        if error.code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER and self.recovered:
+            return False
         took_s = time.monotonic() - self.began
         timed_out = error.code() == KafkaError._FENCED and took_s > TIMEOUT_S
         assert timed_out, f"fatal after {took_s:.1f} s, {'' if self.registered else 'not '}registered: {error}"
@@ -174,7 +206,7 @@ class Loop(Worker):
     """Moves records of the source to the target, with the offsets of what it has read."""
 
     def __init__(self, bootstrap: str, number: int) -> None:
-        super().__init__(bootstrap, f"loop-{number}")
+        super().__init__(bootstrap, f"loop-{number}", **debugged(f"loop-{number}"))
         self.consumer: Consumer | None = None
 
     def step(self, producer: Producer) -> None:
@@ -189,9 +221,10 @@ class Loop(Worker):
                     "session.timeout.ms": 10_000,
                     "heartbeat.interval.ms": 500,
                     **QUICK,
+                    **self.settings,
                 }
             )
-            self.consumer.subscribe([SOURCE])
+            self.consumer.subscribe([SOURCE], on_assign=begin_by_number)
         messages = [each for each in self.consumer.consume(20, 0.5) if each.error() is None]
         if not messages:
             return
@@ -282,8 +315,10 @@ def note_moved(history: History, bootstrap: str) -> None:
     until = time.monotonic() + 120
     while True:
         history.logs |= {place: read_log(bootstrap, place) for place in places}
-        if sum(len(history.logs[place]) for place in places) >= wanted or time.monotonic() > until:
+        moved = sum(len(history.logs[place]) for place in places)
+        if moved >= wanted:
             return
+        assert time.monotonic() < until, f"of {wanted} records in the source {moved} were moved"
         time.sleep(0.5)
 
 

@@ -181,10 +181,12 @@ class Member(Recorded):
                 message = consumer.poll(0.1)
                 if message is None:
                     break
-                if message.error() is None:
+                if (error := message.error()) is None:
                     place, record = place_of(message), record_of(message)
                     self._runs[place].records.append(record)
                     self._read[place] = record.offset + 1
+                elif error.fatal():
+                    raise KafkaException(error)
             if self._read:
                 self._commit(consumer)
         consumer.close()

@@ -39,8 +39,31 @@ PATIENT = {
 """A producer that tries again soon: librdkafka's own pauses would be most of what is measured."""
 
 
-class Three(Broker):
-    """Three nodes as the benchmark sees them."""
+class Cluster(Broker):
+    """Several nodes as the benchmark sees them."""
+
+    def pids(self) -> list[int]:
+        """The processes of those that run."""
+        raise NotImplementedError
+
+    def cpu_s(self) -> tuple[float, float]:
+        """All, and user only, of all nodes together."""
+        each = [Broker("node", self.address, pid).cpu_s() or (0.0, 0.0) for pid in self.pids()]
+        return sum(one for one, _ in each), sum(user for _, user in each)
+
+    def resident_mb(self) -> float:
+        return sum(Broker("node", self.address, pid).resident_mb() or 0 for pid in self.pids())
+
+    def create(self, name: str, partitions: int) -> None:
+        with Client(self.address, timeout_s=WAIT_S) as client:
+            request = CreateTopicsRequest(topics=[CreatableTopic(name, partitions, -1)], timeout_ms=int(WAIT_S * 1000))
+            (answer,) = client.send(request).topics
+        if answer.error_code:
+            raise BenchFailed(f"{name} could not be made: {answer.error_message}")
+
+
+class Three(Cluster):
+    """Three nodes of our own."""
 
     def __init__(self, nodes: ThreeNodes) -> None:
         super().__init__("ottla", nodes.address.split(",")[0])
@@ -51,21 +74,6 @@ class Three(Broker):
 
     def pid_of(self, node: int) -> int:
         return int((self.nodes.directory / str(node) / "ottla.pid").read_text())
-
-    def cpu_s(self) -> tuple[float, float]:
-        """All, and user only, of the three together."""
-        each = [Broker("node", self.address, pid).cpu_s() or (0.0, 0.0) for pid in self.pids()]
-        return sum(one for one, _ in each), sum(user for _, user in each)
-
-    def resident_mb(self) -> float:
-        return sum(Broker("node", self.address, pid).resident_mb() or 0 for pid in self.pids())
-
-    def create(self, name: str, partitions: int) -> None:
-        with Client(self.nodes.address, timeout_s=WAIT_S) as client:
-            request = CreateTopicsRequest(topics=[CreatableTopic(name, partitions, -1)], timeout_ms=int(WAIT_S * 1000))
-            (answer,) = client.send(request).topics
-        if answer.error_code:
-            raise BenchFailed(f"{name} could not be made: {answer.error_message}")
 
     def until(self, what: str, by: int, holds: Callable[[list], bool]) -> None:
         """Wait until something holds of all partitions, as this node tells them."""
@@ -102,18 +110,24 @@ def start(nodes: Nodes, scale: Scale) -> Figures:
     memory, `ottla cluster stop`; and beside it one node's start."""
     began = time.perf_counter()
     with three(nodes) as cluster:
-        figures = {"ready s": time.perf_counter() - began}
-        cluster.create("first", 1)
-        with Client(cluster.nodes.address) as client:
-            client.produce_raw("first", 0, record_batch(1, 200))
-        figures["first acknowledged s"] = time.perf_counter() - began
-        figures["nodes' cpu s"] = cluster.cpu_s()[0]
-        figures["resident MB"] = cluster.resident_mb()
+        figures = started(cluster, began)
         began = time.perf_counter()
         cluster.nodes.stop()
         figures["stop s"] = time.perf_counter() - began
     alone = start_process(nodes, scale)["first acknowledged s"]
     return figures | {"one node: first acknowledged s": alone, "of one node's": figures["first acknowledged s"] / alone}
+
+
+def started(cluster: Cluster, began: float) -> Figures:
+    """What the start of nodes cost that began at `began` and serve now, to the first record that all have."""
+    figures = {"ready s": time.perf_counter() - began}
+    cluster.create("first", 1)
+    with Client(cluster.address) as client:
+        client.produce_raw("first", 0, record_batch(1, 200))
+    figures["first acknowledged s"] = time.perf_counter() - began
+    figures["nodes' cpu s"] = cluster.cpu_s()[0]
+    figures["resident MB"] = cluster.resident_mb()
+    return figures
 
 
 def failover(nodes: Nodes, scale: Scale) -> Figures:

@@ -28,6 +28,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -360,7 +361,7 @@ def main() -> int:
         try:
             with nullcontext(given) if given else nodes.running() as broker:
                 measure_markers(broker, session, 50_000)  # warm: workers, numba, the JVM's compiler
-                yield lambda each: measure_in_turns([broker], scale, lambda b, _: each.run(b, session, scale))
+                yield lambda each: measure_in_turns({broker.name: partial(each.run, broker, session, scale)}, scale)
         finally:
             session.stop()
 

@@ -71,7 +71,7 @@ def test_a_cluster_is_measured_with_its_kills(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert re.search(r"SIGTERM of kill -9 +ottla +[\d.e-]+\n", ended.stdout)
     assert re.search(r"1,000: a node dies: each node follows ms +ottla +[\d.]+\n", ended.stdout)
-    assert re.search(r"raw produce MB/s: of one node's +ottla +[\d.]+\n", ended.stdout)
+    assert re.search(r"raw 50x200B MB/s: of one node's +ottla +[\d.]+\n", ended.stdout)
     assert not list(tmp_path.glob("ottla-bench-*")), "the data of the nodes is left behind"
 
 

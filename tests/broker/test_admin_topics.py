@@ -50,7 +50,7 @@ def assigned(*brokers: tuple[int, list[int]]) -> CreatableTopic:
 REFUSED = [
     (CreatableTopic("t", 0, 1), E.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."),
     (CreatableTopic("t", 1, 0), E.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0"),
-    (CreatableTopic("t", 1, 2), E.INVALID_REPLICATION_FACTOR, "1 broker(s) serve."),
+    (CreatableTopic("t", 1, 2), E.INVALID_REPLICATION_FACTOR, "only 1 broker(s) are registered."),
     (CreatableTopic("", 1, 1), E.INVALID_TOPIC_EXCEPTION, "the empty string is not allowed"),
     (CreatableTopic("..", 1, 1), E.INVALID_TOPIC_EXCEPTION, "'..' is not allowed"),
     (CreatableTopic("a/b", 1, 1), E.INVALID_TOPIC_EXCEPTION, "contains one or more characters other than"),

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ottla.broker import client_quotas
-from ottla.broker.client_quotas import ClientQuotas, Rate
+from ottla.broker.client_quotas import ClientQuotas
+from ottla.broker.rates import Bucket, Rate
 from ottla.broker.requests import Address, Session
 from ottla.metadata.quotas import PREFIX, Entity, key_of
 from ottla.protocol.errors import ErrorCode as E
@@ -17,17 +18,21 @@ from ottla.protocol.messages.alter_client_quotas import (
     RequestEntityData,
     RequestEntryData,
 )
+from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, build_batch
 from tests.node_pair import NodePair
 from tests.node_stage import NodeStage
 
-SAMPLES, WINDOW_MS = 11, 1000
+SAMPLES, WINDOW_MS, BURST_MS = 11, 1000, 11_000
 PRODUCED, FETCHED, PERCENT = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
+MUTATING, CONNECTING = "controller_mutation_rate", "connection_creation_rate"
 ANONYMOUS: Entity = {"user": "ANONYMOUS"}
 
 
@@ -96,6 +101,37 @@ def test_who_waits_as_told_comes_near_the_limit(samples: int, window_ms: int, si
     assert 0.5 < used * 1000 / now / limit < 2.1
 
 
+def test_no_wait_is_longer_than_an_answer_can_say() -> None:
+    rate, bucket = Rate(SAMPLES, WINDOW_MS), Bucket(0.001, BURST_MS)
+    rate.record(0, 100_000_000)
+    bucket.record(0, 10_000_000)
+    assert rate.wait_ms(0, 1) == bucket.wait_ms(0, 0.001) == 2**31 - 1
+
+
+# ---- a bucket ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("now", [0, -5_000, 10**9])
+def test_a_bucket_begins_full_and_fills_at_the_limit(now: int) -> None:
+    bucket = Bucket(2, BURST_MS)
+    bucket.record(now, 22)
+    assert bucket.wait_ms(now, 2) == 0, "nothing is owed yet"
+    bucket.record(now, 3)
+    assert bucket.wait_ms(now, 2) == 1500
+    assert bucket.wait_ms(now + 1499, 2) == 1
+    assert bucket.wait_ms(now + 1500, 2) == 0
+    bucket.record(now + 1500, 1)
+    assert bucket.wait_ms(now + 1500, 2) == 500
+    bucket.record(now + 60_000, 23)
+    assert bucket.wait_ms(now + 60_000, 2) == 500, "it holds no more than its burst, however long it rests"
+
+
+def test_a_limit_without_end_is_none() -> None:
+    bucket = Bucket(float("inf"), BURST_MS)
+    bucket.record(0, 1_000)
+    assert bucket.wait_ms(0, float("inf")) == 0
+
+
 # ---- whose quota counts --------------------------------------------------------------------------------------------
 
 MOST_SPECIAL_FIRST: list[Entity] = [
@@ -120,7 +156,7 @@ def session(user: str = "ada") -> Session:
 def quotas(limits: dict[int, float] | list[tuple[Entity, float]], key: str = PRODUCED) -> ClientQuotas:
     given = limits if isinstance(limits, list) else [(MOST_SPECIAL_FIRST[at], limit) for at, limit in limits.items()]
     table = {key_of(entity).removeprefix(PREFIX): {key: str(limit)} for entity, limit in given}
-    return ClientQuotas(table, SAMPLES, WINDOW_MS, lambda session, client_id: client_id == "a node")
+    return ClientQuotas(table, SAMPLES, WINDOW_MS, BURST_MS, lambda session, client_id: client_id == "a node")
 
 
 def throttled(limited: ClientQuotas, produced: int, user: str = "ada", client_id: str = "app", now: int = 0) -> int:
@@ -138,7 +174,7 @@ def test_each_kind_of_limit_is_looked_up_by_itself() -> None:
         key_of(MOST_SPECIAL_FIRST[0]).removeprefix(PREFIX): {FETCHED: "1000"},
         key_of(MOST_SPECIAL_FIRST[2]).removeprefix(PREFIX): {PRODUCED: "2000"},
     }
-    limited = ClientQuotas(table, SAMPLES, WINDOW_MS, lambda session, client_id: False)
+    limited = ClientQuotas(table, SAMPLES, WINDOW_MS, BURST_MS, lambda session, client_id: False)
     assert throttled(limited, 40_000) == 10_000
     assert limited.charge(0, session(), "app", produced=0, fetched=20_000) == 10_000
 
@@ -197,6 +233,18 @@ def test_time_on_the_loop_is_a_limit_too() -> None:
     assert limited.charge(0, speaks, "app", produced=0, fetched=0) == WINDOW_MS, "never for longer than a window"
 
 
+def test_who_owes_changes_none_or_pays_for_what_cannot_be_refused() -> None:
+    limited = quotas({2: 2.0}, MUTATING)
+    assert limited.mutated(0, session(), "app", 30, strict=True) == 0, "the first one may be as large as it likes"
+    assert limited.mutated(0, session(), "app", 1, strict=True) == 4_000
+    assert limited.mutated(0, session(), "other", 2, strict=False) == 5_000, "it is the user's"
+    assert limited.mutated(0, session("bob"), "app", 30, strict=True) == 0
+    assert limited.mutated(4_999, session(), "app", 1, strict=True) == 1
+    assert limited.mutated(5_000, session(), "app", 1, strict=True) == 0
+    assert limited.mutated(5_000, session(), "a node", 1_000, strict=True) == 0
+    assert limited.mutated(5_000, session(), "app", 1, strict=True) == 500
+
+
 # ---- on a node -----------------------------------------------------------------------------------------------------
 
 
@@ -223,8 +271,12 @@ def test_quotas_are_set_told_of_and_removed(stage: NodeStage) -> None:
         ({"user": ""}, {PRODUCED: 1.0}, "Empty user not supported"),
         ({"user": "a", "ip": "::1"}, {PRODUCED: 1.0}, "IP entity should not be combined"),
         ({"ip": "::1"}, {PRODUCED: 1.0}, "Invalid configuration key producer_byte_rate"),
-        ({"ip": "::1"}, {"connection_creation_rate": 1.0}, "this version of Ottla does not keep to it"),
-        ({"user": "a"}, {"controller_mutation_rate": 1.0}, "this version of Ottla does not keep to it"),
+        ({"ip": "::1"}, {CONNECTING: 1.5}, "cannot be a fractional value"),
+        ({"ip": "::1"}, {CONNECTING: 3e9}, "too large for an INT"),
+        ({"ip": "::1"}, {MUTATING: 1.0}, "Invalid configuration key controller_mutation_rate"),
+        ({"ip": "broker.example"}, {CONNECTING: 1.0}, "broker.example is not a valid IP or resolvable host"),
+        ({"ip": "broker.example"}, {CONNECTING: None}, "broker.example is not a valid IP or resolvable host"),
+        ({"user": "a"}, {CONNECTING: 1.0}, "Invalid configuration key connection_creation_rate"),
         ({"user": "a"}, {"nonsense": 1.0}, "Invalid configuration key nonsense"),
         ({"user": "a"}, {PRODUCED: -1.0}, "must be greater than 0"),
         ({"user": "a"}, {PERCENT: float("nan")}, "must be greater than 0"),
@@ -289,6 +341,59 @@ def test_a_consumer_gets_everything_at_its_pace(stage: NodeStage) -> None:
             stage.run(asked.answer.throttle_time_ms)
             assert stage.now - came[-1] < 25_000, "it is stuck"
     assert came[-1] - came[0] > 60_000
+
+
+def create(*names: str, partitions: int = 1) -> CreateTopicsRequest:
+    return CreateTopicsRequest([CreatableTopic(name, partitions, 1) for name in names])
+
+
+def test_a_client_that_is_told_of_a_longer_wait_than_an_answer_can_name_is_answered(stage: NodeStage) -> None:
+    stage.ask(create("t"))
+    stage.ask(alter((ANONYMOUS, {PRODUCED: 1.0})))
+    assert stage.ask(produce(3_000_000), 9).throttle_time_ms == 2**31 - 1
+
+
+def test_a_client_that_made_too_many_partitions_waits_and_makes_no_more(stage: NodeStage) -> None:
+    stage.ask(alter((ANONYMOUS, {MUTATING: 1.0})))
+    connection = stage.connect()
+    made = stage.ask(create("a", "b", partitions=12), 7, connection)
+    assert [(each.name, each.error_code) for each in made.topics] == [("a", E.NONE), ("b", E.THROTTLING_QUOTA_EXCEEDED)]
+    assert made.throttle_time_ms == 1_000
+    behind = stage.send(ListGroupsRequest(), 4, connection)
+    stage.run(999)
+    assert not behind.answered
+    stage.run(1)
+    assert behind.answered
+    assert stage.ask(create("b"), 7).throttle_time_ms == 0
+    old = stage.ask(create("c", partitions=3), 5)
+    assert (old.topics[0].error_code, old.throttle_time_ms) == (E.NONE, 4_000), "versions before 6 know no such error"
+
+
+def test_what_is_planned_again_is_counted_once(stage: NodeStage) -> None:
+    stage.create("t", 1)
+    stage.ask(alter((ANONYMOUS, {MUTATING: 1.0})))
+    stage.hold_commits = True
+    grown = stage.send(CreatePartitionsRequest([CreatePartitionsTopic("t", 13, None)], 30_000))
+    stage.lose_commit(done=False)
+    stage.hold_commits = False
+    stage.run()
+    assert (grown.answer.results[0].error_code, grown.answer.throttle_time_ms) == (E.NONE, 0)
+    deleted = stage.ask(DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=30_000))
+    assert (deleted.responses[0].error_code, deleted.throttle_time_ms) == (E.THROTTLING_QUOTA_EXCEEDED, 1_000)
+
+
+def test_the_controller_charges_who_asked_another_node(tmp_path: Path) -> None:
+    pair = NodePair(tmp_path)
+    pair.ask(1, alter((ANONYMOUS, {MUTATING: 1.0})))
+    pair.settle()
+    assert pair.ask(2, create("a", partitions=12), 7).throttle_time_ms == 0
+    refused = pair.ask(2, create("b"), 7)
+    assert (refused.topics[0].error_code, refused.throttle_time_ms) == (E.THROTTLING_QUOTA_EXCEEDED, 1_000)
+    assert [mute.until - pair.stages[2].now for mute in pair.stages[2].mutes] == [1_000]
+    assert not pair.stages[1].mutes, "the other node is not made to wait"
+    pair.stages[2].send(MetadataRequest([MetadataRequestTopic(name="c")], True), connection=pair.stages[2].connect())
+    pair.settle()
+    assert "c" not in pair.stages[1].node.image.topics
 
 
 def test_every_node_keeps_to_a_quota_that_the_controller_wrote(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.cluster.envelopes import unwrapped, wrapped
+from ottla.broker.forwarding import RETRY_MS
 from ottla.broker.requests import Address, Request, Session
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.messages.envelope import EnvelopeRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.incremental_alter_configs import (
@@ -166,6 +168,38 @@ def test_a_request_waits_for_a_controller(pair: NodePair) -> None:
     pair.away.clear()
     pair.settle()
     assert asked.answer.topics[0].error_code == E.NONE
+
+
+def test_a_topic_that_an_earlier_try_has_made_is_told_as_made(pair: NodePair) -> None:
+    """Kafka tells TOPIC_ALREADY_EXISTS, as everybody else is told."""
+    stage = pair.stages[OTHER]
+    wanted = CreateTopicsRequest(topics=[CreatableTopic("t", 2, 2)])
+    asked = stage.send(wanted)
+    pair.loses_answers = True
+    pair.settle()
+    pair.loses_answers = False
+    topic_id = stage.node.image.topics["t"].id
+    assert pair.ask(1, wanted).topics[0].error_code == E.TOPIC_ALREADY_EXISTS
+    pair.run(RETRY_MS)
+    (made,) = asked.answer.topics
+    assert (made.error_code, made.topic_id, made.num_partitions, made.replication_factor) == (E.NONE, topic_id, 2, 2)
+    assert pair.ask(OTHER, wanted).topics[0].error_code == E.TOPIC_ALREADY_EXISTS
+
+
+def test_a_topic_that_a_later_try_makes_anew_is_another_one(pair: NodePair) -> None:
+    stage = pair.stages[OTHER]
+    asked = stage.send(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))
+    pair.loses_answers = True
+    pair.settle()
+    pair.loses_answers = False
+    topic_id = stage.node.image.topics["t"].id
+    pair.away.add(1)
+    deleted = DeleteTopicsRequest(topics=[DeleteTopicState("t")])
+    assert pair.ask(1, deleted).responses[0].error_code == E.NONE
+    pair.away.clear()
+    pair.run(RETRY_MS)
+    assert asked.answer.topics[0].error_code == E.NONE
+    assert stage.node.image.topics["t"].id != topic_id
 
 
 def test_an_envelope_is_opened_for_nodes_of_the_cluster_only(pair: NodePair) -> None:

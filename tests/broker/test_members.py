@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ottla.broker.api.k03_metadata import LEADERS_AWAITED_MS, LOOK_AGAIN_MS
 from ottla.broker.cluster.members import LISTED_MS, NOBODY
 from ottla.machine import Millis, Unanswered
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
@@ -64,6 +66,18 @@ def test_a_node_that_was_taken_for_dead_is_listed_for_a_while(stage: NodeStage) 
     assert members.listed(stage.now + LISTED_MS, ADDRESS) == before[:1]
 
 
+@pytest.mark.parametrize("state", [NodeState.STARTING, NodeState.FENCED])
+def test_a_node_that_has_yet_to_be_taken_in_lists_itself(stage: NodeStage, state: NodeState) -> None:
+    """librdkafka drops a node that is not listed, and with it the request that it waits for there."""
+    members = stage.node.members
+    before = members.listed(stage.now, ADDRESS)
+    own = replace(stage.node.image.nodes["1"], state=state)
+    stage.store.commit([Put(f"{PREFIX}1", own.encode())])
+    stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
+    assert members.shown(ADDRESS) == before[1:]
+    assert members.listed(stage.now + LISTED_MS, ADDRESS) == before
+
+
 @pytest.mark.parametrize(
     ("leader", "is_doubted", "told"),
     [(2, False, (0, 2)), (2, True, (5, NOBODY)), (3, False, (5, NOBODY)), (NOBODY, False, (5, NOBODY))],
@@ -76,10 +90,8 @@ def test_clients_are_sent_to_leaders_that_are_there(
     stage.store.commit([Put(f"{TOPIC_PREFIX}t", TopicRecord(bytes(15) + b"t", {}, (placed,)).encode())])
     stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
     if is_doubted:
-        stage.node.peers.ask(stage.now, 2, ListGroupsRequest(), Nobody())
-        stage.settle()
-        stage.node.answered(stage.now, stage.asks[-1].token, Unanswered("it is gone"))
-    (topic,) = stage.ask(MetadataRequest([MetadataRequestTopic(name="t")])).topics
+        lose(stage, 2)
+    (topic,) = stage.ask(MetadataRequest(None)).topics
     (shown,) = topic.partitions
     assert (shown.error_code, shown.leader_id) == told
     assert (shown.leader_epoch, shown.isr_nodes, shown.offline_replicas) == (4, [1, 2], [3])
@@ -87,6 +99,51 @@ def test_clients_are_sent_to_leaders_that_are_there(
     (shown,) = topic.partitions
     assert (shown.error_code, shown.leader_id, shown.offline_replicas) == (*told, [3])
     assert (shown.eligible_leader_replicas, shown.last_known_elr) == ([3], [2])
+
+
+def lose(stage: NodeStage, node_id: int) -> None:
+    """A connection to that node breaks."""
+    stage.node.peers.ask(stage.now, node_id, ListGroupsRequest(), Nobody())
+    stage.settle()
+    stage.node.answered(stage.now, stage.asks[-1].token, Unanswered("it is gone"))
+
+
+def led_by(stage: NodeStage, leader: int) -> None:
+    """The controller has this node lead the one partition of topic t."""
+    placed = PartitionRecord((1, 2, 3), (1, 2), leader)
+    stage.store.commit([Put(f"{TOPIC_PREFIX}t", TopicRecord(bytes(15) + b"t", {}, (placed,)).encode())])
+    stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
+
+
+@pytest.mark.parametrize("named", [{"name": "t"}, {"topic_id": bytes(15) + b"t", "name": None}])
+@pytest.mark.parametrize("elected", [1, NOBODY])
+def test_who_asks_while_a_leader_is_lost_hears_of_the_next_one(
+    stage: NodeStage, elected: int, named: dict[str, Any]
+) -> None:
+    """librdkafka asks again only after a second once it is told that there is none."""
+    led_by(stage, 2)
+    lose(stage, 2)
+    asked = stage.send(MetadataRequest([MetadataRequestTopic(**named)]))
+    stage.run(LEADERS_AWAITED_MS // 2)
+    assert not asked.answered
+    led_by(stage, elected)
+    stage.run(LOOK_AGAIN_MS)
+    assert asked.answer.topics[0].partitions[0].leader_id == elected
+
+
+def test_nobody_waits_long_for_the_next_leader(stage: NodeStage) -> None:
+    led_by(stage, 3)
+    connections = [stage.connect(), stage.connect()]
+    asked, gone = (
+        stage.send(MetadataRequest([MetadataRequestTopic(name="t")]), connection=each) for each in connections
+    )
+    stage.hang_up(connections[1])
+    stage.run(LEADERS_AWAITED_MS - 1)
+    assert not asked.answered
+    stage.run(1)
+    assert asked.answer.topics[0].partitions[0].leader_id == NOBODY
+    assert not gone.answered
+    assert not len(stage.node.parking)
 
 
 class Nobody:

@@ -115,6 +115,18 @@ def test_replicas_are_moved_and_listed_until_they_have_arrived(stage: NodeStage)
     assert moving(stage) == []
 
 
+def test_compaction_knows_of_replicas_that_are_away_or_yet_to_arrive(stage: NodeStage) -> None:
+    """Tombstones and markers stay for these (`Compaction`)."""
+    compactions, partition = stage.node.upkeep.compactions, partition_of(stage)
+    assert compactions.in_sync(partition)
+    in_sync(stage, 1, 2)
+    assert not compactions.in_sync(partition)
+    in_sync(stage, 1, 2, 3)
+    assert compactions.in_sync(partition)
+    move(stage, [4, 1, 2])
+    assert not compactions.in_sync(partition)
+
+
 def test_a_move_to_a_node_that_is_down_waits_for_it_and_may_be_cancelled(stage: NodeStage) -> None:
     assert move(stage, [4, 1, 2]).error_code == E.NONE
     assert moving(stage) == [("t", 0, [4, 1, 2, 3], [4], [3])]
@@ -157,6 +169,34 @@ def test_what_cannot_be_is_refused_as_kafka_does(
     assert move(stage, [3, 1, 2], resize=False).error_code == E.NONE
     assert (
         move(stage, [1], index=7).error_code == move(stage, [1], topic="u").error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+    )
+
+
+def test_nodes_that_are_down_have_replicas_where_there_are_too_few_others(stage: NodeStage) -> None:
+    """They are behind those that can lead at once, and in sync when they are back (StripedReplicaPlacer)."""
+
+    def made(name: str, factor: int) -> Any:
+        return stage.ask(CreateTopicsRequest(topics=[CreatableTopic(name, 6, factor)])).topics[0]
+
+    def grown(name: str, total: int) -> Any:
+        return stage.ask(CreatePartitionsRequest([CreatePartitionsTopic(name, total, None)])).results[0]
+
+    def placed_nodes(name: str) -> list[PartitionRecord]:
+        return list(stage.node.image.topics[name].partitions)
+
+    assert made("without", 3).error_code == E.NONE
+    assert all(4 not in each.replicas for each in placed_nodes("without"))
+    assert made("with", 4).error_code == grown("with", 9).error_code == E.NONE
+    assert len(placed_nodes("with")) == 9
+    for each in placed_nodes("with"):
+        assert sorted(each.isr) == [1, 2, 3]
+        assert each.replicas == (*each.isr, 4)
+        assert each.leader == each.replicas[0]
+    refused = made("more", 5)
+    assert refused.error_code == E.INVALID_REPLICATION_FACTOR
+    assert refused.error_message == (
+        "Unable to replicate the partition 5 time(s): The target replication factor of 5 cannot be reached because "
+        "only 4 broker(s) are registered."
     )
 
 

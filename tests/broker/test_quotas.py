@@ -48,6 +48,9 @@ class PlantedQuotas:
     def spent(self, now: Millis, session: Session, micros: int) -> None:
         raise AssertionError("the shell says that, and there is none")
 
+    def mutated(self, now: Millis, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
+        return 0
+
     def fetched_max(self, session: Session, client_id: str) -> int | None:
         return None
 
@@ -112,19 +115,25 @@ def test_a_produce_is_charged_its_bytes(stage: NodeStage, version: int, partitio
     assert quotas.charged == [(len(frame_of(request, version)), 0)]
 
 
-def test_a_produce_that_waits_for_the_disk_is_charged_when_it_is_answered(tmp_path: Path) -> None:
+def test_a_produce_that_waits_for_the_disk_is_charged_before_others_are_served_behind_it(tmp_path: Path) -> None:
     stage = NodeStage(tmp_path / "node", ottla_durability="fsync")
     quotas = planted(stage)
     stage.hold_syncs = True
-    asked = stage.send(produce(-1), 9, stage.connect())
+    connection = stage.connect()
+    asked, behind = (stage.send(produce(-1), 9, connection) for _ in range(2))
     assert not asked.answered
-    assert quotas.charged == []
+    assert stage.mutes == muted(stage)
+    assert quotas.charged == [(len(asked.frame), 0)]
+    quotas.throttle_ms = 0
     stage.now += 70
     stage.sync()
     stage.settle()
-    assert asked.answer.throttle_time_ms == THROTTLE_MS
-    assert stage.mutes == muted(stage)
-    assert quotas.charged == [(len(asked.frame), 0)]
+    assert asked.answer.throttle_time_ms == THROTTLE_MS - 70
+    assert quotas.charged == [(len(asked.frame), 0), (0, 0)]
+    stage.run(THROTTLE_MS - 71)
+    assert len(quotas.charged) == 2, "what is behind it is not served"
+    stage.run(1)
+    assert quotas.charged[2] == (len(behind.frame), 0)
 
 
 def test_what_follows_is_served_when_the_time_is_over(stage: NodeStage) -> None:

@@ -7,12 +7,14 @@ from ottla.metadata.nodes import NodeState
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.protocol.messages.alter_partition import AlterPartitionRequest
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from tests.node_stage import NodeStage
 
 LEASE_MS = 6_000
@@ -88,6 +90,23 @@ def test_what_an_earlier_life_led_is_led_in_a_higher_epoch(tmp_path: Path) -> No
 def test_who_is_in_sync_only_nodes_of_the_cluster_say(tmp_path: Path) -> None:
     answer = joined(tmp_path).ask(AlterPartitionRequest(1, 0))
     assert answer.error_code == E.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_only_librdkafka_is_hung_up_on_that_asks_one_that_is_cut_off_how_far_a_group_is(tmp_path: Path) -> None:
+    """It does not ask again for what it hears NOT_COORDINATOR for."""
+    stage = joined(tmp_path)
+    stage.ask(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))
+    stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+    wanted = OffsetFetchRequestGroup("g", topics=[OffsetFetchRequestTopics("t", partition_indexes=[0])])
+    asked, connection = OffsetFetchRequest(groups=[wanted]), stage.connect()
+    stage.ask(ApiVersionsRequest("confluent-kafka-python", "2.16.1-rdkafka-2.16.0"), 3, connection)
+    assert stage.ask(asked, 9, connection).groups[0].error_code == E.NONE
+    stage.run(LEASE_MS + 1)
+    assert stage.ask(asked, 9, stage.connect()).groups[0].error_code == E.NOT_COORDINATOR
+    refused = stage.send(asked, 9, connection)
+    assert (refused.answer, stage.clients[connection].channel.may_serve(refused.frame)) == (None, False)
+    hear(stage)
+    assert stage.ask(asked, 9, stage.connect()).groups[0].error_code == E.NONE
 
 
 def test_what_a_coordinator_has_left_to_do_it_does_once_it_hears_again(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ CASES = {
     "cluster start": Case("--data {none} --nodes 1 --listen 127.0.0.1"),
     "cluster start-node": Case("1 --data {none}"),
     "cluster stop": Case("--data {none}"),
+    "cluster stop-node": Case("1 --data {none}"),
     "cluster describe": Case(prints=True),
     "cluster rebalance": Case(prints=True),
     "cluster move-metadata": Case("zookeeper://{away}/ottla --data {none}", "zookeeper://{away}/ottla --data {none}"),

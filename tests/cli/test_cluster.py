@@ -69,15 +69,23 @@ def test_detached_nodes_serve_one_is_killed_and_comes_back_and_all_are_stopped(p
     soon(lambda: pid_of(directory, 2) != before)
     soon(lambda: [node["state"] for node in described(port)["nodes"]] == ["up"] * 3)
     soon(lambda: described(port)["lacking"] == [])
+    alone = ottla("cluster", "stop-node", "2", "--data", directory)
+    assert (alone.returncode, alone.stdout) == (0, "Stopped node 2.\n"), alone.stderr
+    assert ottla("cluster", "stop-node", "2", "--data", directory).returncode == 1
+    assert [node["state"] for node in described(port)["nodes"]] == ["up", "down", "up"]
     stopped = ottla("cluster", "stop", "--data", directory)
-    assert (stopped.returncode, stopped.stdout) == (0, "Stopped nodes 1, 2, 3.\n")
+    assert (stopped.returncode, stopped.stdout) == (0, "Stopped nodes 1, 3.\n")
     assert ottla("cluster", "stop", "--data", directory).returncode == 1
     started = ottla("cluster", "start-node", "3", "--data", directory)
     assert (started.returncode, started.stdout) == (0, f"Node 3 serves at 127.0.0.1:{port + 2}.\n"), started.stderr
-    assert "was killed by signal 9; it is started again" in Path(directory, "cluster.log").read_text()
+    told = Path(directory, "cluster.log").read_text()
+    assert "node 2 was killed by signal 9; it is started again\n" in told
+    assert "node 2 has stopped\n" in told
 
 
-def test_an_interrupt_stops_all_in_order(place: tuple[str, int]) -> None:
+def test_an_interrupt_stops_all_in_order_and_a_removed_node_stays_out_until_it_is_started(
+    place: tuple[str, int],
+) -> None:
     directory, port = place
     words = ["cluster", "start", "--nodes", "2", "--data", directory, "--listen", f"127.0.0.1:{port}", "--no-restart"]
     process = subprocess.Popen(
@@ -88,12 +96,20 @@ def test_an_interrupt_stops_all_in_order(place: tuple[str, int]) -> None:
     killed = pid_of(directory, 2)
     os.kill(killed, signal.SIGKILL)
     soon(lambda: [node["state"] for node in described(port)["nodes"]] == ["up", "down"])
+    assert ottla("nodes", "remove", "2", "--bootstrap", f"127.0.0.1:{port}").returncode == 0
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "node 2 was killed by signal 9\n" in said
     assert pid_of(directory, 2) == killed
     assert not Path(f"/proc/{pid_of(directory, 1)}").exists()
+    again = ottla("cluster", "start", "--nodes", "2", "--data", directory, "--detach")
+    assert again.stdout == f"1 node serves Kafka clients at 127.0.0.1:{port}, data in {directory}.\n"
+    way_back = f"`ottla cluster start-node 2 --data {directory}` adds it again"
+    assert again.stderr == f"Node 2 was removed from the cluster, and is not started: {way_back}.\n"
+    assert ottla("cluster", "start-node", "2", "--data", directory).returncode == 0
+    assert [node["state"] for node in described(port)["nodes"]] == ["up", "up"]
+    assert planned(Path(directory), None, None, []).members == [1, 2]
 
 
 def test_what_cannot_be_started_is_said(place: tuple[str, int]) -> None:

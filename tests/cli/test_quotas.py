@@ -12,7 +12,7 @@ def test_limits_are_set_listed_kept_to_and_removed(ottla: Callable[..., Any]) ->
 
         def listed(*words: str) -> list[tuple[str, ...]]:
             rows = ottla("quotas", "list", "--format", "json", *words, *where).json()
-            return [(row["user"], row["client_id"], row["limit"], row["value"]) for row in rows]
+            return [(row["user"], row["client_id"], row["ip"], row["limit"], row["value"]) for row in rows]
 
         assert listed() == []
         ada = ("--user", "ada")
@@ -20,8 +20,13 @@ def test_limits_are_set_listed_kept_to_and_removed(ottla: Callable[..., Any]) ->
         assert "Altered the quota of user ada." in out
         both = ("--default-user", "--client-id", "app")
         ottla("quotas", "alter", *both, "--set", "request_percentage=12.5", *where)
-        of_ada = ("ada", "", "producer_byte_rate", 1000.0)
-        assert listed() == [("<default>", "app", "request_percentage", 12.5), of_ada]
+        of_ada = ("ada", "", "", "producer_byte_rate", 1000.0)
+        assert listed() == [("<default>", "app", "", "request_percentage", 12.5), of_ada]
+        ottla("quotas", "alter", "--default-ip", "--set", "connection_creation_rate=1000", *where)
+        assert listed("--default-ip") == [("", "", "<default>", "connection_creation_rate", 1000.0)]
+        of_a_name = ("--ip", "broker.example", "--set", "connection_creation_rate=1")
+        refused = ottla("quotas", "alter", *of_a_name, *where, code=1)
+        assert "broker.example is not a valid IP" in refused.err
         assert listed(*ada) == [of_ada]
         assert listed("--user", "bob") == []
         own.restart()

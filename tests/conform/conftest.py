@@ -1,7 +1,8 @@
 """What the conformance tests share: one broker and fresh topics.
 
 With `--three-nodes` the broker is a cluster (`make conform-cluster`), whose `restart` kills one node after the other;
-what speaks of a single node is left out then.
+what speaks of a single node is left out then. With `--kill-every SECONDS` its nodes are killed and started again all
+the time (`make conform-cluster-kills`), and what can't bear that is left out for the reason in `DELICATE`.
 """
 
 import uuid
@@ -9,9 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
+import three_clients
 
 from ottla.testing import EmbeddedBroker
-from tests.conform.three_nodes import ThreeNodes
+from tests.conform.three_nodes import Killer, ThreeNodes
 
 ONE_NODE = frozenset(
     [
@@ -22,9 +24,20 @@ ONE_NODE = frozenset(
     ]
 )
 
+DELICATE = {
+    **{
+        f"test_acks[{client.name}-{acks}]": "a record that was acknowledged by its leader alone may die with it"
+        for client in three_clients.CLIENTS
+        for acks in (0, 1)
+    },
+}
+"""Tests that a kill breaks by their nature, and why; a name with parameters stands for those alone."""
+KILLS = pytest.StashKey[int]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--three-nodes", action="store_true", help="run the conformance tests on a cluster")
+    parser.addoption("--kill-every", type=float, metavar="SECONDS", help="with --three-nodes: kill a node so often")
 
 
 def on_three_nodes(config: pytest.Config) -> bool:
@@ -36,12 +49,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if on_three_nodes(config) and isinstance(item, pytest.Function) and item.originalname in ONE_NODE:
             item.add_marker(pytest.mark.skip(reason="it speaks of one node"))
+        why = DELICATE.get(item.name) or DELICATE.get(getattr(item, "originalname", ""))
+        if why is not None and config.getoption("--kill-every", default=None):
+            item.add_marker(pytest.mark.skip(reason=f"a kill breaks it: {why}"))
 
 
 @pytest.fixture(scope="session")
-def three_nodes() -> Iterator[ThreeNodes]:
+def three_nodes(request: pytest.FixtureRequest) -> Iterator[ThreeNodes]:
     with ThreeNodes() as running:
+        every_s = request.config.getoption("--kill-every", default=None)
+        if every_s is None:
+            yield running
+            return
+        three_clients.IDEMPOTENT = True
+        killer = Killer(running, every_s)
+        killer.start()
         yield running
+        killer.stop()
+        request.config.stash[KILLS] = killer.kills
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if KILLS in config.stash:
+        terminalreporter.write_line(f"{config.stash[KILLS]} times a node was killed and came back in sync")
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +91,9 @@ def make_topic(broker: Any) -> Callable[..., str]:
         return broker.create_topic(f"t-{uuid.uuid4().hex[:10]}", partitions=partitions, configs=configs)
 
     return make
+
+
+@pytest.fixture
+def deaths(broker: Any) -> Callable[[], int]:
+    """How many nodes were killed until now: what is true while nobody fails may be otherwise after one more."""
+    return lambda: getattr(broker, "deaths", 0)

@@ -129,7 +129,7 @@ class KafkaPython(Member):
         import kafka
         from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
         from kafka.coordinator.assignors.range import RangePartitionAssignor
-        from kafka.errors import CommitFailedError
+        from kafka.errors import CommitFailedError, KafkaConnectionError
 
         member = self
 
@@ -149,7 +149,10 @@ class KafkaPython(Member):
             partition_assignment_strategy=[CooperativeStickyAssignor if cooperative else RangePartitionAssignor],
         )
         # Under load kafka-python 3.0.12 assigns before it has heard of the topic, and may then read nothing for ever.
-        consumer.partitions_for_topic(self.topic)
+        while not self._stop.wait(0.1):
+            with contextlib.suppress(KafkaConnectionError):  # the node that it asks is away, and it asks no other one
+                consumer.partitions_for_topic(self.topic)
+                break
         consumer.subscribe([self.topic], listener=Listener())
         while not self._stop.is_set():
             batches = consumer.poll(100)
@@ -193,7 +196,9 @@ class Aiokafka(Member):
                 except aiokafka.errors.CommitFailedError:
                     continue
         finally:
-            await consumer.stop()
+            # aiokafka 0.14 lets its own cancellation out, where it rests after a fetch that failed.
+            with contextlib.suppress(asyncio.CancelledError):
+                await consumer.stop()
 
 
 class Apart(Member):

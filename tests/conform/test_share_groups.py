@@ -129,8 +129,11 @@ def test_implicitly_acknowledged_records_never_come_again(
         assert values(worker.take(10)) == list(range(5000, 5010))
 
 
-def test_many_members_share_one_partition(address: str, make_topic: Callable[..., str], group: str) -> None:
+def test_many_members_share_one_partition(
+    address: str, make_topic: Callable[..., str], group: str, deaths: Callable[[], int]
+) -> None:
     topic = make_topic()
+    died = deaths()
     configure(address, group)
     seen: Counter[int] = Counter()
     took: Counter[int] = Counter()
@@ -155,7 +158,8 @@ def test_many_members_share_one_partition(address: str, make_topic: Callable[...
     for thread in threads:
         thread.join()
     assert sorted(seen) == list(range(2000))
-    assert max(seen.values()) == 1, "nobody failed, so nothing came twice"
+    if deaths() == died:
+        assert max(seen.values()) == 1, "nobody failed, so nothing came twice"
     assert len(took) == 6
     assert min(took.values()) > 0
 

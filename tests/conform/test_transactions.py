@@ -152,6 +152,7 @@ def test_offsets_and_records_of_a_transaction_are_seen_together(broker: Embedded
         "isolation.level": "read_committed",
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
+        "session.timeout.ms": 6_000,  # one that closes while its coordinator is dead does not leave, and is waited for
         "log_level": 0,
     }
     producer = producer_of(broker, f"t-{source}")

@@ -13,6 +13,9 @@ import confluent_kafka
 import kafka
 
 WAIT_S = 60
+IDEMPOTENT = False
+"""Whether producers that wait for all replicas are idempotent where nothing else is said. What is sent again, for its
+answer was lost, is there twice otherwise."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,8 @@ class Confluent:
     def produce(
         bootstrap: str, topic: str, records: Sequence[Record], *, acks: int = -1, codec: str = "none", **options: Any
     ) -> Sent:
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap, "acks": acks, "compression.type": codec, "linger.ms": 20, **options}
-        )
+        given = {"compression.type": codec, "linger.ms": 20, "enable.idempotence": IDEMPOTENT and acks == -1, **options}
+        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": acks, **given})
         places: dict[int, tuple[int, int]] = {}
         failures: list[Any] = []
 
@@ -112,7 +114,7 @@ class KafkaPython:
             acks="all" if acks == -1 else acks,
             compression_type=None if codec == "none" else codec,
             linger_ms=20,
-            enable_idempotence=options.pop("idempotence", False),
+            enable_idempotence=options.pop("idempotence", IDEMPOTENT and acks == -1),
             **options,
         )
         try:
@@ -163,7 +165,7 @@ class Aio:
                 acks="all" if acks == -1 else acks,
                 compression_type=None if codec == "none" else codec,
                 linger_ms=20,
-                enable_idempotence=options.pop("idempotence", False),
+                enable_idempotence=options.pop("idempotence", IDEMPOTENT and acks == -1),
                 **options,
             )
             await producer.start()

@@ -62,6 +62,11 @@ class Stage:
             self._connections[on] = Connection(*where, client_id="differential", timeout_s=30)
         return self._connections[on]
 
+    def speak_as(self, client_id: str, *, on: str) -> None:
+        """A new connection of this name, for another client than the others are."""
+        self.hang_up(on)
+        self._connections[on] = Connection(self.host, self.port, client_id=client_id, timeout_s=30)
+
     def hang_up(self, on: str = "a") -> None:
         if on in self._connections:
             self._connections.pop(on).close()

@@ -1,7 +1,7 @@
 """Consumer groups: members, epochs, reconciliation, offsets, and what Kafka's coordinator once got wrong."""
 
 import pytest
-from consumer_stage import ConsumerStage
+from consumer_stage import ConsumerStage, places
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -142,6 +142,47 @@ def test_a_member_with_something_to_do_comes_back_soon_and_one_at_rest_later() -
 
 def beat(stage: ConsumerStage, member: str, epoch: int, **more: object) -> ErrorCode:
     return ErrorCode(stage.reply(ConsumerGroupHeartbeatRequest("g", member, epoch, **more)).error_code)  # type: ignore[arg-type]
+
+
+def test_what_a_lost_answer_gave_or_took_is_told_again_until_the_member_says_that_it_owns_it() -> None:
+    """librdkafka gives up an answer that takes longer than the interval, and does not ask again for what it had."""
+    stage = ConsumerStage(t=4)
+
+    def told(member: str) -> set[tuple[bytes, int]] | None:
+        """What a heartbeat is answered that says no more than that the member is there."""
+        answer = stage.reply(ConsumerGroupHeartbeatRequest("g", member, stage.players[member].epoch))
+        return None if answer.assignment is None else places(answer.assignment.topic_partitions)
+
+    stage.join("a")
+    stage.join("b")
+    kept = told("a")
+    assert kept is not None
+    assert (len(kept), told("a")) == (2, None)
+    stage.tick(1_000)
+    assert (told("a"), told("a")) == (kept, None)
+    stage.players["a"].owned = kept
+    stage.beat("a")
+    stage.tick(1_000)
+    assert told("a") is None
+    given = told("b")
+    assert given is not None
+    assert (len(given), told("b")) == (2, None)
+    stage.tick(1_000)
+    assert (told("b"), told("b")) == (given, None)
+    stage.players["b"].owned = stage.players["b"].assigned = given
+    stage.beat("b")
+    stage.tick(1_000)
+    assert told("b") is None
+
+
+def test_what_a_lost_answer_gave_is_told_by_another_coordinator_too() -> None:
+    stage = ConsumerStage(t=4)
+    stage.join("a")
+    quiet = ConsumerGroupHeartbeatRequest("g", "a", stage.players["a"].epoch)
+    stage.restart()
+    assert stage.reply(quiet).assignment is None
+    stage.tick(1_000)
+    assert stage.reply(quiet).assignment is not None
 
 
 def test_epochs_that_are_not_the_members_are_fenced() -> None:

@@ -255,6 +255,17 @@ def test_assignments_wait_for_their_interval_but_newcomers_do_not(stage: ShareSt
     assert len(assigned(stage.go_on("a")) or []) == 4
 
 
+def test_a_member_that_names_the_epoch_before_is_told_again_what_a_lost_answer_had(stage: ShareStage) -> None:
+    epoch = stage.join("a").member_epoch
+    stage.join("b")
+    stage.tick(HEARTBEAT_MS)
+    lost, again = stage.beat("a", epoch), stage.beat("a", epoch)
+    assert lost.member_epoch == again.member_epoch > epoch
+    assert assigned(lost) == assigned(again)
+    assert assigned(stage.beat("a", again.member_epoch)) is None
+    stage.check()
+
+
 # ---- lost connections ----------------------------------------------------------------------------------------------
 
 

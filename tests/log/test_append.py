@@ -210,6 +210,23 @@ def test_duplicates_succeed_with_the_first_offsets(log: Log) -> None:
     assert log.log_end_offset == 15
 
 
+def test_what_repeats_a_transaction_that_has_ended_is_no_duplicate(log: Log) -> None:
+    """librdkafka gives other records these numbers: they would be acknowledged, committed and nowhere."""
+
+    def sent(sequence: int) -> memoryview:
+        return batch(b"a", b"b", producer_id=9, producer_epoch=0, base_sequence=sequence, transactional=True)
+
+    def append(octets: memoryview) -> tuple[int, bool]:
+        appended = log.append_as_leader(octets, now=NOW, leader_epoch=0)
+        return appended.base_offset, appended.duplicate
+
+    assert [append(sent(0)), append(sent(2)), append(sent(0))] == [(0, False), (2, False), (0, True)]
+    put(log, marker(9, commit=False), origin=Origin.COORDINATOR)
+    assert code_of(log, sent(2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [append(sent(4)), append(sent(4))] == [(5, False), (5, True)]
+    assert code_of(log, sent(2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 def test_markers_come_from_coordinators_only(log: Log) -> None:
     assert code_of(log, marker(9, commit=True)) == ErrorCode.INVALID_RECORD
     put(log, marker(9, commit=True, coordinator_epoch=4), origin=Origin.COORDINATOR)

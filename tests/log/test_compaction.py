@@ -272,6 +272,21 @@ def test_aborted_data_goes_and_its_marker_after_the_horizon() -> None:
     assert b"committed" in values(log)
 
 
+def test_tombstones_and_markers_stay_while_a_replica_is_away() -> None:
+    """It has what they are about, and would never hear of them."""
+    log = filled(disk())
+    put(log, keyed((b"x", None)))
+    put(log, transactional(0, b"a", b"aborted"))
+    put(log, marker(5, commit=False), origin=Origin.COORDINATOR)  # offset 2
+    put(log, keyed((b"b", b"later"), producer_id=5, producer_epoch=0, base_sequence=1))
+    for round_, in_sync in enumerate((False, False, False, True)):
+        put(log, keyed((b"y", b"new")))
+        log.roll(NOW)
+        compact(log, NOW + round_ * (HORIZON + 1), in_sync=in_sync)
+        markers = [header for header, _ in iter_batches(memoryview(raw(log))) if header.is_control]
+        assert (values(log).count(None), len(markers)) == ((0, 0) if in_sync else (1, 1))
+
+
 def test_nothing_above_the_last_stable_offset_is_touched() -> None:
     log = filled(disk())
     fill(log, 20, keys=2)
@@ -299,6 +314,50 @@ def test_an_abort_that_is_not_committed_settles_nothing() -> None:
     log.roll(NOW)
     compact(log)
     assert values(log) == [b"good"]
+
+
+def test_what_is_known_of_an_abort_that_is_not_committed_stays() -> None:
+    """Its marker stands in a segment that is compacted: what stays of the data must not count as committed then."""
+    log = filled(disk())
+    put(log, keyed((b"a", b"good")))
+    put(log, transactional(0, b"a", b"aborted"))
+    log.append_as_leader(marker(5, commit=False), now=NOW, leader_epoch=0, origin=Origin.COORDINATOR)
+    log.roll(NOW)
+    compact(log)
+    log.advance_high_watermark(log.log_end_offset)
+    aborted = log.read(0, 1 << 20, Isolation.TXN_COMMITTED).aborted
+    assert [(entry.first_offset, entry.last_offset) for entry in aborted or ()] == [(1, 2)]
+    fill(log, 20, keys=3)
+    log.roll(NOW)
+    compact(log)
+    assert b"aborted" not in values(log)
+    assert control_batches(log) == [2]
+
+
+def test_data_of_an_abort_that_is_not_committed_takes_nothing_away() -> None:
+    """A log whose snapshot Kafka wrote has forgotten that this transaction holds the last stable offset back."""
+    files = disk()
+    log = filled(files)
+    put(log, keyed((b"a", b"good")))
+    put(log, transactional(0, b"a", b"aborted"))
+    log.append_as_leader(marker(5, commit=False), now=NOW, leader_epoch=0, origin=Origin.COORDINATOR)
+    log.producers.ended.clear()
+    log.close(NOW)
+    again = Log.open(
+        files,
+        DIRECTORY,
+        log.config,
+        topic_id=log.topic_id,
+        now=NOW,
+        clean_shutdown=True,
+        same_boot=True,
+        recovery_point=0,
+        high_watermark=2,
+    )
+    again.roll(NOW)
+    assert again.last_stable_offset == 2
+    compact(again)
+    assert b"good" in values(again)
 
 
 def test_records_that_cannot_be_read_stay() -> None:

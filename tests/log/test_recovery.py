@@ -330,6 +330,27 @@ def test_aborted_transactions_are_found_again() -> None:
         assert again.last_stable_offset == 6
 
 
+@pytest.mark.parametrize("damage", ["zeros", "twice"])
+def test_aborted_transactions_before_a_snapshot_are_found_again(damage: str) -> None:
+    """What stands behind an entry that cannot be is not believed either: the replay begins before it."""
+    files = disk()
+    log = open_log(files, small())
+    for number in range(3):
+        put(log, batch(b"a", producer_id=7, producer_epoch=0, base_sequence=number, transactional=True))
+        put(log, marker(7, commit=False), origin=Origin.COORDINATOR)
+    while len(log.segments) < 3:
+        put(log, batch(b"v" * 60))
+    expected = log.segments[0].txn_index.aborted()
+    log.close(NOW)
+    index = files.open(f"{ACTIVE}.txnindex")
+    octets = index.read(0, 102)
+    index.truncate(0)
+    index.write(bytes(34) + octets if damage == "zeros" else octets[:34] + octets)
+    again, notes = reopen(files, small(), recovery_point=log.log_end_offset, **KILLED)
+    assert again.segments[0].txn_index.aborted() == expected
+    assert any("transaction index" in note for note in notes)
+
+
 def workload(files: Disk, acknowledged: list[bytes], synced: list[int]) -> None:
     """Appends, rolls, flushes, retention and a truncation; what is promised is noted as it is promised."""
     config = small(segment_bytes=500, retention_bytes=1500, file_delete_delay_ms=5)

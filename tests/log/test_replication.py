@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ottla.log.answers import DivergingOffset, Isolation, Origin
 from ottla.log.log import Log
 from ottla.protocol.records import iter_batches, set_crc
-from ottla.sim.kernel.disk import PowerCut
+from ottla.sim.kernel.disk import Disk, PowerCut
 
 from .support import DIRECTORY, NOW, batch, disk, maintain, marker, open_log, put, raw, small, values
 
@@ -173,6 +173,57 @@ def test_isolation_levels_see_up_to_their_limit() -> None:
     assert log.read(0, 1 << 20).aborted is None
     assert log.read(4, 1 << 20, Isolation.TXN_COMMITTED).aborted == []
     assert log.read(5, 1 << 20, Isolation.TXN_COMMITTED).aborted == []
+
+
+def log_with_an_end_that_is_not_committed(files: Disk, *, commit: bool) -> Log:
+    """Offsets 0 to 4, of which 1 and 2 are a transaction whose marker stands at 3; up to 2 all is committed."""
+    log = open_log(files)
+    put(log, batch(b"0"))
+    put(log, transactional(2, 0, b"1"))
+    log.append_as_leader(transactional(2, 1, b"2"), now=NOW, leader_epoch=0)
+    log.append_as_leader(marker(2, commit=commit), now=NOW, leader_epoch=0, origin=Origin.COORDINATOR)
+    log.append_as_leader(batch(b"4"), now=NOW, leader_epoch=0)
+    assert (log.high_watermark, log.last_stable_offset) == (2, 1)
+    return log
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_keeps_in_mind_which_ends_are_not_committed(commit: bool, clean: bool) -> None:
+    """Its snapshot of producers stands behind the marker, which another leader may cut off again."""
+    files = disk()
+    log = log_with_an_end_that_is_not_committed(files, commit=commit)
+    if clean:
+        log.close(NOW)
+    else:
+        log.roll(NOW)  # killed behind a snapshot
+    again = Log.open(
+        files,
+        DIRECTORY,
+        log.config,
+        topic_id=log.topic_id,
+        now=NOW,
+        clean_shutdown=clean,
+        same_boot=True,
+        recovery_point=0,
+        high_watermark=2,
+    )
+    assert (again.high_watermark, again.last_stable_offset) == (2, 1)
+    assert again.read(0, 1 << 20, Isolation.TXN_COMMITTED).next_offset == 1
+    again.advance_high_watermark(3)
+    assert again.last_stable_offset == 1
+    again.advance_high_watermark(4)
+    assert again.last_stable_offset == 4
+
+
+def test_a_log_that_is_cut_keeps_in_mind_which_ends_are_not_committed() -> None:
+    log = log_with_an_end_that_is_not_committed(disk(), commit=True)
+    log.roll(NOW)
+    log.append_as_leader(batch(b"5"), now=NOW, leader_epoch=0)
+    log.truncate_to(5, now=NOW)
+    assert (log.high_watermark, log.last_stable_offset) == (2, 1)
+    log.advance_high_watermark(5)
+    assert log.last_stable_offset == 5
 
 
 def test_the_high_watermark_only_rises() -> None:

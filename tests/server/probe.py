@@ -29,10 +29,10 @@ def probe(node: int, port: int, frame: bytes, pace_s: float) -> None:
 
 def _measure(
     sock: socket.socket, frame: bytes, pace_s: float, selector: selectors.BaseSelector, node: int
-) -> tuple[list[float], list[float]]:
-    """Ask at each `pace_s` until "off" comes; how long each answer took, and pieces of the same work in between, in
-    milliseconds."""
-    answers: list[float] = []
+) -> tuple[list[tuple[float, float]], list[float]]:
+    """Ask at each `pace_s` until "off" comes; for how long each answer was held up by what the node's loop worked, and
+    by what was neither that nor the machine; and pieces of the same work in between, in milliseconds."""
+    answers: list[tuple[float, float]] = []
     works: list[float] = []
     due = time.perf_counter()
     waited, used = _scheduled_s(node)
@@ -44,8 +44,8 @@ def _measure(
         _ask(sock, frame)
         ended, (waited_now, used_now) = time.perf_counter(), _scheduled_s(node)
         while due <= began or due + pace_s <= ended:  # all that were due meanwhile have waited for this answer
-            late = ended - max(due, began)
-            answers.append(1e3 * max(0.0, ended - due - (waited_now - waited), min(used_now - used, late)))
+            worked = min(used_now - used, ended - max(due, began))
+            answers.append((1e3 * worked, 1e3 * max(0.0, ended - due - (waited_now - waited) - worked)))
             due += pace_s
         works.append(_work_ms())
         waited, used = waited_now, used_now

@@ -38,6 +38,15 @@ def test_where_the_metadata_is_is_noted_anew(tmp_path: Path) -> None:
         open_own(str(tmp_path))
 
 
+@pytest.mark.parametrize("damage", [b"", b"/a/meta\xff\xfedata.sqlite\n"])
+def test_a_note_that_is_damaged_still_says_that_the_node_is_not_alone(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / PLACE_FILE).write_bytes(damage)
+    with pytest.raises(ServeRefused, match="is that of a node in a cluster"):
+        open_own(str(tmp_path))
+    note_shared(str(tmp_path), "/a/metadata.sqlite")
+    assert shared_place(str(tmp_path)) == "/a/metadata.sqlite"
+
+
 def test_an_empty_store_of_a_cluster_does_not_get_what_another_one_knew(tmp_path: Path) -> None:
     files, own = DiskFiles(), str(tmp_path)
     told = identify(files, own, MemoryStore(), 1, random.Random(1), alone=True)

@@ -47,6 +47,11 @@ def leaders(cluster: EmbeddedCluster, by: int, name: str) -> list[int]:
     return [part.leader_id for part in topics[name].partitions] if name in topics else []
 
 
+def in_sync(cluster: EmbeddedCluster, by: int, name: str) -> list[list[int]]:
+    topics = {topic.name: topic for topic in ask(cluster, by, MetadataRequest(topics=None)).topics}
+    return [sorted(part.isr_nodes) for part in topics[name].partitions] if name in topics else []
+
+
 def controller(cluster: EmbeddedCluster, by: int) -> int:
     return int(ask(cluster, by, DescribeClusterRequest()).controller_id)
 
@@ -70,11 +75,16 @@ def test_three_nodes_serve_as_one_and_one_is_killed(cluster: EmbeddedCluster) ->
     soon(lambda: controller(cluster, alive) in others)
     assert create(cluster, alive, "u", 4) == E.NONE
     soon(lambda: sorted(leaders(cluster, alive, "u")) == [others[0], others[0], others[1], others[1]])
+    # The dead one gets its replicas too, and catches up when it is back.
+    assert create(cluster, alive, "copied", 2, 3) == E.NONE
+    assert create(cluster, alive, "wide", 1, 4) == E.INVALID_REPLICATION_FACTOR
+    soon(lambda: in_sync(cluster, alive, "copied") == [others, others])
     (gone,) = ask(cluster, alive, DeleteTopicsRequest(topics=[DeleteTopicState("u")])).responses
     assert gone.error_code == E.NONE
     cluster.start_node(first)
     soon(lambda: leaders(cluster, first, "t") == placed)
     soon(lambda: leaders(cluster, first, "u") == [])
+    soon(lambda: in_sync(cluster, first, "copied") == [[*cluster.nodes], [*cluster.nodes]])
     write_and_read(cluster, "t", 120)
     needless = ElectLeadersRequest(topic_partitions=[TopicPartitions("t", [0])])
     (result,) = ask(cluster, alive, needless).replica_election_results

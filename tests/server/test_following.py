@@ -10,21 +10,23 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.node import Node
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.image import MetadataDelta, MetadataImage
+from ottla.metadata.store import MetadataStore, StoreFailed
 from ottla.server.following import AGAIN_S, LOOK_S, REST_S, Following
-from ottla.server.store import StoreThread
+from ottla.server.store import StoreThread, Told
 
 
 class Stage:
     """A node at generation 5, and one other life that is there; the store has nothing new, or fails."""
 
-    def __init__(self, *, is_told: bool = False) -> None:
-        self.is_told = is_told
+    def __init__(self, *, after_news: int = 0) -> None:
+        self.after_news = after_news
         self.confirmed: list[int] = []
         self.seen: list[dict[int, str]] = []
         self.store_looks = 0
         self.is_fresh = True
         self.failure: StoreFailed | None = None
+        self.news: Told = None
         self.marked = 5
         self.image = SimpleNamespace(generation=5)
         self.looks = 0
@@ -37,23 +39,23 @@ class Stage:
             seen=lambda now, present: self.seen.append(present),
             is_fresh=lambda now: self.is_fresh,
         )
-        node = SimpleNamespace(image=self.image, membership=membership)
+        node = self.node = SimpleNamespace(image=self.image, membership=membership)
         store = SimpleNamespace(look=self._look)
         self.following = Following(
             cast(Node, node), cast(StoreThread, store), self.presence, lambda: self.marked, lambda: 0, lambda: None
         )
 
-    def _listen(self, heard: Callable[[], None]) -> bool:
+    def _listen(self, heard: Callable[[], None]) -> int:
         self.tell = heard
-        return self.is_told
+        return self.after_news
 
     def _see(self) -> dict[int, str]:
         self.looks += 1
         return {1: "a", 2: "b"}
 
-    def _look(self, image: Any, heard: Callable[[StoreFailed | None], None]) -> None:
+    def _look(self, image: Any, heard: Callable[[Told], None]) -> None:
         self.store_looks += 1
-        heard(self.failure)
+        heard(self.failure or self.news)
 
 
 async def test_a_lease_counts_only_with_what_was_committed_until_then() -> None:
@@ -84,7 +86,7 @@ async def test_who_stood_still_beyond_its_lease_trusts_no_mark() -> None:
 
 
 async def test_who_is_told_of_news_looks_rarely_and_when_it_is_told() -> None:
-    told, restless = Stage(is_told=True), Stage()
+    told, restless = Stage(after_news=1), Stage()
     for stage in (told, restless):
         stage.following.look()
     await asyncio.sleep(5 * REST_S)
@@ -95,6 +97,16 @@ async def test_who_is_told_of_news_looks_rarely_and_when_it_is_told() -> None:
     assert told.looks > before
     for stage in (told, restless):
         stage.following.stop()
+
+
+async def test_news_after_the_end_are_nobodys() -> None:
+    stage = Stage(after_news=1)
+    stage.following.look()
+    stage.following.stop()
+    before = stage.looks
+    stage.tell()
+    await asyncio.sleep(2 * LOOK_S)
+    assert stage.looks == before
 
 
 async def test_a_store_that_does_not_answer_is_told_of_once_and_left_alone_for_a_while(
@@ -113,4 +125,42 @@ async def test_a_store_that_does_not_answer_is_told_of_once_and_left_alone_for_a
     stage.failure = None
     while not stage.confirmed:
         await asyncio.sleep(0.01)
+    stage.following.stop()
+
+
+async def test_a_store_whose_look_fails_as_nobody_expected_is_looked_at_again() -> None:
+    """A node that stopped looking would serve nothing, and be taken for one that is there."""
+
+    class Broken:
+        @property
+        def generation(self) -> int:
+            raise KeyError("a row that cannot be read")
+
+    heard: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
+    thread = StoreThread(cast(MetadataStore, Broken()), asyncio.get_running_loop(), lambda *_: None, lambda *_: None)
+    try:
+        thread.look(MetadataImage(), heard.set_result)
+        told = await asyncio.wait_for(heard, 20)
+    finally:
+        thread.stop()
+    assert isinstance(told, StoreFailed)
+    assert "a row that cannot be read" in str(told)
+
+
+async def test_a_change_that_the_node_fails_over_does_not_end_its_looks(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+
+    def fail(now: int, delta: Any) -> None:
+        stage.image.generation = delta.generation
+        raise ZeroDivisionError("nobody expected it")
+
+    stage.node.changed = fail
+    stage.marked, stage.news = -1, MetadataDelta(6, {})
+    with caplog.at_level(logging.ERROR):
+        stage.following.look()
+    assert "nobody expected it" in caplog.text
+    looks = stage.looks
+    while stage.looks < looks + 2:
+        await asyncio.sleep(0.01)
+    assert stage.confirmed, "its lease is renewed again"
     stage.following.stop()

@@ -143,6 +143,35 @@ def test_answers_come_in_any_pieces(piece: int) -> None:
     asyncio.run(scene())
 
 
+def test_a_lost_node_is_told_before_what_a_client_asks_then() -> None:
+    """Both come with one look at the sockets, where the loop was late: the client must not be sent to that node."""
+    heard: list[str] = []
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            other.setblocking(False)
+            scratch = memoryview(bytearray(1 << 17))
+            peers = Peers(lambda node_id: other.getsockname(), lambda *_: heard.append("lost"), scratch, Buffers())
+            peers.send(Ask(1, 2, b"?"))
+            accepted, _ = await loop.sock_accept(other)
+            assert await loop.sock_recv(accepted, 1) == b"?"
+        client, node = socket.socketpair()
+        loop.add_reader(node, lambda: heard.append(node.recv(9).decode()))
+        await asyncio.sleep(0)
+        accepted.close()
+        client.send(b"asked")
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(heard) < 2:
+                await asyncio.sleep(0)
+        loop.remove_reader(node)
+        client.close()
+        node.close()
+
+    asyncio.run(scene())
+    assert heard == ["lost", "asked"]
+
+
 def test_routes_are_texts_of_nodes_and_addresses() -> None:
     assert routes_of(["2=127.0.0.1:9192", " 3 = [::1]:9 "]) == {2: ("127.0.0.1", 9192), 3: ("::1", 9)}
     for text in ("127.0.0.1:9192", "two=127.0.0.1:9192", "2=nowhere", "2=:99999"):

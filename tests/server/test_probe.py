@@ -14,7 +14,8 @@ import pytest
 
 from tests.server.fairness import NodeProcess, Probe, Waits, line_of
 
-FAULT_S = 0.25
+FAULT_S = 0.15
+"""Half as much again as the limit."""
 NODE = """
 import socket, sys, time
 

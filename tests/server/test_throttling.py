@@ -1,5 +1,6 @@
 """A client that has used too much, over a real socket: it is told at once, and read again when its time is over."""
 
+import contextlib
 import socket
 import struct
 import time
@@ -8,13 +9,21 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.broker.requests import Session
+from ottla.client import Connection
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
+from ottla.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    OpData,
+    RequestEntityData,
+    RequestEntryData,
+)
 from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import Record, build_batch
 from ottla.testing import EmbeddedBroker
 
-LIST_GROUPS = 16
+LIST_GROUPS, METADATA = 16, 3
 NOTICED_S = 0.95
 """Whoever is throttled for a second waits as long at least, counted from before the request was sent that it is for."""
 
@@ -33,6 +42,9 @@ class ScriptedQuotas:
 
     def spent(self, now: int, session: Session, micros: int) -> None:
         self.spent_micros.append(micros)
+
+    def mutated(self, now: int, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
+        return 0
 
     def fetched_max(self, session: Session, client_id: str) -> int | None:
         return None
@@ -82,14 +94,67 @@ def test_the_answer_comes_at_once_and_the_next_when_the_time_is_over(broker: Thr
     assert min(quotas.spent_micros) > 0
 
 
-def test_a_shorter_time_does_not_end_a_longer_one(broker: Throttling, client: socket.socket) -> None:
+def test_what_came_together_with_a_throttled_request_waits_too(broker: Throttling, client: socket.socket) -> None:
+    """All of it is answered as it is read, in one turn: Metadata requests about nothing, once the node has had some."""
+    asked = encode_request(RequestHeader(METADATA, 12, 1, "t"), MetadataRequest([], allow_auto_topic_creation=False))
+
+    def throttle_ms() -> int:
+        (size,) = struct.unpack(">i", client.recv(4, socket.MSG_WAITALL))
+        _, answer = decode_response(METADATA, 12, memoryview(bytearray(client.recv(size, socket.MSG_WAITALL))))
+        return answer.throttle_time_ms
+
+    for _ in range(20):
+        client.sendall(asked)
+        assert throttle_ms() == 0
     broker.plant(ScriptedQuotas(1_000, 1))
     began = time.monotonic()
-    client.sendall(question(1) + question(2))  # both are served before the first mutes
-    time.sleep(0.1)
-    client.sendall(question(3))
-    assert [told(client) for _ in range(3)] == [(1, 1_000), (2, 1), (3, 0)]
+    client.sendall(asked + asked)
+    assert [throttle_ms(), throttle_ms()] == [1_000, 1]
     assert time.monotonic() - began > NOTICED_S
+
+
+def test_an_address_that_connects_too_often_is_closed_later_and_nobody_else(broker: Throttling) -> None:
+    """Its first ten connections are within the quota: what ten of the eleven windows may have."""
+    entity, key = [RequestEntityData("ip", "127.0.0.2")], "connection_creation_rate"
+
+    def alter(op: OpData) -> None:
+        with Connection("127.0.0.1", broker.port) as admin:
+            assert not admin.send(AlterClientQuotasRequest([RequestEntryData(entity, [op])])).entries[0].error_code
+
+    def connected(address: str) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", broker.port), 20, source_address=(address, 0))
+
+    with contextlib.ExitStack() as opened:
+        alter(OpData(key, 1.0))
+        for n in range(10):
+            served = opened.enter_context(connected("127.0.0.2"))
+            served.sendall(question(n))
+            assert told(served) == (n, 0)
+        began = time.monotonic()
+        throttled = opened.enter_context(connected("127.0.0.2"))
+        throttled.sendall(question(1))
+        other = opened.enter_context(connected("127.0.0.1"))
+        other.sendall(question(2))
+        assert told(other) == (2, 0)
+        with contextlib.suppress(ConnectionError):
+            assert throttled.recv(1) == b"", "it is answered"
+        assert time.monotonic() - began > NOTICED_S
+        served.sendall(question(11))
+        assert told(served) == (11, 0), "those it has go on"
+        alter(OpData(key, remove=True))
+        again = opened.enter_context(connected("127.0.0.2"))
+        again.sendall(question(12))
+        assert told(again) == (12, 0)
+
+
+def test_connections_that_come_too_fast_wait_for_their_turn() -> None:
+    with EmbeddedBroker(settings={"max.connection.creation.rate": 1, "quota.window.num": 3}) as own:
+        began = time.monotonic()
+        for n in range(3):
+            with socket.create_connection(("127.0.0.1", own.port), 20) as client:
+                client.sendall(question(n))
+                assert told(client) == (n, 0)
+        assert time.monotonic() - began > NOTICED_S
 
 
 def test_a_produce_without_an_answer_holds_up_what_follows_it(broker: Throttling, client: socket.socket) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.metadata.store import CommitUnknown
+from ottla.metadata.store import CommitUnknown, Put
 from ottla.metadata.zookeeper.session import Create, Remove
 from ottla.metadata.zookeeper.store import ZooKeeperStore
 from ottla.server import zookeeper_presence
@@ -82,6 +82,31 @@ async def test_nodes_see_each_other_come_and_go(zookeeper: ZooKeepers) -> None:
         await soon(lambda: one.sees() == {1: "a"})
         async with node(2, place, "c"):  # another life of it
             await soon(lambda: one.sees() == {1: "a", 2: "c"})
+
+
+async def test_who_listens_is_told_of_commits_of_nodes_that_come_and_of_ports_that_refuse(
+    zookeeper: ZooKeepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_presence, "RENEWALS", 0.01)  # nothing is found out just because it is time
+    place, told = fresh(zookeeper), asyncio.Event()
+
+    async def told_until(holds: Callable[[], bool]) -> None:
+        """Looks happen when there is news and else never."""
+        async with asyncio.timeout(30):
+            while told.clear() or not holds():
+                await told.wait()
+
+    async with node(1, place, "a") as one:
+        assert one.presence.listen(told.set) == 1
+        async with node(2, place, "b") as two:
+            await told_until(lambda: one.sees() == {1: "a", 2: "b"})
+            await in_thread(lambda: one.store.generation)
+            assert one.store.marked() >= 0
+            await in_thread(two.store.commit, [Put("topics/t", b"")])
+            await told_until(lambda: one.store.marked() == -1)
+            await soon(lambda: bool(two.ends))  # somebody knocked
+            two.stop_listening()
+            await told_until(lambda: one.sees() == {1: "a"})
 
 
 async def test_a_node_whose_port_refuses_is_missed_before_its_session_expires(zookeeper: ZooKeepers) -> None:

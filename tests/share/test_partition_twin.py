@@ -165,7 +165,7 @@ class PartitionTwin(RuleBasedStateMachine):
         if whole:
             kinds = kinds[:1] * len(kinds)
         types = bytes(kinds[:1] if whole else kinds)
-        error, write = self.real.acknowledge(self.now, member, [(first, last, types)])
+        error, write, _ = self.real.acknowledge(self.now, member, [(first, last, types)])
         offsets = [(o, k) for o, k in zip(range(first, last + 1), kinds, strict=True) if o >= self.start]
         if last < self.start:
             assert (error, write) == (ErrorCode.NONE, None)

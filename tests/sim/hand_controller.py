@@ -220,6 +220,8 @@ class HandController:
 
     def disconnected(self, now: Millis, connection: int) -> None: ...
 
+    deadline_moved = True
+
     def deadline(self) -> Millis | None:
         return None
 

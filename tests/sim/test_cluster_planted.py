@@ -1,5 +1,6 @@
 """Bugs that replication might have, planted: the cluster workload has to find each of them."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from ottla.broker.cluster import isr_changes
 from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.membership import Membership
+from ottla.broker.effects import Outbox
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.replication.waits import FetchWaits
@@ -137,9 +139,19 @@ def fences_itself_never(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "is_fresh", lambda self, now: True)
 
 
+def leads_what_it_has_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A node that has said that a log takes nothing answers as its leader until it hears who leads instead."""
+    patch.setattr(Membership, "_look_at_given_up", lambda self: None)
+
+
 def writes_without_its_claim(patch: pytest.MonkeyPatch) -> None:
     """A controller that others have taken for dead goes on (KAFKA-6082)."""
-    patch.setattr(Members, "guards", lambda self: [])
+    patch.setattr(Members, "guards", lambda self, rows=(): [])
+
+
+def elects_who_says_to_leave(patch: pytest.MonkeyPatch) -> None:
+    """What the controller sent before a node said to leave has that node lead."""
+    patch.setattr(Members, "_new_leaders", lambda self, row: set())
 
 
 def stops_before_the_others_have_heard(patch: pytest.MonkeyPatch) -> None:
@@ -171,6 +183,17 @@ def fetches_wait_as_ever_after_they_were_woken(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(FetchWaits, "waits", wrong)
 
 
+def fetches_on_and_tells_nobody_when(patch: pytest.MonkeyPatch) -> None:
+    """When a follower fetches on is not said, and the simulator asks only every few steps what was not said."""
+    due = Outbox.due
+
+    def wrong(self: Outbox, at: int | None) -> None:
+        if sys._getframe(1).f_code is not Fetching.answered.__code__:
+            due(self, at)
+
+    patch.setattr(Outbox, "due", wrong)
+
+
 def all_but_the_last_are_lost(seed: int) -> None:
     by_hand.test_all_but_the_last_are_lost_one_after_the_other_and_nothing_acknowledged_is(seed)
 
@@ -185,6 +208,7 @@ BUGS = {
     moved_when_appended: 0,
     leads_in_an_old_epoch: 4,
     end_offsets_kept: 1,
+    fetches_on_and_tells_nobody_when: 2,
 }
 """Each with a seed that finds it soon; should the simulator have changed so much that it no longer does, others may."""
 
@@ -208,6 +232,8 @@ STORIES: dict[Any, Any] = {
     joins_below_the_beginning_of_the_epoch: by_hand.test_an_outsider_joins_only_behind_the_beginning_of_the_epoch,
     joins_as_an_earlier_life: elected.test_a_replica_joins_by_what_its_present_life_has,
     fences_itself_never: elected.test_a_leader_that_does_not_reach_the_store_answers_no_reader,
+    leads_what_it_has_given_up: elected.test_a_leader_whose_disk_is_full_answers_no_reader_before_it_knows_who_leads,
+    elects_who_says_to_leave: elected.test_a_node_that_leaves_while_it_is_being_elected_is_not,
     stops_before_the_others_have_heard: elected.test_a_leader_stops_when_everybody_knows_who_leads_instead,
     takes_batches_of_a_later_epoch: batches_of_a_later_epoch_come,
     leads_something_new_and_wakes_nobody: elected.test_a_leader_that_stops_cleanly_is_missed_for_a_moment_only,

@@ -4,18 +4,24 @@ The checkers look at every step and at every commit, so most of these tests only
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from ottla.broker.partitions.partition import Partition
+from ottla.metadata.nodes import NodeState
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.network import Weather
 from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import ElectedCluster
+from ottla.sim.workloads.replica_checkers import ReplicaChecker
 
 SEEDS = range(2)
+HEAR_US = 2 * MS
+"""What a node that looks for news of the store asks its way for (sim/workloads/following.py)."""
 
 
 def running(seed: int, *, fsync: bool = False, nodes: int = 3) -> ElectedCluster:
@@ -70,6 +76,24 @@ def test_a_leader_whose_disk_is_full_is_followed_by_another(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_whose_disk_is_full_answers_no_reader_before_it_knows_who_leads(seed: int) -> None:
+    """It has said, or is saying, that others shall lead: Kafka's broker takes the log offline before it says so."""
+    cluster = running(seed)
+    first = led(cluster)
+    for _ in range(8):
+        cluster.read().pace_us = 10 * MS
+    disk = cluster.hosts[first].disk
+    disk.capacity = disk.used
+    cluster.ways[first].latency = partial(latency, 600 * MS, 600 * MS)  # type: ignore[method-assign]
+    cluster.until(lambda: cluster.leader() not in (first, None), 3_000)
+    cluster.until(more_is_acknowledged(cluster))
+    disk.capacity = None
+    cluster.run(1_000)
+    del cluster.ways[first].latency
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_full_disk_of_the_last_in_sync_replica_leaves_it_the_leader(seed: int) -> None:
     """What it holds can be read, and it goes on when there is room."""
     cluster = running(seed)
@@ -111,22 +135,77 @@ def test_with_fsync_nothing_acknowledged_is_lost_where_every_machine_goes_off(se
     cluster.settle()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_last_in_sync_replica_loses_its_end_and_an_eligible_one_leads(seed: int) -> None:
-    """It must not lead, and cut everybody else (KIP-966)."""
-    cluster = running(seed)
+def last_in_sync_loses_its_end(cluster: ElectedCluster) -> tuple[int, list[int]]:
+    """The leader, whose machine has gone off, and the other replicas, which were killed before."""
     first, *others = cluster.image.topics[TOPIC].partitions[0].replicas
     for node_id in others:
         cluster.kill(node_id)
     cluster.until(lambda: cluster.isr() == (first,))
     cluster.kill(first, power_cut=True)
-    cluster.run(200)
-    cluster.begin(first)
+    return first, others
+
+
+def must_be_led_by_an_eligible_one(cluster: ElectedCluster, others: list[int]) -> None:
+    """The one that has lost its end is there again; it does not lead, and one of the others does once it is back."""
     cluster.run(500)
     assert cluster.leader() is None, "it has lost bytes, and who is eligible is down"
     cluster.begin(others[0])
     cluster.until(lambda: cluster.leader() in others)
     cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_last_in_sync_replica_loses_its_end_and_an_eligible_one_leads(seed: int) -> None:
+    """It must not lead, and cut everybody else (KIP-966)."""
+    cluster = running(seed)
+    first, others = last_in_sync_loses_its_end(cluster)
+    cluster.run(200)
+    cluster.begin(first)
+    must_be_led_by_an_eligible_one(cluster, others)
+
+
+def bury_before_it_registers(cluster: ElectedCluster, node_id: int) -> None:
+    cluster.kill(node_id)
+
+
+def stop_before_it_registers(cluster: ElectedCluster, node_id: int) -> None:
+    cluster.leave(node_id)
+
+
+def bury_before_the_controller_knows(cluster: ElectedCluster, node_id: int) -> None:
+    life = cluster.following.incarnation_of(node_id)
+    cluster.until(lambda: cluster.image.nodes[str(node_id)].incarnation == life)
+    assert cluster.image.nodes[str(node_id)].state is NodeState.STARTING
+    cluster.kill(node_id)
+
+
+def stop_before_the_controller_knows(cluster: ElectedCluster, node_id: int) -> None:
+    life = cluster.following.incarnation_of(node_id)
+    cluster.until(lambda: cluster.image.nodes[str(node_id)].incarnation == life)
+    cluster.leave(node_id)
+    cluster.until(lambda: not cluster.hosts[node_id].up)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        bury_before_it_registers,
+        stop_before_it_registers,
+        bury_before_the_controller_knows,
+        stop_before_the_controller_knows,
+    ],
+)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_life_that_found_bytes_lost_and_told_nobody_leaves_it_to_the_next(
+    seed: int, end: Callable[[ElectedCluster, int], None]
+) -> None:
+    """The next one finds the machine as the last one left it, and must not take the logs for whole."""
+    cluster = running(seed)
+    first, others = last_in_sync_loses_its_end(cluster)
+    cluster.begin(first)
+    end(cluster, first)
+    cluster.begin(first)
+    must_be_led_by_an_eligible_one(cluster, others)
 
 
 # ---- controllers and the store -------------------------------------------------------------------------------------
@@ -333,6 +412,68 @@ def test_a_leader_stops_when_everybody_knows_who_leads_instead(seed: int) -> Non
     cluster.settle()
 
 
+def latency(to_commit_us: int, to_hear_us: int, at_most_us: int) -> int:
+    """How long a way to the store takes, for who hears of it and for who asks."""
+    return 50 + (to_hear_us if at_most_us == HEAR_US else to_commit_us)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_that_leaves_while_it_is_being_elected_is_not(seed: int) -> None:
+    """What the controller sent before it could know is not written behind the node's word; else the node stops, as all
+    have heard of that, and is the leader nevertheless."""
+    cluster = running(seed)
+    while controller_of(cluster) == (first := cluster.image.topics[TOPIC].partitions[0].replicas[0]):
+        cluster.kill(first)
+        cluster.until(lambda: controller_of(cluster) != first)
+        cluster.begin(first)
+    controller = controller_of(cluster)
+    (third,) = {1, 2, 3} - {first, controller}
+    if cluster.leader() == first:
+        cluster.kill(first)
+        cluster.until(lambda: cluster.leader() != first)
+        cluster.begin(first)
+    cluster.until(lambda: len(cluster.isr()) == 3)
+    late = {controller: (300, 0), third: (0, 350), first: (0, 500)}
+    for node_id, (to_commit, to_hear) in late.items():
+        cluster.ways[node_id].latency = partial(latency, to_commit * MS, to_hear * MS)  # type: ignore[method-assign]
+    cluster.ask(controller, ElectLeadersRequest(0, None))
+    cluster.leave(first)
+    cluster.until(lambda: not cluster.hosts[first].up, 4_000)
+    for node_id in late:
+        del cluster.ways[node_id].latency
+    cluster.until(more_is_acknowledged(cluster))
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_that_leaves_waits_also_for_who_takes_over_late(seed: int) -> None:
+    """Nobody could lead in its place at first; then somebody could, and does not know it yet."""
+    cluster = ElectedCluster(seed, replicas=2, partitions=6)
+    cluster.start()
+    first = controller_of(cluster)
+    index = next(each for each in range(6) if cluster.leader(each) == first)
+    second = next(each for each in cluster.image.topics[TOPIC].partitions[index].replicas if each != first)
+    (third,) = {1, 2, 3} - {first, second}
+    cluster.kill(second)
+    cluster.until(lambda: cluster.isr(index) == (first,))
+    life = cluster.hosts[third].life
+    assert life is not None
+    life.pause()
+    cluster.leave(first)
+    cluster.until(lambda: cluster.image.nodes[str(first)].state is NodeState.LEAVING)
+    cluster.run(30)
+    cluster.begin(second)
+    incarnation = cluster.following.incarnation_of(second)
+    cluster.until(lambda: cluster.image.nodes[str(second)].incarnation == incarnation)
+    cluster.ways[second].latency = partial(latency, 0, 1_200 * MS)  # type: ignore[method-assign]
+    cluster.until(lambda: cluster.leader(index) == second)
+    assert cluster.hosts[first].up
+    life.resume()
+    cluster.until(lambda: not cluster.hosts[first].up, 4_000)
+    del cluster.ways[second].latency
+    cluster.settle()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_leader_whose_fsync_fails_while_it_stops_is_followed_by_another(seed: int) -> None:
     """It has nothing to say any more of the logs that take nothing: it leaves."""
@@ -393,4 +534,20 @@ def test_a_coordinator_moves_while_it_loads_and_comes_back(seed: int) -> None:
             cluster.run(100)
             cluster.begin(placed.leader)
         cluster.run(400)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_topic_is_made_while_a_node_is_down_that_has_to_have_it(seed: int) -> None:
+    cluster = running(seed)
+    down = next(node_id for node_id in cluster.hosts if node_id != led(cluster))
+    cluster.kill(down)
+    cluster.until(lambda: cluster.image.nodes[str(down)].state is NodeState.FENCED)
+    cluster.checkers.append(ReplicaChecker("new"))
+    cluster.ask(led(cluster), CreateTopicsRequest(topics=[CreatableTopic("new", 3, 3)]))
+    cluster.until(lambda: "new" in cluster.image.topics)
+    for placed in cluster.image.topics["new"].partitions:
+        assert placed.replicas == (*placed.isr, down)
+    cluster.begin(down)
+    cluster.until(cluster.is_whole)
     cluster.settle()

@@ -27,6 +27,7 @@ from ottla.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from ottla.protocol.records.record import Record, build_batch
+from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster import TOPIC
 from tests.sim.cluster_asking import AskedCluster
 from tests.sim.hand_cluster import TOPIC_ID
@@ -314,3 +315,38 @@ def test_a_marker_that_an_unclean_election_cuts_is_found_and_written_again(clust
     cluster.ask(2, WriteTxnMarkersRequest([marker]), 1)
     cluster.until(lambda: is_settled(cluster))
     cluster.settle()
+
+
+def begin_with_an_end_that_nobody_else_has(cluster: AskedCluster) -> Any:
+    """The leader's log after a kill, whose snapshot of producers stands behind a marker that the others lack."""
+    producer = Producer(cluster)
+    producer.add(0)
+    producer.write(0)
+    producer.write(0)
+    cluster.run(6_000)  # the checkpoint of high watermarks has these
+    cut(cluster, 1, 2)
+    producer.end()
+    found = log(cluster, 1)
+    cluster.until(lambda: found.log_end_offset == 3)
+    assert (found.high_watermark, found.last_stable_offset) == (2, 0)
+    found.roll(cluster.world.clock.now_ms)
+    cluster.kill(1)
+    cut(cluster, 2, 1)
+    cut(cluster, 3, 1)
+    cluster.begin(1)
+    cluster.run(100)
+    return log(cluster, 1)
+
+
+def test_a_restart_keeps_in_mind_an_end_that_nobody_else_has(cluster: AskedCluster) -> None:
+    found = begin_with_an_end_that_nobody_else_has(cluster)
+    assert (found.log_end_offset, found.high_watermark, found.last_stable_offset) == (3, 2, 0)
+    cluster.world.network.mend()
+    cluster.until(lambda: is_settled(cluster))
+    cluster.settle()
+
+
+def test_a_restart_that_forgets_an_end_is_found(cluster: AskedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.log.producers._ended_in", lambda *_: iter(()))
+    with pytest.raises(Broken, match=r"13: .*the end of its transaction"):
+        begin_with_an_end_that_nobody_else_has(cluster)

@@ -4,10 +4,12 @@ The seeds are some that notice; any other would do, perhaps later. Most of these
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ottla.broker import forwarding
 from ottla.broker.coordinators.shards import Hosted
 from ottla.log.compaction import cleanable, compaction
 from ottla.log.compaction.cleanable import Dirty
@@ -15,6 +17,7 @@ from ottla.log.compaction.filtering import BatchFilter
 from ottla.log.state import LogState
 from ottla.sim.__main__ import WORKLOADS
 from ottla.txn.shard import TransactionShard
+from ottla.txn.transaction import NO_ID
 from tests.sim import test_groups_planted as groups
 from tests.sim import test_transactions_planted as transactions
 
@@ -44,6 +47,17 @@ def plant_ids_that_are_forgotten_and_not_written_down(patch: Patch) -> None:
         return decision
 
     patch.setattr(TransactionShard, "expire", forgetful)
+
+
+def plant_coordinators_that_forget_who_comes_next(patch: Patch) -> None:
+    """Whoever comes to coordinate a transaction whose producer id is used up goes on with that id."""
+    loaded = TransactionShard.loaded
+
+    def forgetful(self: TransactionShard, now: int) -> Any:
+        self._known.update({name: replace(known, next_producer_id=NO_ID) for name, known in self._known.items()})
+        return loaded(self, now)
+
+    patch.setattr(TransactionShard, "loaded", forgetful)
 
 
 def plant_a_last_stable_offset_that_goes_back(patch: Patch) -> None:
@@ -86,18 +100,28 @@ def plant_markers_that_go_before_their_data(patch: Patch) -> None:
     patch.setattr(BatchFilter, "_with_horizon", lambda self, header, batch, kept: self._emptied(header))
 
 
+def plant_tries_that_have_no_names(patch: Patch) -> None:
+    """A request that is handed on twice is two requests to the controller, as with Kafka's."""
+    wrapped = forwarding.wrapped
+    patch.setattr(forwarding, "wrapped", lambda request, _: wrapped(request))
+
+
 PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_coordinators_that_begin_empty, "cluster-transactions", 4, "nobody will end"),
     (plant_coordinators_that_begin_empty, "cluster-groups", 10, "and somebody was in 3 before"),
     (plant_ids_that_are_forgotten_and_not_written_down, "cluster-transactions", 0, "14: "),
     (plant_a_last_stable_offset_that_goes_back, "cluster-transactions", 0, "goes back"),
     (transactions.plant_a_beginning_that_is_answered_and_forgotten, "cluster-transactions", 3, "answers 48"),
+    (transactions.plant_producer_ids_that_are_given_out_again, "cluster-transactions", 1, "belongs to"),
     (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 0, "never committed"),
+    (transactions.plant_epochs_without_an_end, "cluster-transactions", 6, "was given to another"),
+    (plant_coordinators_that_forget_who_comes_next, "cluster-transactions", 103, "goes on; its coordinator has"),
     (groups.plant_everything_is_free, "cluster-groups", 2, "has and must not lose yet"),
-    (plant_acknowledgements_that_are_not_remembered, "cluster-share", 1, "it was done as number"),
+    (plant_acknowledgements_that_are_not_remembered, "cluster-share", 4, "it was done as number"),
     (plant_compaction_of_what_is_not_stable, "cluster-transactions", 2, "which is committed, while the newest"),
-    (plant_compaction_that_drops_the_newest, "cluster-transactions", 0, "which is committed, while the newest"),
+    (plant_compaction_that_drops_the_newest, "cluster-transactions", 1, "which is committed, while the newest"),
     (plant_markers_that_go_before_their_data, "cluster-transactions", 0, "without the marker"),
+    (plant_tries_that_have_no_names, "cluster-admins", 196, "is there 1 times"),
 ]
 
 

@@ -1,5 +1,5 @@
-"""Transactions, groups and share groups on simulated clusters, under every trouble there is: fresh seeds, those that
-failed once, one trace each.
+"""Transactions, groups, share groups and administrators on simulated clusters, under every trouble there is: fresh
+seeds, those that failed once, one trace each.
 
 The longer slice is `make sim SEEDS=200 ARGS="--workload cluster-transactions"`.
 """
@@ -21,6 +21,13 @@ def test_every_promise_holds(workload: str, seed: int) -> None:
     )
     assert outcome.acknowledged > 50
     assert outcome.seen > 50
+
+
+@pytest.mark.parametrize("seed", [*kept("cluster-admins"), *FRESH])
+def test_administrators_are_told_what_is_so(seed: int) -> None:
+    outcome = WORKLOADS["cluster-admins"](seed).outcome()
+    assert outcome.failure is None, outcome.failure
+    assert outcome.lives > 3
 
 
 def test_one_seed_is_one_trace_under_any_hash_seed() -> None:

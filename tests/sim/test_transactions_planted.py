@@ -14,18 +14,22 @@ import ottla.txn.shard
 import ottla.txn.transaction
 from ottla.broker.coordinators.shards import ShardHost
 from ottla.broker.coordinators.verification import Verifier
+from ottla.broker.partitions.partition import Partition
 from ottla.groups.offsets import Offsets
+from ottla.log import producers
 from ottla.log.compaction.compaction import Compaction, Transactions
 from ottla.log.compaction.filtering import BatchFilter
 from ottla.log.index.transactions import TransactionIndex
 from ottla.log.state import LogState
 from ottla.machine import NO_PRODUCER_ID, Decision
+from ottla.metadata.producer_ids import ProducerIds
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL
+from ottla.protocol.records.control import EndTransactionMarker
 from ottla.sim.workloads.transactions_run import TransactionsRun
 from ottla.txn.markers import Markers, Outcome
 from ottla.txn.shard import TransactionShard
-from ottla.txn.transaction import Producer, State, Transaction
+from ottla.txn.transaction import Initialized, Producer, State, Transaction
 from tests.node_stage import NodeStage
 from tests.txn import test_transaction_shard as by_hand
 from tests.txn import test_transactions_node as on_a_node
@@ -115,14 +119,13 @@ def plant_offsets_that_show_before_the_commit(patch: Patch) -> None:
 
 
 def plant_an_index_that_is_lost_in_a_restart(patch: Patch) -> None:
-    original = TransactionIndex.aborted
+    """And nobody says that anything was cut off."""
 
-    def lost(self: TransactionIndex) -> Any:
-        if self._aborted is None:
-            self._aborted, self.entries = [], 0
-        return original(self)
+    def lost(self: TransactionIndex, base_offset: int, next_offset: int) -> bool:
+        self._aborted, self.entries = [], 0
+        return False
 
-    patch.setattr(TransactionIndex, "aborted", lost)
+    patch.setattr(TransactionIndex, "cut_unsound", lost)
 
 
 def plant_a_time_out_that_aborts_what_is_prepared(patch: Patch) -> None:
@@ -184,13 +187,14 @@ def plant_aborts_that_are_commits(patch: Patch) -> None:
     patch.setattr(ottla.txn.shard, "fenced", committing)
 
 
-def plant_offsets_that_an_abort_commits(patch: Patch) -> None:
+def plant_markers_of_offsets(patch: Patch, *, commit: bool) -> None:
+    """Every transaction's offsets end like this, however it ended."""
     original = Offsets.apply_marker
+    patch.setattr(Offsets, "apply_marker", lambda self, producer_id, committed: original(self, producer_id, commit))
 
-    def generous(self: Offsets, producer_id: int, committed: bool) -> list[str]:
-        return original(self, producer_id, True)
 
-    patch.setattr(Offsets, "apply_marker", generous)
+def plant_offsets_that_an_abort_commits(patch: Patch) -> None:
+    plant_markers_of_offsets(patch, commit=True)
 
 
 def plant_a_commit_that_is_completed_as_an_abort(patch: Patch) -> None:
@@ -233,7 +237,7 @@ def plant_transactions_that_end_with_a_group_of_segments(patch: Patch) -> None:
     original = Compaction._clean_group
 
     def forgetful(self: Compaction, group: Any, _: Transactions) -> Any:
-        yield from original(self, group, Transactions())
+        yield from original(self, group, Transactions(self._committed))
 
     patch.setattr(Compaction, "_clean_group", forgetful)
 
@@ -254,8 +258,63 @@ def plant_producers_that_compaction_forgets(patch: Patch) -> None:
     patch.setattr(BatchFilter, "_must_stay", lambda self, header: header[0] + header[6] + 1 in self._ends)
 
 
+def plant_markers_that_say_something_else_elsewhere(patch: Patch) -> None:
+    """In the second partition of each topic."""
+    original = Partition.append_marker
+
+    def other(
+        self: Partition, now: int, producer_id: int, epoch: int, marker: EndTransactionMarker, version: int
+    ) -> Any:
+        if self.index == 1:
+            marker = EndTransactionMarker(not marker.committed, marker.coordinator_epoch)
+        return original(self, now, producer_id, epoch, marker, version)
+
+    patch.setattr(Partition, "append_marker", other)
+
+
+def plant_offsets_that_a_commit_drops(patch: Patch) -> None:
+    plant_markers_of_offsets(patch, commit=False)
+
+
+def plant_offsets_that_nobody_waits_for(patch: Patch) -> None:
+    """Whoever asks is told what was committed before the transaction that is open (KIP-447)."""
+    original = Offsets._fetch_group
+
+    def hasty(self: Offsets, asked: Any, require_stable: bool) -> Any:
+        return original(self, asked, False)
+
+    patch.setattr(Offsets, "_fetch_group", hasty)
+
+
+def plant_an_epoch_that_is_given_twice(patch: Patch) -> None:
+    original = ottla.txn.shard.initialize
+
+    def same(known: Transaction, given: Producer | None, *args: Any) -> Any:
+        after = original(known, given, *args)
+        if given is None and isinstance(after, Initialized):
+            after = after._replace(transaction=replace(after.transaction, producer_epoch=known.producer_epoch))
+        return after
+
+    patch.setattr(ottla.txn.shard, "initialize", same)
+
+
+def plant_producer_ids_that_are_given_out_again(patch: Patch) -> None:
+    """Every block of them begins with the first."""
+    original = ProducerIds.next_block
+
+    def again(self: ProducerIds, stored: Any) -> Any:
+        return 0, *original(self, stored)[1:]
+
+    patch.setattr(ProducerIds, "next_block", again)
+
+
+def plant_batches_that_are_taken_twice(patch: Patch) -> None:
+    patch.setattr(producers, "verify_sequence", lambda *_: None)
+    patch.setattr(producers, "duplicate_of", lambda *_: None)
+
+
 PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
-    (plant_markers_that_a_restart_forgets, 7, "after everything healed"),
+    (plant_markers_that_a_restart_forgets, 1, "after everything healed"),
     (plant_no_verification, 25, "nobody will end"),
     (plant_epochs_of_zombies, 10, "was given to another"),
     (plant_a_last_stable_offset_that_waits_for_nothing, 0, "nobody asked for that"),
@@ -276,6 +335,12 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_producers_that_compaction_forgets, 3, "nothing is left of epoch"),
     (plant_a_commit_that_is_completed_as_an_abort, 0, "was told that it committed"),
     (plant_ends_that_a_restart_forgets, 3, "its coordinator has"),
+    (plant_markers_that_say_something_else_elsewhere, 0, "has it committed"),
+    (plant_offsets_that_a_commit_drops, 0, "lost its committed offset"),
+    (plant_offsets_that_nobody_waits_for, 21, "has its effect twice"),
+    (plant_an_epoch_that_is_given_twice, 2, "twice"),
+    (plant_producer_ids_that_are_given_out_again, 2, "belongs to"),
+    (plant_batches_that_are_taken_twice, 20, "behind"),
 ]
 
 

@@ -89,6 +89,8 @@ class ToyNode:
 
     def disconnected(self, now: int, connection: int) -> None: ...
 
+    deadline_moved = True
+
     def deadline(self) -> int | None:
         return self.next_tick
 

@@ -367,6 +367,18 @@ def test_a_producer_whose_epochs_are_used_up_begins_under_another_id(stage: Stag
     assert (stage.state.producer_epoch, stage.state.previous_producer_id) == (0, 50)
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_end_of_a_later_transaction_is_not_told_to_the_id_before(stage: Stage, commit: bool) -> None:
+    """Who was fenced under an id whose epochs are used up hears so, not how its successor ended its own (version 1)."""
+    stage.put(known(State.EMPTY, 0, epoch=LAST))
+    assert stage.init() == (E.NONE, 100, 0)
+    stage.add((100, 0), 0)
+    assert stage.end((100, 0), commit=commit) is E.NONE
+    stage.marked()
+    for asked in (True, False):
+        assert stage.end((50, LAST), commit=asked, version=5)[0] is E.INVALID_PRODUCER_ID_MAPPING
+
+
 def test_timeouts_are_bounded(stage: Stage) -> None:
     assert stage.init(timeout_ms=0)[0] == E.INVALID_TRANSACTION_TIMEOUT
     assert stage.init(timeout_ms=900_001)[0] == E.INVALID_TRANSACTION_TIMEOUT

@@ -1,9 +1,10 @@
-// Consume, transform, produce with franz-go: main HOST:PORT [848].
+// Consume, transform, produce with franz-go: main HOST:PORT[,HOST:PORT ...] SECONDS [848].
 //
-// A producer writes transactions of 100 numbers and aborts every third; members of a group, one of which leaves and one
-// of which comes later, copy what is committed to another topic with their offsets in the same transaction
-// (GroupTransactSession); a reader of committed records counts. With 848 the group is one of the new protocol, which
-// franz-go has to be told. Ends with 1 unless each number is there once.
+// A producer writes transactions of 100 numbers for so many seconds and aborts every third; at the same time members of
+// a group, one of which leaves and one of which comes later, copy what is committed to another topic with their offsets
+// in the same transaction (GroupTransactSession); a reader of committed records counts. With 848 the group is one of the
+// new protocol, which franz-go has to be told. Nodes may die meanwhile: what failed is aborted and done again. Ends with
+// 1 unless each number is there once.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,59 +20,76 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+const inTransaction = 100
+
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-func main() {
-	seeds := os.Args[1]
-	ctx := context.Background()
-	if len(os.Args) > 2 && os.Args[2] == "848" {
-		ctx = context.WithValue(ctx, "opt_in_kafka_next_gen_balancer_beta", true)
-	}
-	run := strconv.FormatInt(time.Now().UnixNano(), 36)
-	in, out, group := "in-"+run, "out-"+run, "g-"+run
-	admin, err := kgo.NewClient(kgo.SeedBrokers(seeds))
-	must(err)
-	adm := kadm.NewClient(admin)
-	_, err = adm.CreateTopics(ctx, 4, 1, nil, in, out)
-	must(err)
-	const total = 4000
-	p, err := kgo.NewClient(kgo.SeedBrokers(seeds), kgo.DefaultProduceTopic(in), kgo.TransactionalID("p-"+run))
-	must(err)
-	n := 0
-	for t := 0; n < total; t++ {
+// write gives the number behind the last that was committed, when the time is over.
+func write(ctx context.Context, p *kgo.Client, life time.Duration) int {
+	n, failed := 0, 0
+	for end, t := time.Now().Add(life), 0; time.Now().Before(end); t++ {
 		must(p.BeginTransaction())
 		abort := t%3 == 2
-		for i := 0; i < 100; i++ {
+		promise := kgo.AbortingFirstErrPromise(p)
+		for i := 0; i < inTransaction; i++ {
 			v := strconv.Itoa(n + i)
 			if abort {
 				v = "aborted"
 			}
-			p.Produce(ctx, kgo.StringRecord(v), nil)
+			p.Produce(ctx, kgo.StringRecord(v), promise.Promise())
 		}
 		must(p.Flush(ctx))
-		how := kgo.TryCommit
-		if abort {
-			how = kgo.TryAbort
-		} else {
-			n += 100
+		if err := promise.Err(); err != nil {
+			fmt.Println("producer:", err)
+			must(p.EndTransaction(ctx, kgo.TryAbort))
+			failed++
+			continue
 		}
-		must(p.EndTransaction(ctx, how))
+		must(p.EndTransaction(ctx, kgo.TransactionEndTry(!abort)))
+		if !abort {
+			n += inTransaction
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
-	p.Close()
+	fmt.Println("numbers", n, "transactions that failed and were aborted:", failed)
+	return n
+}
+
+func main() {
+	seeds := kgo.SeedBrokers(strings.Split(os.Args[1], ",")...)
+	seconds, err := strconv.Atoi(os.Args[2])
+	must(err)
+	life := time.Duration(seconds) * time.Second
+	ctx := context.Background()
+	if len(os.Args) > 3 && os.Args[3] == "848" {
+		ctx = context.WithValue(ctx, "opt_in_kafka_next_gen_balancer_beta", true)
+	}
+	run := strconv.FormatInt(time.Now().UnixNano(), 36)
+	in, out, group := "in-"+run, "out-"+run, "g-"+run
+	admin, err := kgo.NewClient(seeds)
+	must(err)
+	adm := kadm.NewClient(admin)
+	made, err := adm.CreateTopics(ctx, 4, -1, nil, in, out)
+	must(err)
+	must(made.Error())
+	p, err := kgo.NewClient(seeds, kgo.DefaultProduceTopic(in), kgo.TransactionalID("p-"+run))
+	must(err)
+	written := make(chan int, 1)
+	go func() { written <- write(ctx, p, life); p.Close() }()
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
-	worker := func(id int, life time.Duration) {
+	worker := func(id int, stay time.Duration) {
 		defer wg.Done()
-		s, err := kgo.NewGroupTransactSession(kgo.SeedBrokers(seeds), kgo.WithContext(ctx), kgo.ConsumerGroup(group), kgo.ConsumeTopics(in),
+		s, err := kgo.NewGroupTransactSession(seeds, kgo.WithContext(ctx), kgo.ConsumerGroup(group), kgo.ConsumeTopics(in),
 			kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.TransactionalID(fmt.Sprintf("w%d-%s", id, run)), kgo.DefaultProduceTopic(out),
 			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RequireStableFetchOffsets(), kgo.FetchMaxBytes(20000))
 		must(err)
 		defer s.Close()
-		end := time.After(life)
+		end := time.After(stay)
 		for {
 			select {
 			case <-stop:
@@ -80,7 +99,7 @@ func main() {
 			default:
 			}
 			pctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-			fetches := s.PollRecords(pctx, 50)
+			fetches := s.PollRecords(pctx, inTransaction)
 			cancel()
 			if fetches.NumRecords() == 0 {
 				continue
@@ -97,10 +116,14 @@ func main() {
 	go worker(1, time.Hour)
 	go worker(2, 3*time.Second)
 	go func() { time.Sleep(2 * time.Second); worker(3, time.Hour) }()
-	c, err := kgo.NewClient(kgo.SeedBrokers(seeds), kgo.ConsumeTopics(out), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	c, err := kgo.NewClient(seeds, kgo.ConsumeTopics(out), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	must(err)
-	seen := map[string]int{}
-	for deadline := time.Now().Add(60 * time.Second); len(seen) < total && time.Now().Before(deadline); {
+	seen, total := map[string]int{}, -1
+	for deadline := time.Now().Add(life + 90*time.Second); len(seen) != total && time.Now().Before(deadline); {
+		select {
+		case total = <-written:
+		default:
+		}
 		pctx, cancel := context.WithTimeout(ctx, time.Second)
 		c.PollFetches(pctx).EachRecord(func(r *kgo.Record) { seen[string(r.Value)]++ })
 		cancel()
@@ -118,7 +141,7 @@ func main() {
 		}
 	}
 	fmt.Println("numbers", len(seen), "of", total, "not once:", doubled, "aborted ones seen:", seen["aborted"])
-	if len(seen) != total || doubled > 0 {
+	if total == 0 || len(seen) != total || doubled > 0 {
 		os.Exit(1)
 	}
 }

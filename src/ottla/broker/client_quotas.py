@@ -1,23 +1,24 @@
 """Measures what users and clients use of this node, and says for how long who has used too much is throttled.
 
 Knows the quotas that hold and whose each one is: of those that fit a user and a client id the most specific one counts,
-and whoever it does not tell apart shares one rate. A rate is what came in the last `samples` windows; who is above it
-waits for as long as it takes to come back below it. Does not know how a client is made to wait: see `quotas`.
+and whoever it does not tell apart shares one rate. Who is above it waits for as long as it takes to come back below it
+(`rates`). Does not know how a client is made to wait: see `quotas`, nor which addresses connect too often: see
+`connection_quotas`.
 
 Other nodes of the cluster are never throttled. Each node measures by itself, as Kafka's do. A change of any quota
 begins to count anew.
 
-Sources: KIP-13, KIP-55, KIP-124, KIP-257; Kafka's ClientQuotaManager.java (DefaultQuotaCallback), Rate.java,
-QuotaUtils.java.
+Sources: KIP-13, KIP-55, KIP-124, KIP-257, KIP-599; Kafka's ClientQuotaManager.java (DefaultQuotaCallback),
+ControllerMutationQuotaManager.java.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from ottla.broker.rates import Bucket, Rate
 from ottla.broker.requests import Session
 from ottla.machine import Millis
 from ottla.metadata.image import Configs
@@ -26,6 +27,7 @@ from ottla.metadata.quotas import entity_of
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 CLIENTS_MAX: Final = 10_000
@@ -39,44 +41,11 @@ _Names = tuple[str | None, str | None]
 """User and client id of a quota; None is the default."""
 
 
-class Rate:
-    """How much was used in the last `samples` windows of `window_ms` each, the one that has begun among them."""
-
-    __slots__ = ("__weakref__", "_begun", "_samples", "_window_ms")
-
-    def __init__(self, samples: int, window_ms: int) -> None:
-        self._samples = samples
-        self._window_ms = window_ms
-        self._begun: deque[tuple[Millis, float]] = deque()
-        """When each sample began, and what was used in it."""
-
-    def record(self, now: Millis, used: float) -> None:
-        begun = self._begun
-        if begun and now - begun[-1][0] < self._window_ms:
-            began, before = begun.pop()
-            begun.append((began, before + used))
-        else:
-            begun.append((now, used))
-
-    def wait_ms(self, now: Millis, limit: float) -> int:
-        """Until the rate is down to `limit` a second; 0 where it is not above."""
-        begun = self._begun
-        while begun and now - begun[0][0] >= self._samples * self._window_ms:
-            begun.popleft()
-        if not begun:
-            return 0
-        elapsed_ms = now - begun[0][0]
-        missing = self._samples - 1 - elapsed_ms // self._window_ms
-        elapsed_ms += max(missing, 0) * self._window_ms
-        used = sum(used for _, used in begun)
-        return max(0, round(used * 1000 / limit - max(elapsed_ms, self._window_ms)))
-
-
 class _Limited(NamedTuple):
     """A limit a second, and the rate of those who share it."""
 
     limit: float
-    rate: Rate
+    rate: Rate | Bucket
 
 
 class _Client(NamedTuple):
@@ -85,24 +54,31 @@ class _Client(NamedTuple):
     produced: _Limited | None
     fetched: _Limited | None
     micros: _Limited | None
+    mutated: _Limited | None
 
 
 class ClientQuotas:
     """Says who has used too much; a `quotas.Quotas`.
 
-    `quotas`: as in `MetadataImage.client_quotas`; `samples`, `window_ms`: what rates are measured over; `trusts`:
-    whether a request comes from a node of the cluster.
+    `quotas`: as in `MetadataImage.client_quotas`; `samples`, `window_ms`: what rates are measured over; `burst_ms`: for
+    how long who changes no partitions saves up for it; `trusts`: whether a request comes from a node of the cluster.
     """
 
     def __init__(
-        self, quotas: Mapping[str, Configs], samples: int, window_ms: int, trusts: Callable[[Session, str], bool]
+        self,
+        quotas: Mapping[str, Configs],
+        samples: int,
+        window_ms: int,
+        burst_ms: int,
+        trusts: Callable[[Session, str], bool],
     ) -> None:
         self._limits = {_names(entity_of(name)): limits for name, limits in quotas.items()}
         self._samples = samples
         self._window_ms = window_ms
+        self._burst_ms = burst_ms
         self._trusts = trusts
         self._clients: dict[tuple[str, str], _Client] = {}
-        self._rates: WeakValueDictionary[tuple[str, str, str], Rate] = WeakValueDictionary()
+        self._rates: WeakValueDictionary[tuple[str, str, str], Rate | Bucket] = WeakValueDictionary()
 
     def charge(self, now: Millis, session: Session, client_id: str, *, produced: int, fetched: int) -> int:
         """As `quotas.Quotas.charge`."""
@@ -141,6 +117,17 @@ class ClientQuotas:
             return None
         return int(limited.limit * max(self._samples - 1, 1) * self._window_ms / 1000)
 
+    def mutated(self, now: Millis, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
+        """As `quotas.Quotas.mutated`."""
+        limited = None if self._trusts(session, client_id) else self._client(session, client_id).mutated
+        if limited is None:
+            return 0
+        wait_ms = limited.rate.wait_ms(now, limited.limit) if strict else 0
+        if wait_ms:
+            return wait_ms
+        limited.rate.record(now, partitions)
+        return 0 if strict else limited.rate.wait_ms(now, limited.limit)
+
     def _client(self, session: Session, client_id: str) -> _Client:
         who = session.principal.partition(":")[2], client_id
         client = self._clients.pop(who, None)
@@ -149,6 +136,7 @@ class ClientQuotas:
                 self._limited(PRODUCER_BYTE_RATE, *who),
                 self._limited(CONSUMER_BYTE_RATE, *who),
                 self._limited(REQUEST_PERCENTAGE, *who, unit=_MICROS_OF_PERCENT),
+                self._limited(CONTROLLER_MUTATION_RATE, *who),
             )
             if len(self._clients) >= CLIENTS_MAX:
                 del self._clients[next(iter(self._clients))]
@@ -162,9 +150,14 @@ class ClientQuotas:
                 sharing = kind, _NOBODY if names[0] == _NOBODY else user, _NOBODY if names[1] == _NOBODY else client_id
                 rate = self._rates.get(sharing)
                 if rate is None:
-                    rate = self._rates[sharing] = Rate(self._samples, self._window_ms)
+                    rate = self._rates[sharing] = self._measuring(kind, float(limit))
                 return _Limited(float(limit) * unit, rate)
         return None
+
+    def _measuring(self, kind: str, limit: float) -> Rate | Bucket:
+        if kind == CONTROLLER_MUTATION_RATE:
+            return Bucket(limit, self._burst_ms)
+        return Rate(self._samples, self._window_ms)
 
 
 def _names(entity: Mapping[str, str | None]) -> _Names:

@@ -1,9 +1,10 @@
 """Requests that only the controller serves: handed on to it, and its answer handed back; topics that it is to make.
 
 Knows which APIs these are. A request goes in an envelope, with who sent it. It waits while there is no controller, and
-is sent again where it is lost on the way; what the first one did is then told as it stands: a topic that is there, an
-election that is not needed. When the request's time is up it is answered REQUEST_TIMED_OUT: nobody knows what became of
-it.
+is sent again where it is lost on the way. Each time that it is sent has a name of its own, so that a topic which an
+earlier one has made is told as made (Kafka tells that it is there already); what else that did is told as it stands: a
+topic that is gone, an election that is not needed. When the request's time is up it is answered REQUEST_TIMED_OUT:
+nobody knows what became of it.
 
 A topic that the node needs itself, for coordinators or dead letters, is made here where this node is the controller,
 and else by who is; whoever waits goes on once this node has heard that it is there.
@@ -56,11 +57,12 @@ MAKING_MS: Final = 10_000
 class ForwardedRequest(ParkedWork):
     """One request on its way to the controller; a `cluster.peers.Asker`."""
 
-    __slots__ = ("_forwarding", "request", "ticket")
+    __slots__ = ("_forwarding", "request", "ticket", "tries")
 
     def __init__(self, forwarding: Forwarding, request: Request) -> None:
         self._forwarding = forwarding
         self.request = request
+        self.tries: list[str] = []
         self.ticket: Ticket = 0
 
     def answered(self, now: Millis, answer: Any) -> None:
@@ -144,6 +146,7 @@ class Forwarding:
         self._outbox = outbox
         self._settings = settings
         self._refused = refused
+        self._sent = 0
         self._resting: Timers[Ticket] = Timers()
         self._waiting: dict[Ticket, ForwardedRequest] = {}
         self._creating: set[str] = set()
@@ -174,6 +177,8 @@ class Forwarding:
                 _, answer = decode_response(request.api_key, request.version, answer.response_data)
             except MalformedFrame as error:
                 answer = Unanswered(str(error))
+        if isinstance(answer, EnvelopeResponse):
+            forwarded.tries.pop()  # nothing came of it
         if isinstance(answer, Unanswered | EnvelopeResponse):
             self._rest(now, forwarded)
         else:
@@ -198,7 +203,9 @@ class Forwarding:
         if self._controller_id == NOBODY:
             self._rest(now, forwarded)
         else:
-            self._peers.ask(now, self._controller_id, wrapped(forwarded.request), forwarded)
+            self._sent += 1
+            forwarded.tries.append(f"{self._members.incarnation}-{self._sent}")
+            self._peers.ask(now, self._controller_id, wrapped(forwarded.request, forwarded.tries), forwarded)
 
     def _rest(self, now: Millis, forwarded: ForwardedRequest) -> None:
         if self._parking.request_of(forwarded.ticket) is None:  # its client is gone

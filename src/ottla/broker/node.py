@@ -39,6 +39,7 @@ from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings, topic_value
+from ottla.broker.connection_quotas import ConnectionQuotas
 from ottla.broker.effects import Close, CommitOutcome, Effect, Outbox, Part, Reading, Unread
 from ottla.broker.environment import Environment
 from ottla.broker.fetch.sessions import FetchSessions
@@ -161,6 +162,7 @@ class Node:
         self.access = Access()
         self.metrics = Metrics()
         self.throttle = Throttle(self.outbox)
+        self.connection_quotas = ConnectionQuotas(self.settings)
         self.parking = Parking(self.outbox, self.throttle, faults)
         self.environment = Environment(
             node_id=self.node_id,
@@ -176,7 +178,7 @@ class Node:
             fault=faults,
         )
         self.peers = Peers(self.outbox, self.node_id)
-        self.upkeep = Upkeep(self.environment, taken_back=self._taken_back)
+        self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self._taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
         self.members = Members(self.metadata, self.node_id, settings["broker.rack"], joining and joining.incarnation)
@@ -230,8 +232,8 @@ class Node:
                 getattr(self, host).start(now)
         self.upkeep.start(now)
         if self.membership is not None:
-            intact = clean or self.environment.same_boot
-            self.membership.join(now, intact=intact, by_fsync=self.upkeep.commits.by_fsync, same_disk=was_here)
+            kept, by_fsync = clean or self.environment.same_boot, self.upkeep.commits.by_fsync
+            self.membership.join(now, files, directory, kept=kept, by_fsync=by_fsync, same_disk=was_here)
 
     def _forwarding(self) -> Forwarding:
         def refused(request: Request, error: ErrorCode, sentence: str) -> Any:
@@ -488,6 +490,11 @@ class Node:
 
     # ---- time and effects ------------------------------------------------------------------------------------------
 
+    @property
+    def deadline_moved(self) -> bool:
+        """Whether `deadline` may be nearer than when it was last asked for."""
+        return self.outbox.deadline_moved
+
     def deadline(self) -> Millis | None:
         """When `tick` has to be called next."""
         times = [self.parking.deadline(), self.upkeep.commits.deadline()]
@@ -501,6 +508,7 @@ class Node:
     def _look_at_lease(self, membership: Membership, now: Millis) -> None:
         """Before anything is answered: a process that stood still may have been taken for dead meanwhile."""
         self.leadership.suspended = not membership.is_fresh(now)
+        self.leadership.given_up = membership.given_up
 
     def tick(self, now: Millis) -> None:
         if self.membership is not None:
@@ -623,12 +631,15 @@ class Node:
 
     def _keep_to_quotas(self) -> None:
         """Charge clients by the quotas that the image has; while there are none nobody counts."""
+        quotas, settings = self.image.client_quotas, self.settings
+        self.connection_quotas.keep_to(quotas)
         self.throttle.quotas = None
-        if quotas := self.image.client_quotas:
+        if quotas:
             from ottla.broker.client_quotas import ClientQuotas
 
-            samples, window_s = self.settings["quota.window.num"], self.settings["quota.window.size.seconds"]
-            self.throttle.quotas = ClientQuotas(quotas, samples, window_s * 1000, self.peers.trusts)
+            samples, window_ms = settings["quota.window.num"], settings["quota.window.size.seconds"] * 1000
+            burst_s = settings["controller.quota.window.num"] * settings["controller.quota.window.size.seconds"]
+            self.throttle.quotas = ClientQuotas(quotas, samples, window_ms, burst_s * 1000, self.peers.trusts)
 
     def _replicate(self, now: Millis, names: list[str]) -> None:
         """Follow the leaders of these topics' partitions, once there is one that has more than one replica."""

@@ -35,6 +35,14 @@ class Quotas(Protocol):
         """Serving the last request of this session took so long; what it does once it had to wait is not counted."""
         ...
 
+    def mutated(self, now: Millis, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
+        """Count partitions that are to be made or deleted for who asks for it.
+
+        Returns for how many milliseconds that client is throttled. One that is `strict` is throttled instead: where it
+        has used too much already nothing is counted, and nothing may be done.
+        """
+        ...
+
     def fetched_max(self, session: Session, client_id: str) -> int | None:
         """The most bytes for which a fetch can ever be within its quota; None where it has none."""
         ...
@@ -57,7 +65,7 @@ class Throttle:
             return 0
         throttle_ms = self.quotas.charge(now, session, client_id or "", produced=produced, fetched=fetched)
         if throttle_ms > 0:
-            self._outbox.add(Mute(session.address.identity, now + throttle_ms))
+            self._mute(session, now + throttle_ms)
         return throttle_ms
 
     def charge_fetch(self, now: Millis, session: Session, client_id: str | None, fetched: int) -> int:
@@ -72,8 +80,60 @@ class Throttle:
         most = None if self.quotas is None else self.quotas.fetched_max(session, client_id or "")
         return wanted if most is None else min(wanted, most)
 
+    def charge_appended(self, now: Millis, request: Request) -> None:
+        """Charge a request for what it has produced before it is answered: others of its client are served behind it
+        meanwhile, but not once it is throttled."""
+        request.throttled_until = now + self.charge(now, request.session, request.client_id, produced=request.produced)
+        request.produced = 0
+
     def charge_message(self, now: Millis, request: Request, message: Any) -> None:
-        """As `charge`, for a request that is answered with this message, which says for how long where it can."""
+        """As `charge`, for a request that is answered with this message, which says for how long where it can. For
+        longer where it says so already, because of what the request has changed here or at the controller."""
         throttle_ms = self.charge(now, request.session, request.client_id, produced=request.produced)
-        if throttle_ms and hasattr(message, "throttle_time_ms"):
+        throttle_ms = max(throttle_ms, request.throttled_until - now)
+        told_ms = getattr(message, "throttle_time_ms", None)
+        if told_ms is None:
+            return
+        if told_ms > throttle_ms:
+            self._mute(request.session, now + told_ms)
+        elif throttle_ms:
             message.throttle_time_ms = throttle_ms
+
+    def _mute(self, session: Session, until: Millis) -> None:
+        session.muted = True
+        self._outbox.add(Mute(session.address.identity, until))
+
+    def mutations(self, request: Request, strict_since: int = 0) -> Mutations:
+        """What this request changes, to be charged; `strict_since`: the first version that knows
+        THROTTLING_QUOTA_EXCEEDED."""
+        return Mutations(self, request, strict=request.version >= strict_since)
+
+
+class Mutations:
+    """Charges one request for the partitions that it makes and deletes, where the controller serves it.
+
+    `throttle_ms`: for how long its client is throttled because of them, for the answer.
+    """
+
+    __slots__ = ("_charged", "_request", "_strict", "_throttle", "throttle_ms")
+
+    def __init__(self, throttle: Throttle, request: Request, *, strict: bool) -> None:
+        self._throttle = throttle
+        self._request = request
+        self._strict = strict
+        self._charged: set[str | bytes] = set()
+        self.throttle_ms = 0
+
+    def allows(self, now: Millis, topic: str | bytes, partitions: int) -> bool:
+        """Count so many partitions of this topic; False where the client has used too much already and is to be told
+        so. What is planned again is counted once."""
+        quotas = self._throttle.quotas
+        if quotas is None or topic in self._charged:
+            return True
+        request = self._request
+        wait_ms = quotas.mutated(now, request.session, request.client_id, partitions, strict=self._strict)
+        self.throttle_ms = max(self.throttle_ms, wait_ms)
+        if wait_ms and self._strict:
+            return False
+        self._charged.add(topic)
+        return True

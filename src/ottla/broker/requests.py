@@ -40,16 +40,22 @@ class Session:
     address's identity, never by who spoke then.
 
     `authenticated`: it may ask for everything; until then see `security.authentication`. `charged_as`: the client id
-    that its last request was charged to, None where nothing is charged.
+    that its last request was charged to, None where nothing is charged. `muted`: its connection is to be muted, by an
+    effect that the shell has yet to carry out; it serves nothing more of it, and takes this back then. `software`: the
+    client's name and version as it gave them (KIP-511), empty until then. `tries`: the names of the times that another
+    node has sent the request it hands on, this one last; empty where a client asks.
     """
 
-    __slots__ = ("address", "authenticated", "charged_as", "principal")
+    __slots__ = ("address", "authenticated", "charged_as", "muted", "principal", "software", "tries")
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.authenticated = not address.requires_authentication
         self.principal = ANONYMOUS
         self.charged_as: str | None = None
+        self.muted = False
+        self.software = ""
+        self.tries: tuple[str, ...] = ()
 
 
 PATIENCE_MS: Final = 10_000
@@ -58,9 +64,21 @@ PATIENCE_MS: Final = 10_000
 
 class Request:
     """One decoded request. `body` is the wire message of (api_key, version); `now` the time it was read, or a piece of
-    it is served; `begun` when all of it was read; `produced` how many bytes count as produced by it."""
+    it is served; `begun` when all of it was read; `produced` how many bytes it has yet to be charged for;
+    `throttled_until`: when what it was charged for already is made up for."""
 
-    __slots__ = ("api_key", "begun", "body", "client_id", "correlation_id", "now", "produced", "session", "version")
+    __slots__ = (
+        "api_key",
+        "begun",
+        "body",
+        "client_id",
+        "correlation_id",
+        "now",
+        "produced",
+        "session",
+        "throttled_until",
+        "version",
+    )
 
     def __init__(
         self,
@@ -82,6 +100,7 @@ class Request:
         self.begun = now
         self.body = body
         self.produced = produced
+        self.throttled_until = now
 
     @property
     def answer_by(self) -> Millis:

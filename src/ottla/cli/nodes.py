@@ -67,7 +67,10 @@ def drain(
 @app.command(epilog="Example: ottla nodes remove 3")
 @with_shared_options
 def remove(node: Node, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
-    """Let the cluster forget a node that has stopped and holds no replica; one that starts again comes back."""
+    """Let the cluster forget a node that has stopped and holds no replica.
+
+    `ottla cluster start` leaves it out from then on. Who starts that very node adds it again.
+    """
     from ottla.client import ErrorAnswer
     from ottla.client.errors import check
     from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest

@@ -1,7 +1,7 @@
-"""`ottla quotas`: lists and sets what users and clients may use of each node.
+"""`ottla quotas`: lists and sets what users and clients may use of each node, and how often addresses connect.
 
-Knows whose a quota can be (KIP-546). Does not know which limits there are; the cluster says, and refuses what it does
-not know. Works against any Kafka.
+Knows whose a quota can be (KIP-546, KIP-612). Does not know which limits there are; the cluster says, and refuses what
+it does not know. Works against any Kafka.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ottla.cli.connection import HERE, Cluster, Output, client, named, pairs
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Format, NotUnderstood, print_done, print_rows
 
-app = typer.Typer(help="Look at and change what users and clients may use.", no_args_is_help=True)
+app = typer.Typer(help="Look at and change what users, clients and addresses may use.", no_args_is_help=True)
 
-USER, CLIENT_ID = "user", "client-id"
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
 DEFAULT = "<default>"
-COLUMNS = ("USER", "CLIENT-ID", "LIMIT", "VALUE")
+COLUMNS = ("USER", "CLIENT-ID", "IP", "LIMIT", "VALUE")
 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """Whose quota it is: a user's, a client id's, or that of both together."""
+    """Whose quota it is: a user's, a client id's, that of both together, or an address's."""
 
     user: Annotated[
         str | None,
@@ -39,6 +39,10 @@ class Whose:
     default_client_id: Annotated[
         bool, typer.Option("--default-client-id", help="Every client.id without a quota of its own.")
     ] = False
+    ip: Annotated[
+        str | None, typer.Option("--ip", metavar="ADDRESS", callback=named, help="The IP address of clients.")
+    ] = None
+    default_ip: Annotated[bool, typer.Option("--default-ip", help="Every address without a quota of its own.")] = False
 
     def entity(self) -> dict[str, str | None]:
         """Names by kind, None for the default of a kind."""
@@ -46,6 +50,7 @@ class Whose:
         for kind, name, by_default in (
             (USER, self.user, self.default_user),
             (CLIENT_ID, self.client_id, self.default_client_id),
+            (IP, self.ip, self.default_ip),
         ):
             if name is not None and by_default:
                 raise NotUnderstood(f"Choose one of --{kind} and --default-{kind}.")
@@ -60,7 +65,7 @@ ANYBODY = Whose()
 @app.command("list", epilog="Example: ottla quotas list --user ada")
 @with_shared_options
 def list_(whose: Whose = ANYBODY, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
-    """List quotas: all, or those that name this user or client id."""
+    """List quotas: all, or those that name this user, client id or address."""
     from ottla.client.errors import check
     from ottla.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 
@@ -68,10 +73,11 @@ def list_(whose: Whose = ANYBODY, cluster: Cluster = HERE, format: Output = Form
     with client(cluster) as connected:
         answer = connected.send(DescribeClientQuotasRequest(asked))
         check(answer.error_code, "quotas", answer.error_message)
-    rows: list[tuple[str, str, str, float]] = []
+    rows: list[tuple[str, str, str, str, float]] = []
     for entry in answer.entries:
         names = {each.entity_type: DEFAULT if each.entity_name is None else each.entity_name for each in entry.entity}
-        rows += [(names.get(USER, ""), names.get(CLIENT_ID, ""), each.key, each.value) for each in entry.values]
+        whose_it_is = names.get(USER, ""), names.get(CLIENT_ID, ""), names.get(IP, "")
+        rows += [(*whose_it_is, each.key, each.value) for each in entry.values]
     print_rows(COLUMNS, sorted(rows), format)
 
 
@@ -88,7 +94,8 @@ def alter(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Set and remove limits: producer_byte_rate, consumer_byte_rate, request_percentage."""
+    """Set and remove limits: producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; for
+    addresses connection_creation_rate."""
     from ottla.client.errors import check
     from ottla.protocol.messages.alter_client_quotas import (
         AlterClientQuotasRequest,
@@ -99,7 +106,7 @@ def alter(
 
     entity = whose.entity()
     if not entity:
-        raise NotUnderstood("Say whose quota: --user, --client-id, or both, or their defaults.")
+        raise NotUnderstood("Say whose quota: --user, --client-id, or both, or --ip, or their defaults.")
     changes = [OpData(key, number(value)) for key, value in pairs(set, "A limit").items()]
     changes += [OpData(key, remove=True) for key in delete or ()]
     if not changes:

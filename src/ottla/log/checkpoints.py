@@ -20,6 +20,7 @@ CLEANER_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+LOST_SINCE_FILE: Final = ".lost-since"
 CHECKPOINT_VERSION: Final = 0
 
 
@@ -174,3 +175,14 @@ def take_clean_shutdown(files: FileSystem, data_directory: str) -> int | None:
     # A start that was killed here may have unlinked it in memory only: a power cut would bring it back.
     files.sync_directory(data_directory)
     return broker_epoch
+
+
+def write_lost_since(files: FileSystem, data_directory: str, incarnation: str) -> None:
+    """Say that bytes may be gone which this life of the node had stored, or one before it. Raises OSError."""
+    files.write_atomically(f"{data_directory}/{LOST_SINCE_FILE}", f"{incarnation}\n".encode())
+
+
+def read_lost_since(files: FileSystem, data_directory: str) -> str | None:
+    """The life that was last said to have lost bytes, None where none was. Raises OSError."""
+    path = f"{data_directory}/{LOST_SINCE_FILE}"
+    return files.read_bytes(path).decode(errors="replace").strip() if files.exists(path) else None

@@ -9,6 +9,8 @@ has come meanwhile, so that a batch that was long under way can't open a transac
 
 Rules (KIP-98, KIP-360, KIP-890; Kafka's ProducerStateManager.java, ProducerAppendInfo.java, ProducerStateEntry.java):
 - A batch that repeats one of the last five of its producer's epoch is a duplicate: it succeeds with the old offsets.
+  Kafka's does so too where that one's transaction has ended, here it is out of order: no client sends again what it has
+  ended, but librdkafka gives these numbers to other records once it has aborted what a node that died had written.
 - A lower epoch is fenced. A higher epoch begins at sequence 0, the same one goes on at last + 1, and after 2^31 - 1
   comes 0. A producer id that is not known here may begin anywhere.
 - A transaction is open from its first batch here to its marker. Its offsets stay unstable until the high watermark has
@@ -18,11 +20,14 @@ Snapshots (`.snapshot`, named by the offset they are taken at) are Kafka's: vers
 follows it, count, then 46 bytes per producer with its last batch. Behind that, where Kafka's reader does not look,
 stand the earlier of its last five batches: without them a producer that had several requests in flight when the node
 died would be told OUT_OF_ORDER_SEQUENCE_NUMBER for batches that are in the log, and clients then send them once more.
+Beside these, under the complement of the producer id, stand the transactions whose marker the high watermark had not
+passed: without them the last stable offset would pass what another leader may still cut off. Kafka's forgets them.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -40,6 +45,7 @@ NO_OFFSET: Final = -1
 SNAPSHOT_HEADER: Final = Struct(">hIi")
 SNAPSHOT_ENTRY: Final = Struct(">qhiqiqiq")
 SNAPSHOT_EARLIER: Final = Struct(">qiqiq")  # producer id, last sequence, last offset, offset delta, timestamp
+SNAPSHOT_ENDED: Final = Struct(">qiqiq")  # ~producer id, 1 if aborted, the marker's offset, 0, first offset
 SNAPSHOT_VERSION: Final = 1
 CRC_COVERS_FROM: Final = 6
 
@@ -81,6 +87,10 @@ class ProducerEntry:
         self.last_timestamp = last_timestamp
         self.current_txn_first_offset = current_txn_first_offset
         self.batches: deque[SequencedBatch] = deque(maxlen=BATCHES_KEPT)
+
+    def is_open(self, batch: SequencedBatch) -> bool:
+        """Whether the transaction that this batch is of has not ended."""
+        return 0 <= self.current_txn_first_offset <= batch.first_offset
 
     @property
     def last_sequence(self) -> int:
@@ -236,6 +246,11 @@ class ProducerState:
                 if entry.current_txn_first_offset < 0 or attributes & ATTRIBUTES_TRANSACTIONAL:
                     return None  # the next batch of a producer in order: nothing to look up
             elif (known := self.find_duplicate(producer_id, producer_epoch, sequence, last_delta)) is not None:
+                if attributes & ATTRIBUTES_TRANSACTIONAL and not entry.is_open(known):
+                    raise AppendRefused(
+                        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                        f"Producer {producer_id} repeats sequence {sequence} of a transaction that has ended.",
+                    )
                 return known
         transactional = bool(attributes & ATTRIBUTES_TRANSACTIONAL)
         self.verify(producer_id, producer_epoch, sequence, transactional=transactional, client=client)
@@ -468,6 +483,8 @@ class ProducerState:
                     earlier.offset_delta,
                     earlier.timestamp,
                 )
+        for ended in self.ended.values():
+            body += SNAPSHOT_ENDED.pack(~ended.producer_id, ended.aborted, ended.last_offset, 0, ended.first_offset)
         SNAPSHOT_HEADER.pack_into(body, 0, SNAPSHOT_VERSION, 0, len(self.entries))
         crc = crc_of(memoryview(body), CRC_COVERS_FROM, len(body))
         SNAPSHOT_HEADER.pack_into(body, 0, SNAPSHOT_VERSION, crc, len(self.entries))
@@ -476,10 +493,13 @@ class ProducerState:
     def restore(self, snapshot: bytes, end_offset: int, wall_ms: WallMillis) -> None:
         """Become what a snapshot taken at `end_offset` says, without the producers expired since.
 
-        Raises SnapshotUnreadable, and then nothing has changed.
+        What has ended is as it was then: the high watermark may have passed it (`high_watermark_moved`). Raises
+        SnapshotUnreadable, and then nothing has changed.
         """
         entries = decode_snapshot(snapshot)
         self.clear(end_offset)
+        for ended in _ended_in(snapshot, len(entries)):
+            self.ended[ended.first_offset] = ended
         for entry in entries:
             if entry.current_txn_first_offset >= 0 or wall_ms - entry.last_timestamp < self.expiration_ms:
                 self.entries[entry.producer_id] = entry
@@ -522,3 +542,11 @@ def decode_snapshot(snapshot: bytes) -> list[ProducerEntry]:
             entry.batches.append(SequencedBatch((last - delta) & SEQUENCE_MAX, last, last_offset, delta, timestamp))
         entries.append(entry)
     return entries
+
+
+def _ended_in(snapshot: bytes, count: int) -> Iterator[Transaction]:
+    """The transactions in a sound snapshot of so many producers that had ended, and whose marker was not committed."""
+    behind = memoryview(snapshot)[SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size :]
+    for complement, aborted, marker_offset, _, first_offset in SNAPSHOT_ENDED.iter_unpack(behind):
+        if complement < 0:
+            yield Transaction(~complement, first_offset, marker_offset, bool(aborted))

@@ -1,11 +1,12 @@
-"""Defines the rows of client quotas: what users and clients may use of each node.
+"""Defines the rows of client quotas: what users and clients may use of each node, and how often addresses connect.
 
     quota/{"client-id": null, "user": "ada"}    {"producer_byte_rate": "1048576.0"}
+    quota/{"ip": "10.1.2.3"}                    {"connection_creation_rate": "5.0"}
 
 The key names the entity, by its kinds in alphabetical order; null stands for everybody of whom there is no row of their
 own. Values are numbers as text.
 
-Source: Kafka's QuotaRecord, ClientQuotaEntity.java; KIP-546.
+Source: Kafka's QuotaRecord, ClientQuotaEntity.java; KIP-546, KIP-612.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 PREFIX: Final = "quota/"
+IP: Final = "ip"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
 Entity: TypeAlias = Mapping[str, str | None]
-"""Names by kind: `user`, `client-id`; None for the default of the kind."""
+"""Names by kind: `user`, `client-id`, or `ip`; None for the default of the kind."""
 
 
 def key_of(entity: Entity) -> str:

@@ -18,6 +18,8 @@ from ottla.server.listeners import ServeRefused
 OWN_METADATA: Final = "metadata.sqlite"
 PLACE_FILE: Final = ".metadata-place"
 """In a data directory: the store that its node shares with others."""
+UNKNOWN: Final = "PLACE"
+"""Stands for a store that a damaged note does not name."""
 
 
 def open_own(directory: str) -> SqliteStore:
@@ -45,8 +47,8 @@ def open_own(directory: str) -> SqliteStore:
 
 def shared_place(directory: str) -> str:
     """Where the metadata is that the node of this directory shares with others; empty where it was always alone."""
-    with suppress(FileNotFoundError), open(os.path.join(directory, PLACE_FILE)) as file:
-        return file.read().strip()
+    with suppress(FileNotFoundError), open(os.path.join(directory, PLACE_FILE), "rb") as file:
+        return file.read().decode(errors="replace").strip() or UNKNOWN
     return ""
 
 

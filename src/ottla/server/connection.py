@@ -110,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=0)
         self._fd = self._transport.get_extra_info("socket").fileno()
         self.session = self._server.admit(self, self._transport, self._listener)
-        if self.session is None:
+        if self.session is None and not self._channel.closing:
             self._channel.close()
             self._transport.abort()
 
@@ -118,8 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         self._channel.close()
         self._partial = None
         self._outgoing.clear()
+        self._server.release(self)
         if self.session is not None:
-            self._server.release(self)
             self._node.disconnected(self._server.now(), self.session.address.identity)
             self._server.settle()
 
@@ -139,6 +139,13 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._transport.close()
 
+    def close_later(self, seconds: float) -> None:
+        """Read nothing, and close after so long: a client that connects too often shall not do so again at once."""
+        assert self._transport is not None
+        self._channel.close()
+        self._pause_reading()
+        asyncio.get_running_loop().call_later(seconds, self._transport.abort)
+
     def end_if_idle(self, since_ms: int) -> None:
         """Close if nothing has moved since then, in either direction; a client that waits for an answer is not idle.
 
@@ -156,6 +163,8 @@ class Connection(asyncio.BufferedProtocol):
     def mute(self, seconds: float) -> None:
         """Read nothing for a while (KIP-219), or for longer than it was told before."""
         loop = asyncio.get_running_loop()
+        if self.session is not None:
+            self.session.muted = False
         if self._muted is not None:
             if self._muted.when() >= loop.time() + seconds:
                 return
@@ -291,6 +300,8 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 channel.served(api_key, answer, began)  # it is owed, or held until those before it have left
                 began = ended
+            if quotas is not None and session.muted:
+                channel.mute(True)  # `mute` says for how long
         self._had_turn(began - turn_ends + TURN_NS)
         if outgoing and not channel.unsent:
             self._send()
@@ -327,6 +338,8 @@ class Connection(asyncio.BufferedProtocol):
             log.exception("a request of %s failed", self.session.address.client_host)
             self.close("an error of the broker")
         else:
+            if self.session.muted:
+                self._channel.mute(True)
             self._release(self._channel.read(owed, answer))
         self._server.settle()
 

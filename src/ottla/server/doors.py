@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 AGAIN_S: Final = 0.1
@@ -41,10 +41,12 @@ class Life(NamedTuple):
 
 
 class Doors:
-    """See the module's docstring. Belongs to the running event loop. `patience_s`: how long an answer is waited for."""
+    """See the module's docstring. Belongs to the running event loop. `patience_s`: how long an answer is waited for;
+    `changed` is called when `gone` has changed."""
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, changed: Callable[[], None]) -> None:
         self._patience_s = patience_s
+        self._changed = changed
         self._watched: dict[Life, asyncio.Task[None]] = {}
         self.gone: set[Life] = set()
 
@@ -68,11 +70,11 @@ class Doors:
                 async with asyncio.timeout(self._patience_s):
                     reader, writer = await asyncio.open_connection(life.host, life.port)
             except ConnectionRefusedError:
-                self.gone.add(life)
+                self._note(life, is_gone=True)
             except OSError:
                 pass  # it may be the way there
             else:
-                self.gone.discard(life)
+                self._note(life, is_gone=False)
                 try:
                     await reader.read(1)
                 except OSError:
@@ -81,6 +83,11 @@ class Doors:
                     writer.close()
             if loop.time() - begun < AGAIN_S or life in self.gone:
                 await asyncio.sleep(AGAIN_S)
+
+    def _note(self, life: Life, *, is_gone: bool) -> None:
+        if is_gone != (life in self.gone):
+            (self.gone.add if is_gone else self.gone.discard)(life)
+            self._changed()
 
 
 def refuses(life: Life, patience_s: float) -> bool:

@@ -20,8 +20,6 @@ from ottla.server.store import StoreThread, Told
 LOOK_S: Final = 0.01
 REST_S: Final = 0.1
 """How long a node that would be told of news rests between two looks: its lease has to be renewed."""
-AFTER_NEWS: Final = 10
-"""How many looks follow each other quickly after news: of a process that dies they come before its lock is free."""
 AGAIN_S: Final = 0.2
 """How long a store rests that could not be looked at."""
 BLIND_S: Final = 0.5
@@ -39,8 +37,9 @@ class Presence(Protocol):
 
     def look(self) -> dict[int, str]: ...
 
-    def listen(self, heard: Callable[[], None]) -> bool:
-        """Call `heard` on the running loop from now on when a look may find something; False where nobody can tell."""
+    def listen(self, heard: Callable[[], None]) -> int:
+        """Call `heard` on the running loop from now on when a look may find something: so many looks then follow each
+        other quickly. 0 where nobody can tell."""
         ...
 
     def leave(self) -> None: ...
@@ -75,7 +74,7 @@ class Following:
         self._looked_at = self._read_at = 0.0
         """When the last look began, and the last one that did not trust the mark."""
         self._quick_looks = 0
-        self._is_told = presence.listen(self._news)
+        self._after_news = presence.listen(self._news)
 
     def look(self) -> None:
         """Look now, and from then on again and again."""
@@ -99,7 +98,7 @@ class Following:
 
     def _news(self) -> None:
         """A look may find something."""
-        self._quick_looks = AFTER_NEWS
+        self._quick_looks = self._after_news
         if self._timer is not None and not self._is_silent:
             self._timer.cancel()
             self._timer = self._loop.call_at(max(self._looked_at + LOOK_S, self._loop.time()), self.look)
@@ -109,6 +108,7 @@ class Following:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._presence.leave()
 
     def _heard(self, told: Told) -> None:
@@ -125,13 +125,16 @@ class Following:
             return
         self._is_silent = False
         if told is not None and told.generation > node.image.generation:
-            node.changed(self._now(), told)
+            try:
+                node.changed(self._now(), told)
+            except Exception:
+                log.exception("news of the cluster could not be followed whole; the node goes on")
             self._settle()
         if node.image.generation >= self._committed:
             membership.confirmed(self._renewed_at)
         if self._present != membership.present:
             membership.seen(self._now(), self._present)
             self._settle()
-        is_quick = self._quick_looks > 0 or not self._is_told
+        is_quick = self._quick_looks > 0 or not self._after_news
         self._quick_looks = max(0, self._quick_looks - 1)
         self._timer = self._loop.call_later(LOOK_S if is_quick else REST_S, self.look)

@@ -1,5 +1,8 @@
 """Opens listeners: what a node listens on, and what its clients are told to use.
 
+The addresses are taken when the node starts, and refuse connections until it serves: a client goes to another node
+meanwhile, whereas a connection that nobody reads from would have it wait. Kafka's BrokerServer.startup does the same.
+
 A listener bound to every interface tells each client the address that client came in by, unless `advertised.listeners`
 says better. A public address is refused while there is neither TLS nor SASL, unless the setting
 `ottla.allow.public.plaintext` says that the network is trusted.
@@ -40,7 +43,7 @@ class Listener:
 def open_listeners(
     texts: Sequence[str], advertised: Sequence[str] | None, allow_public_plaintext: bool
 ) -> list[Listener]:
-    """Bind HOST:PORT texts (port 0: any free one); all or none. Raises ServeRefused."""
+    """Bind HOST:PORT texts (port 0: any free one), all or none; nobody can connect yet. Raises ServeRefused."""
     addresses = [split_address(text) for text in texts]
     if not addresses:
         raise SettingsRefused("A node needs an address to listen on, for example --listen 127.0.0.1:9092.")
@@ -98,15 +101,19 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
         bound.bind((host, port))
-        bound.listen(BACKLOG)
     except OSError as error:
         bound.close()
-        raise ServeRefused(
-            f"Can't listen on {join_address(host, port)}: {error.strerror or error}. "
-            "Stop what uses the port, or choose another one."
-        ) from error
+        raise taken(host, port, error) from error
     bound.setblocking(False)
     return bound
+
+
+def taken(host: str, port: int, error: OSError) -> ServeRefused:
+    """What to say where this address can't be listened on."""
+    return ServeRefused(
+        f"Can't listen on {join_address(host, port)}: {error.strerror or error}. "
+        "Stop what uses the port, or choose another one."
+    )
 
 
 def _is_wildcard(host: str) -> bool:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
+from ottla.broker.connection_quotas import TOO_OFTEN
 from ottla.broker.effects import (
     Ask,
     Close,
@@ -54,6 +55,7 @@ from ottla.server.listeners import (
     open_listeners,
     refuse_public,
     split_address,
+    taken,
 )
 from ottla.server.peers import Peers, routes_of
 from ottla.server.store import NodeStore, StoreThread
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from ottla.server.following import Following
     from ottla.server.metrics import MetricsListener
     from ottla.server.shared_metadata import Shared
+    from ottla.server.watchdog import Watchdog
 
 SCRATCH_BYTES = 1 << 17
 DESCRIPTORS_WANTED = 1 << 16
@@ -114,7 +117,8 @@ class Server:
         self.request_bytes_max = 0
         self.node: Node
         self._connections: dict[int, Connection] = {}
-        self._per_ip: dict[str, int] = {}
+        self._refused: set[Connection] = set()
+        """Those that wait to be closed."""
         self._next_identity = 1
         self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -126,11 +130,11 @@ class Server:
         self._files: NodeFiles
         self._store: StoreThread
         self._following: Following | None = None
+        self._watchdog: Watchdog | None = None
         self._peers = Peers(self._address_of, self._answered, self.scratch, self.buffers)
         self._routes: dict[int, tuple[str, int]] = {}
         self._settling = False
         self._stopped = False
-        self._connections_max = 0
 
     @property
     def address(self) -> str:
@@ -161,9 +165,12 @@ class Server:
             self._close_directory()
             raise
         self.host, self.port = listeners[0].host, listeners[0].port
-        for listener in listeners:
-            factory = partial(Connection, self, listener)
-            self._listening.append(await self._loop.create_server(factory, sock=listener.bound, backlog=BACKLOG))
+        try:
+            for listener in listeners:
+                await self._listen(listener)
+        except ServeRefused:
+            await self.stop()
+            raise
         if self.options.metrics is not None:
             from ottla.server.metrics import MetricsListener  # only now: it costs a tenth of a second
 
@@ -179,6 +186,15 @@ class Server:
             self._following.look()
         self.settle()
 
+    async def _listen(self, listener: Listener) -> None:
+        """Let clients connect. Raises ServeRefused where another process has begun to listen there meanwhile."""
+        factory = partial(Connection, self, listener)
+        try:
+            self._listening.append(await self._loop.create_server(factory, sock=listener.bound, backlog=BACKLOG))
+        except OSError as error:
+            listener.bound.close()
+            raise taken(listener.host, listener.port, error) from error
+
     def _open_node(self, settings: BrokerSettings, listener: Listener) -> None:
         directory = self.options.directory
         if directory is None:
@@ -188,7 +204,7 @@ class Server:
             directory = self._temporary.name
         directory = os.path.abspath(directory)
         self._lock = DirectoryLock(directory)
-        open_files_max, self._connections_max = _share_descriptors()
+        open_files_max, connections_max = _share_descriptors()
         store: NodeStore | None = None
         shared: Shared | None = None
         try:
@@ -213,6 +229,7 @@ class Server:
                 warnings=log.warning,
                 joining=None if shared is None else shared.joining,
             )
+            self.node.connection_quotas.room = connections_max
             self.decoding = Decoding(self.node.decode)
             self.node.start(moment())
             # Only now: what the recovery left is consistent for as long as this boot lasts.
@@ -227,6 +244,10 @@ class Server:
                 self._following = Following(
                     self.node, self._store, shared.presence, store.marked, self.now, self.settle
                 )
+                if settings["ottla.cluster.watchdog"]:
+                    from ottla.server.watchdog import Watchdog
+
+                    self._watchdog = Watchdog(shared.lease_ms)
         except BaseException as error:
             if store is not None:
                 store.close()
@@ -252,6 +273,8 @@ class Server:
             self.metrics.stop()
         for connection in list(self._connections.values()):
             connection.close("the node stops", expected=True)
+        for connection in list(self._refused):
+            connection.close_later(0)
         self._peers.stop()
         await asyncio.sleep(0)
         if self._timer is not None:
@@ -264,6 +287,8 @@ class Server:
         self.node.store.close()
         if self._following is not None:
             self._following.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         self._close_directory()
 
     async def _leave(self, following: Following) -> None:
@@ -288,22 +313,24 @@ class Server:
 
     def admit(self, connection: Connection, transport: asyncio.Transport, listener: Listener) -> Session | None:
         """A new connection's session, or None where a limit on connections says no."""
-        settings = self.node.settings
         peer = transport.get_extra_info("peername")
         host, port = (str(peer[0]), int(peer[1])) if peer else ("?", 0)
-        of_ip = self._per_ip.get(host, 0)
-        open_max = min(settings["max.connections"], self._connections_max)
-        if len(self._connections) >= open_max or of_ip >= settings["max.connections.per.ip"]:
-            log.warning(
-                "refused a connection of %s: %d of %d are open, %d from there",
+        admission = self.node.connection_quotas.admit(moment(), host)
+        wait_s = admission.wait_ms / 1000
+        if admission.refused is not None:
+            log.log(
+                logging.DEBUG if admission.refused == TOO_OFTEN else logging.WARNING,
+                "refused a connection of %s: %s",
                 host,
-                len(self._connections),
-                open_max,
-                of_ip,
+                admission.refused,
             )
             self.node.metrics.connections_refused += 1
+            if wait_s:
+                self._refused.add(connection)
+                connection.close_later(wait_s)
             return None
-        self._per_ip[host] = of_ip + 1
+        if wait_s:
+            connection.mute(wait_s)
         identity = self._next_identity
         self._next_identity += 1
         self._connections[identity] = connection
@@ -314,15 +341,16 @@ class Server:
         return Session(Address(identity, host, port, advertised=told))
 
     def release(self, connection: Connection) -> None:
-        assert connection.session is not None
-        address = connection.session.address
-        self._connections.pop(address.identity, None)
-        left = self._per_ip[address.client_host] - 1
-        if left:
-            self._per_ip[address.client_host] = left
-        else:
-            del self._per_ip[address.client_host]
-        self.node.metrics.connections -= 1
+        """It is gone."""
+        quotas = self.node.connection_quotas
+        if connection.session is not None:
+            address = connection.session.address
+            self._connections.pop(address.identity, None)
+            quotas.ended(address.client_host)
+            self.node.metrics.connections -= 1
+        elif connection in self._refused:
+            self._refused.remove(connection)
+            quotas.closed()
 
     def _sweep_idle(self) -> None:
         idle_ms = int(self.node.settings["connections.max.idle.ms"])

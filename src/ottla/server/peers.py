@@ -155,6 +155,10 @@ class _PeerConnection(asyncio.BufferedProtocol):
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
+    def eof_received(self) -> None:
+        """Heard of before a client's question that came after the other node's end; `connection_lost` comes later."""
+        self._lost(EOFError("it hung up"))
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost(exc or EOFError("it hung up"))
 

@@ -27,6 +27,8 @@ from ottla.server.file_news import FileNews
 from ottla.server.listeners import ServeRefused
 
 RENEW_MS: Final = 500
+AFTER_NEWS: Final = 10
+"""How many looks follow each other quickly after news: of a process that dies they come before its lock is free."""
 _FLOCK: Final = "@hhqqi4x"
 """C's struct flock: type, whence, start, length (0: all), process."""
 _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
@@ -80,14 +82,14 @@ class LockedPresence:
         self._known = present
         return present
 
-    def listen(self, heard: Callable[[], None]) -> bool:
-        """Call `heard` on the running loop when somebody has committed, come, or gone; False where the system does not
-        tell. A process that dies lets go of its file."""
+    def listen(self, heard: Callable[[], None]) -> int:
+        """Call `heard` on the running loop when somebody has committed, come, or gone, as by letting go of its file; 0
+        where the system does not tell."""
         try:
             self._news = FileNews(heard, written=self._mark, let_go=self._directory)
         except OSError as error:
             log.info("the system does not tell of news, so the node looks for them more often: %s", error)
-        return self._news is not None
+        return 0 if self._news is None else AFTER_NEWS
 
     def _find_others(self) -> None:
         """Open the files that are new; names are read again only once the directory has changed."""

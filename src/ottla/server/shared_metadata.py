@@ -32,11 +32,12 @@ log = logging.getLogger("ottla.cluster")
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a node of a cluster has in common with the others."""
+    """What a node of a cluster has in common with the others. `lease_ms`: silent for so long it is taken for dead."""
 
     store: NodeStore
     presence: Presence
     joining: Joining
+    lease_ms: int
 
 
 def share(text: str, settings: BrokerSettings, listener: Listener, directory: str) -> Shared:
@@ -61,7 +62,8 @@ def share(text: str, settings: BrokerSettings, listener: Listener, directory: st
         )
     else:
         store, presence = _on_one_machine(text, node_id, incarnation, lease_ms)
-    return Shared(store, presence, Joining(*told, incarnation, int(lease_ms * TRUST), {"PLAINTEXT": told}))
+    joining = Joining(*told, incarnation, int(lease_ms * TRUST), {"PLAINTEXT": told})
+    return Shared(store, presence, joining, lease_ms)
 
 
 def _on_one_machine(text: str, node_id: int, incarnation: str, lease_ms: int) -> tuple[NodeStore, Presence]:

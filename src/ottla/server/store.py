@@ -66,6 +66,8 @@ class StoreThread:
                 told = delta_since(self._store, image)
         except StoreFailed as failed:
             told = failed
+        except Exception as error:  # nobody expected it: who waits for the look would wait for ever
+            told = StoreFailed(repr(error))
         self._loop.call_soon_threadsafe(heard, told)
 
     def _commit(self, effect: Commit) -> None:

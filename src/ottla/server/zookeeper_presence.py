@@ -16,6 +16,7 @@ znode of another process that answers at its port stays: two processes must not 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -51,7 +52,9 @@ class ZooKeeperPresence:
         self._path = f"{self._ids}/{life.node_id}"
         self._lives: frozenset[Life] = frozenset()
         self._looked_at: frozenset[Life] = frozenset()
-        self._doors = Doors(self._session.timeout_s / 3)
+        self._doors = Doors(self._session.timeout_s / 3, lambda: self._tell())
+        self._tell: Callable[[], None] = _nobody
+        """Says on any thread that there is news."""
         self._wake = threading.Event()
         self._left = False
         self._version: int | None = None
@@ -74,9 +77,18 @@ class ZooKeeperPresence:
         gone = self._doors.gone
         return {life.node_id: life.incarnation for life in lives if life not in gone} | {own.node_id: own.incarnation}
 
-    def listen(self, heard: Callable[[], None]) -> bool:
-        """Nobody tells: looks here cost next to nothing."""
-        return False
+    def listen(self, heard: Callable[[], None]) -> int:
+        """Call `heard` on the running loop when somebody has committed, come, or gone, and when this node's place is
+        renewed: a lease that had run out counts again at once."""
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(heard)
+
+        self._tell = tell
+        self._store.listen(tell)
+        return 1
 
     def leave(self) -> None:
         """The others miss this node from now on. The session is the store's to close."""
@@ -153,6 +165,7 @@ class ZooKeeperPresence:
         self.generation = self._store.generation
         self.renewed_at = begun
         self._displaced = False
+        self._tell()
 
     def _replace(self, own: Znode | None) -> None:
         """The znode is not that of this session."""
@@ -172,6 +185,10 @@ class ZooKeeperPresence:
     def _called(self, event: Any) -> None:
         """A node has come or gone, or the connection was lost that would have told."""
         self._wake.set()
+
+
+def _nobody() -> None:
+    """Nobody listens."""
 
 
 def _life(node_id: int, znode: Znode) -> Life | None:

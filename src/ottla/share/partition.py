@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -33,6 +34,7 @@ from ottla.share.runs import Runs
 from ottla.share.standing import (
     NO_WRITE,
     Acknowledge,
+    AcknowledgeBatch,
     Change,
     Held,
     Letter,
@@ -52,6 +54,13 @@ _AVAILABLE, _ACQUIRED, _ACKNOWLEDGED, _ARCHIVING, _ARCHIVED = map(int, State)
 _TERMINAL = (_ACKNOWLEDGED, _ARCHIVED)
 _DONE = Standing(_ARCHIVED)
 _SAME_TYPES = re.compile(rb"(.)\1*", re.DOTALL)
+
+
+class _NotHeld(Exception):
+    """Not every record that is acknowledged can be, and why."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        self.error = error
 
 
 class SharePartition:
@@ -228,19 +237,30 @@ class SharePartition:
     # ---- acknowledgement -------------------------------------------------------------------------------------------
 
     def acknowledge(
-        self, now: Millis, member: str, batches: Sequence[tuple[int, int, bytes]]
-    ) -> tuple[ErrorCode, Write | None]:
-        """Take (first offset, last offset, types) batches: one type for all of a batch or one for each offset.
+        self,
+        now: Millis,
+        member: str,
+        batches: Sequence[AcknowledgeBatch],
+        runs_max: int | None = None,
+        *,
+        is_rest: bool = False,
+    ) -> tuple[ErrorCode, Write | None, Sequence[AcknowledgeBatch]]:
+        """Take batches; those that are left once `runs_max` runs are changed come back, to be taken next as the rest.
 
-        All or nothing. With NONE and a Write the answer has to wait for `persisted` or `failed`. Batches ascend and do
-        not overlap; what stands below `start` is passed over.
+        All or nothing, unless something happens between two calls. With NONE and a Write the answer has to wait for
+        `persisted` or `failed`. Batches ascend and do not overlap; what stands below `start` is passed over.
         """
-        error = self.refusal(member, batches)
-        if error is not ErrorCode.NONE:
-            return error, None
+        named = self._named(member, batches)
+        try:
+            taken = list(islice(named, runs_max))
+            if not is_rest:
+                deque(named, maxlen=0)  # the others are looked at before anything is changed
+        except _NotHeld as refused:
+            return refused.error, None, ()
+        rest = _behind(batches, taken[-1][2]) if len(taken) == runs_max else ()
         said: list[tuple[int, Change]] = []
         lock_deadline = rounded(now + self.settings.lock_duration_ms)
-        for kind, first, end, standing in self._named(batches):
+        for kind, first, end, standing in taken:
             renewed = kind == Acknowledge.RENEW
             after = standing._replace(time=lock_deadline) if renewed else self._after(now, standing, kind)
             said.append((kind, Change(first, end, standing, after)))
@@ -255,11 +275,11 @@ class SharePartition:
             else:
                 changes.append(change)
         if not changes:
-            return ErrorCode.NONE, None
+            return ErrorCode.NONE, None, rest
         write = self._write(changes, stands=False)
         for first, end, before, _ in changes:
             self.runs.assign(first, end, before._replace(write=write.number))
-        return ErrorCode.NONE, write
+        return ErrorCode.NONE, write, rest
 
     def _keep_pace(self, now: Millis, said: list[tuple[int, Change]]) -> None:
         """A moving average over requests: what came together was worked on one after the other."""
@@ -272,42 +292,20 @@ class SharePartition:
             pace_ms = (now - since) / count
             self.pace_ms = pace_ms if self.pace_ms is None else 0.8 * self.pace_ms + 0.2 * pace_ms
 
-    def refusal(self, member: str, batches: Sequence[tuple[int, int, bytes]]) -> ErrorCode:
-        """Why nothing of this can be acknowledged, or NONE: a look, a tenth of the work of `acknowledge`."""
+    def _named(self, member: str, batches: Sequence[AcknowledgeBatch]) -> Iterator[tuple[int, int, int, Standing]]:
+        """(type, first, end, standing) of every run that these name, cut to what they name. Raises _NotHeld."""
         runs = self.runs
-        for batch in batches:
-            _, last, types = batch
+        for first, last, types in batches:
             if last < runs.start:
                 continue
             if runs.start == runs.end:
-                return ErrorCode.INVALID_RECORD_STATE
+                raise _NotHeld(ErrorCode.INVALID_RECORD_STATE)
             if last >= runs.end or (not self.settings.renew_enabled and Acknowledge.RENEW in types):
-                return ErrorCode.INVALID_REQUEST
-            for _, _, _, standing in self._named((batch,)):
-                if standing.state != _ACQUIRED or standing.member != member or standing.write:
-                    return ErrorCode.INVALID_RECORD_STATE
-        return ErrorCode.NONE
-
-    def portion(
-        self, batches: Sequence[tuple[int, int, bytes]], runs_max: int
-    ) -> tuple[Sequence[tuple[int, int, bytes]], Sequence[tuple[int, int, bytes]]]:
-        """These batches in two: the first so many runs that they change, and the rest. One of them may be cut."""
-        for _, _, end, _ in islice(self._named(batches), runs_max - 1, runs_max):
-            at = bisect_left(batches, end - 1, key=lambda batch: batch[1])
-            first, last, types = batches[at]
-            if end > last:
-                return batches[: at + 1], batches[at + 1 :]
-            alike = len(types) == 1
-            head = (first, end - 1, types if alike else types[: end - first])
-            tail = (end, last, types if alike else types[end - first :])
-            return [*batches[:at], head], [tail, *batches[at + 1 :]]
-        return batches, ()
-
-    def _named(self, batches: Sequence[tuple[int, int, bytes]]) -> Iterator[tuple[int, int, int, Standing]]:
-        """(type, first, end, standing) of every run that these name, cut to what they name."""
-        for first, last, types in batches:
+                raise _NotHeld(ErrorCode.INVALID_REQUEST)
             for low, high, kind in _spans(first, last, types):
-                for at, end, standing in self.runs.within(low, high):
+                for at, end, standing in runs.within(low, high):
+                    if standing.state != _ACQUIRED or standing.member != member or standing.write:
+                        raise _NotHeld(ErrorCode.INVALID_RECORD_STATE)
                     yield kind, at, end, standing
 
     def _after(self, now: Millis, standing: Standing, kind: int) -> Standing:
@@ -620,6 +618,15 @@ class SharePartition:
         assert (in_flight, archiving, complete_count) == (self.in_flight, self.archiving, self.complete_count)
         assert held == self.held
         assert self._deadlines.next() is not None or not locked
+
+
+def _behind(batches: Sequence[AcknowledgeBatch], end: int) -> Sequence[AcknowledgeBatch]:
+    """What these name from `end` on; one of them may be cut."""
+    at = bisect_left(batches, end - 1, key=lambda batch: batch[1])
+    first, last, types = batches[at]
+    if end > last:
+        return batches[at + 1 :]
+    return [(end, last, types if len(types) == 1 else types[end - first :]), *batches[at + 1 :]]
 
 
 def _spans(first: int, last: int, types: bytes) -> Iterable[tuple[int, int, int]]:

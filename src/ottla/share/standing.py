@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from ottla.machine import Millis
 
@@ -31,6 +31,9 @@ class Acknowledge(IntEnum):
     REJECT = 3
     RENEW = 4
 
+
+AcknowledgeBatch: TypeAlias = tuple[int, int, bytes]
+"""First offset, last offset, and what a member says of them: one type for all, or one for each offset."""
 
 NO_WRITE: Final = 0
 

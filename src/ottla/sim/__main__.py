@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from ottla.sim.workloads.cluster_run import ClusterRun
+from ottla.sim.workloads.clustered_admins import ClusteredAdminsRun
 from ottla.sim.workloads.clustered_groups import ClusteredGroupsRun
 from ottla.sim.workloads.clustered_run import ClusteredRun
 from ottla.sim.workloads.clustered_share import ClusteredShareRun
@@ -29,6 +30,7 @@ WORKLOADS: dict[str, type[Run] | type[ClusterRun] | type[ClusteredRun]] = {
     "cluster-transactions": ClusteredTransactionsRun,
     "cluster-groups": ClusteredGroupsRun,
     "cluster-share": ClusteredShareRun,
+    "cluster-admins": ClusteredAdminsRun,
 }
 TAIL_LINES = 30
 

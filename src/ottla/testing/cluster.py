@@ -106,7 +106,8 @@ class EmbeddedCluster:
         return self._running.pop(node).returncode
 
     def pause(self, node: int) -> None:
-        """Let the node's process stand still, connections and all, until `resume`."""
+        """Let the node's process stand still, connections and all, until `resume`; after broker.session.timeout.ms its
+        watchdog hangs up on its clients."""
         self._running[node].send_signal(signal.SIGSTOP)
 
     def resume(self, node: int) -> None:

@@ -206,6 +206,7 @@ def with_partitions(
         partitions=after,
         start_ms=known.start_ms if going_on else wall_ms,
         last_update_ms=wall_ms,
+        previous_producer_id=NO_ID,  # its last transaction is not the newest any more: nobody may ask how it ended
         client_version=client_version,
     )
 

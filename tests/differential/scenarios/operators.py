@@ -129,6 +129,116 @@ def quotas(s: Stage) -> None:
     s.ask("nothing", alter, "all", entries=[])
 
 
+def quotas_of_addresses(s: Stage) -> None:
+    """Of connections: only tried, or far above what anybody here needs, as the scenario itself connects from there."""
+    describe, alter = "DescribeClientQuotas", "AlterClientQuotas"
+
+    def change(address: str | None, value: float = 100_000.0, *, remove: bool = False, **op: Any) -> dict[str, Any]:
+        made = {"key": "connection_creation_rate", "value": value, "remove": remove} | op
+        entity = [{"entity_type": "ip", "entity_name": address}]
+        return {"entries": [{"entity": entity, "ops": [made]}], "validate_only": not remove}
+
+    def asked(match_type: int, match: str | None = None) -> list[dict[str, Any]]:
+        return [{"entity_type": "ip", "match_type": match_type, "match": match}]
+
+    address = "10.1.2.3"
+    for value in (1.0, 0.0, -1.0, 1.5, 3e9, float("inf")):
+        s.ask(f"{value} a second, tried", alter, 1, **change(address, value))
+    s.ask("for IPv6, tried", alter, 1, **change("::1"))
+    s.ask("by default, tried", alter, 1, **change(None))
+    s.ask("without a name, tried", alter, 1, **change(""))
+    s.ask("no address, tried", alter, 1, **change("999.1.2.3"))
+    s.ask("a host that is not there, tried", alter, 1, **change("no.such.host.invalid"))
+    s.ask("a host that is not there, removed", alter, 1, **change("no.such.host.invalid", remove=True))
+    s.ask("by a user's key, tried", alter, 1, **change(address, key="controller_mutation_rate"))
+    s.ask("by an unknown key, removed", alter, 1, **change(address, remove=True, key="nonsense"))
+    s.ask("set", alter, "all", **(change(address) | {"validate_only": False}))
+    s.ask("set by default", alter, 1, **(change(None) | {"validate_only": False}))
+    s.ask("the address", describe, "all", components=asked(0, address))
+    s.ask("by default", describe, 1, components=asked(1))
+    s.ask("any address", describe, 1, components=asked(2), strict=True)
+    s.ask("another address", describe, 1, components=asked(0, "10.1.2.4"))
+    s.ask("remove", alter, 1, **change(address, remove=True))
+    s.ask("remove by default", alter, 1, **change(None, remove=True))
+    s.ask("when all are gone", describe, 1, components=asked(2))
+
+
+def quotas_of_changes(s: Stage) -> None:
+    """Of topics: one that is used up with the first topic, and does not come back while this goes on."""
+    describe, alter = "DescribeClientQuotas", "AlterClientQuotas"
+    key, entity = "controller_mutation_rate", [{"entity_type": "client-id", "entity_name": s.name("app")}]
+
+    def set_to(value: float | None) -> None:
+        entries = [{"entity": entity, "ops": [{"key": key, "value": value or 0.0, "remove": value is None}]}]
+        s.ask(f"the quota becomes {value}", alter, 1, entries=entries)
+        s.settle()
+
+    def new(*names: str, partitions: int = 1) -> list[dict[str, Any]]:
+        return [{"name": s.name(n), "num_partitions": partitions, "replication_factor": 1} for n in names]
+
+    def limited(step: str, api: str, version: int, **fields: Any) -> None:
+        """Ask as the client that has the quota, on a connection that is not muted."""
+        s.speak_as(s.name("app"), on="app")
+        answer = s.ask(step, api, version, on="app", timeout_ms=30_000, **fields)
+        s.note(f"{step} v{version}: throttled", answer.throttle_time_ms > 0)
+
+    def names(answer: dict[str, Any]) -> dict[str, Any]:
+        """What a new topic's configuration is, and its id, is another scenario's."""
+        for topic in answer["topics"]:
+            for other in ("configs", "topic_id", "topic_config_error_code"):
+                topic.pop(other, None)
+        return answer
+
+    def create(step: str, version: int, *asked: dict[str, Any], **fields: Any) -> None:
+        limited(step, "CreateTopics", version, topics=list(asked), keep=names, **fields)
+
+    def grow(step: str, version: int, name: str, count: int, **fields: Any) -> None:
+        limited(
+            step,
+            "CreatePartitions",
+            version,
+            topics=[{"name": s.name(name), "count": count, "assignments": None}],
+            **fields,
+        )
+
+    def delete(step: str, version: int, *asked: str) -> None:
+        by_name = {"topics": [{"name": s.name(n)} for n in asked]} if version > 5 else {}
+        limited(step, "DeleteTopics", version, topic_names=[s.name(n) for n in asked], **by_name)
+
+    for name in ("old", "older", "oldest"):
+        s.create(name)
+    set_to(0.001)
+    s.ask("the quota", describe, 1, components=[{"entity_type": "client-id", "match_type": 0, "match": s.name("app")}])
+    create("a topic that can't be", 7, *new("bad name"))
+    delete("a topic that is not there", 6, "nope")
+    grow("a topic that is not there", 3, "nope", 2)
+    grow("to fewer partitions", 3, "old", 0)
+    create("two at once", 7, *new("first", "second", partitions=3))
+    for version in (7, 6):
+        create("one more", version, *new("third"))
+        create("one more, tried", version, *new("third"), validate_only=True)
+        create("one more that can't be", version, *new("old"))
+    for version in (5, 4):
+        create("one more", version, *new(f"early{version}"))
+    grow("more partitions", 3, "old", 2)
+    grow("more partitions, tried", 3, "old", 2, validate_only=True)
+    for version in (2, 1, 0):
+        grow("more partitions", version, "old", 4 - version)
+    for version in (6, 5):
+        delete("a topic", version, "old")
+    for version, name in ((4, "old"), (3, "older")):
+        delete("a topic", version, name)
+    s.speak_as(s.name("app"), on="app")
+    wanted = [{"name": s.name("wanted")}]
+    s.ask("a topic that is made when asked for", "Metadata", 12, on="app", topics=wanted, keep=lambda a: a["topics"])
+    s.settle()
+    s.ask("it was not made", "Metadata", 12, topics=wanted, allow_auto_topic_creation=False, keep=lambda a: a["topics"])
+    s.ask("another client makes it", "CreateTopics", 7, topics=new("wanted"), keep=names)
+    set_to(None)
+    create("without a quota", 7, *new("fourth", partitions=3))
+    delete("without a quota", 6, "first")
+
+
 def credentials(s: Stage) -> None:
     api = "DescribeUserScramCredentials"
     s.ask("of everybody", api, "all", users=None)

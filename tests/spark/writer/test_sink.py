@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from ottla.spark.writer.options import sink_options
 from ottla.spark.writer.sink import Producer, batch_writer, stream_writer
 from ottla.testing import EmbeddedBroker
 from tests.topics import every_record
+from tools import crash_pipelines
 
 from .sink_faults import FaultyClient, LostAnswers
 
@@ -295,6 +297,41 @@ def test_a_task_that_loses_answers_doubles_nothing(broker: EmbeddedBroker, topic
     expected = sorted(b"%d/%d" % (part, row) for part in range(2) for row in range(500))
     assert sorted(message.value() for message in read(broker, topic)) == expected
     assert acks == "0" or lost.count > 40
+
+
+class CaughtUp:
+    """Feeder, pipeline, driver and nodes of a kill loop, in which all is copied once the feeder ended."""
+
+    failure, ended = None, None
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.copied = 0
+
+    def start(self) -> None: ...
+    def look(self) -> None: ...
+    def complete(self, driver: object) -> None: ...
+    def last_lines(self) -> str:
+        return ""
+
+    def finish(self) -> None:
+        self.done.set()
+
+    def moved(self) -> int:
+        self.copied += not self.done.is_set()
+        return self.copied
+
+    def failures(self) -> list[str]:
+        return []
+
+    stop = failures
+
+
+def test_the_kill_loop_awaits_no_move_of_a_pipeline_that_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crash_pipelines, "MOVES_WITHIN_S", 0.3)
+    loop = crash_pipelines.Loop.__new__(crash_pipelines.Loop)
+    loop.feeder = loop.pipeline = loop.driver = loop.nodes = CaughtUp()  # type: ignore[assignment]
+    assert loop.run(0, ()) == []
 
 
 KILLED_TOO = pytest.mark.slow(

@@ -115,7 +115,7 @@ def stands(node: Node, fetch: Fetch, asked: FetchPartition) -> bool:
     followers = partition.followers
     if (
         followers is not None
-        and not node.leadership.suspended
+        and not node.leadership.is_in_doubt(partition.topic_name, partition.index)
         and node.leadership.holds(partition)
         and asked.has_nothing_new()
         and (

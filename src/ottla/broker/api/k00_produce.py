@@ -329,6 +329,7 @@ def receive(
         waits_for = uncommitted(appends, acks)
         if waits_for:
             request = _request_of(session, version, correlation_id, now, frame)
+            node.throttle.charge_appended(now, request)
             return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
     header = RequestHeader(KEY, version, correlation_id, client_id)
     response = response_of(node, session, version, appends)

@@ -8,6 +8,9 @@ What changed per version: 0 an empty list means all topics, 1 null does; 1 contr
 id; 4 the request says whether it may create; 5 offline replicas; 7 leader epochs; 8 authorized operations; 9 flexible;
 10 topic ids in the answer; 11 no cluster operations; 12 topic ids in the request; 13 a top-level error code.
 
+An answer that names topics waits a moment where the leader of one was lost until another leads. librdkafka, which had
+been told of the lost one just before, asks again only after a second once it is told that there is none.
+
 What is skipped: nothing. Where a request names ids, names beside them are ignored, as in Kafka. A topic with neither
 name nor id is INVALID_REQUEST (Kafka: UNKNOWN_SERVER_ERROR).
 
@@ -18,11 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.reachable import Reachable
 from ottla.broker.api.topic_creation import NewTopic, TopicRefused, check_room, plan_default_topic
 from ottla.broker.cluster.metadata import Planned
+from ottla.broker.parking import ParkedWork
+from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import (
     CLUSTER_NAME,
@@ -30,8 +35,8 @@ from ottla.broker.security.authorizer import (
     Operation,
     ResourceType,
 )
-from ottla.broker.slices import SLICE_STEPS, Work, encoded
-from ottla.machine import Millis
+from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded
+from ottla.machine import Millis, Ticket
 from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
@@ -54,6 +59,9 @@ _BY_TOPIC_ID_SINCE = 12
 CREATE_TOPICS = 19
 NAMES_AT_ONCE = 50
 """Topics that are missing are made so many in one commit."""
+LEADERS_AWAITED_MS: Final = 250
+"""How long an answer waits for new leaders: an election takes some 30 ms. What a client has sent behind waits too."""
+LOOK_AGAIN_MS: Final = 5
 
 
 def handle(node: Node, request: Request) -> MetadataResponse | Parked:
@@ -71,6 +79,8 @@ def _answer(node: Node, request: Request) -> Work:
     waiting: list[MetadataResponseTopic] = []
     steps = 0
     missing = yield from _make_missing(node, request)
+    if _awaits_leaders(node, request, request.now):
+        yield Piece(request, None, LeadersAwaited(node, request).begin, is_light=True)
     for described in _topics(node, request, missing):
         waiting += described
         steps += sum(1 + len(topic.partitions) for topic in described)
@@ -91,6 +101,40 @@ def _answer(node: Node, request: Request) -> Work:
         topics=topics,
         cluster_authorized_operations=cluster_operations,
     )
+
+
+class LeadersAwaited(ParkedWork):
+    """A request for topics of which some have lost their leader. It waits until others lead, or until it has waited
+    enough."""
+
+    def __init__(self, node: Node, request: Request) -> None:
+        self._node = node
+        self._request = request
+        self._until = request.now + LEADERS_AWAITED_MS
+
+    def begin(self, piece: Request) -> Parked:
+        ticket = self._node.parking.park(piece, self._until, self)
+        self._node.parking.limit(ticket, piece.now + LOOK_AGAIN_MS)
+        return Parked(ticket)
+
+    def at_deadline(self, now: Millis, ticket: Ticket) -> None:
+        if now < self._until and _awaits_leaders(self._node, self._request, now):
+            self._node.parking.limit(ticket, now + LOOK_AGAIN_MS)
+        else:
+            self._node.parking.answer(now, ticket, None)
+
+    def abandon(self, ticket: Ticket) -> None:
+        pass
+
+
+def _awaits_leaders(node: Node, request: Request, now: Millis) -> bool:
+    """Whether a topic that is named has lost a leader for which the controller has not found another yet."""
+    named, image = request.body.topics or (), node.image
+    if node.members.is_alone or len(named) > SLICE_STEPS:
+        return False
+    topics = [image.topics_by_id.get(each.topic_id) or image.topics.get(each.name or "") for each in named]
+    leaders = {placed.leader for topic in topics if topic is not None for placed in topic.partitions}
+    return any(map(Reachable(node, now).has_lost, leaders))
 
 
 def _topics(
@@ -162,15 +206,16 @@ def _make_missing(node: Node, request: Request) -> Work:
         return answers
     missing = [topic.name for topic in asked if topic.name is not None and topic.name not in node.image.topics]
     visible = [name for name in dict.fromkeys(missing) if node.access.on_topic(request, Operation.DESCRIBE, name)]
+    mutations = node.throttle.mutations(request)
     for first in range(0, len(visible), NAMES_AT_ONCE):
         names = visible[first : first + NAMES_AT_ONCE]
         answers |= {name: _missing(node, request, name) for name in names}
-        denied = yield partial(_creating, node, request, names)
+        denied = yield partial(_creating, node, request, names, mutations)
         answers |= {name: MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name) for name in denied}
     return answers
 
 
-def _creating(node: Node, request: Request, names: list[str], now: Millis) -> Planned:
+def _creating(node: Node, request: Request, names: list[str], mutations: Mutations, now: Millis) -> Planned:
     """The plan to make what may be made; it ends with the names that this client may not create."""
     denied: list[str] = []
     wanted: list[NewTopic] = []
@@ -189,7 +234,7 @@ def _creating(node: Node, request: Request, names: list[str], now: Millis) -> Pl
         node.forwarding.create(now, wanted, request)
         return denied
     try:
-        yield from node.topics.creating(now, wanted)
+        yield from node.topics.creating(now, [new for new in wanted if mutations.allows(now, new.name, new.partitions)])
     except StoreFailed as failed:
         node.notes(f"topics could not be created on demand: {failed}")
     return denied

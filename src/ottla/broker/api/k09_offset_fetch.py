@@ -6,7 +6,8 @@ What changed per version: 2 topics null for all, a top-level error; 3 throttle_t
 6 flexible; 7 require_stable; 8 many groups at once; 9 member_id and member_epoch; 10 topics by id instead of by name.
 
 What is skipped: a group of which all offsets are asked again is told once. Version 0 (offsets in ZooKeeper) is gone
-from Kafka too.
+from Kafka too. A librdkafka that asks for some partitions where the group is not coordinated is hung up on: it would
+never read what it hears NOT_COORDINATOR for (its issue 5586), and asks again when its connection has ended.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.broker.api.group_calls import call_of
 from ottla.broker.coordinators.shards import CoordinatorRequest
+from ottla.broker.effects import Close, Outbox
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Piece, Work, answer_of_parts
@@ -40,27 +42,31 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
+_ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _TOP_LEVEL_ERROR_SINCE = 2
 _MANY_GROUPS_SINCE = 8
 _BY_TOPIC_ID_SINCE = 10
 
 
 class FetchGroups(CoordinatorRequest):
-    """A fetch for one group or many. `order`: what was asked of each; `refused`: the topics refused beforehand."""
+    """A fetch for one group or many. `order`: what was asked of each; `refused`: the topics refused beforehand;
+    `outbox`: of the node, where the client is hung up on if a group is not coordinated here, else None."""
 
-    __slots__ = ("order", "refused")
+    __slots__ = ("order", "outbox", "refused")
 
     def __init__(
         self,
         calls: list[tuple[int, Call]],
         order: list[OffsetFetchRequestGroup],
         refused: list[list[OffsetFetchResponseTopics] | ErrorCode],
+        outbox: Outbox | None,
     ) -> None:
         super().__init__(calls)
         self.order = order
         self.refused = refused
+        self.outbox = outbox
 
-    def finish(self, request: Request) -> OffsetFetchResponse:
+    def finish(self, request: Request) -> OffsetFetchResponse | None:
         replies = iter(self.replies)
         groups: list[OffsetFetchResponseGroup] = []
         for asked, refused in zip(self.order, self.refused, strict=True):
@@ -71,6 +77,9 @@ class FetchGroups(CoordinatorRequest):
             if not answered.error_code:
                 answered.topics += refused
             groups.append(answered)
+        if self.outbox is not None and any(group.error_code in _ELSEWHERE for group in groups):
+            self.outbox.add(Close(request.session.address.identity, "another node coordinates the group"))
+            return None
         if request.version >= _MANY_GROUPS_SINCE:
             return OffsetFetchResponse(groups=groups)
         return _of_one_group(request.version, self.order[0], groups[0])
@@ -82,7 +91,8 @@ def handle(node: Node, request: Request) -> Any:
     is_long = len(asked) > SLICE_STEPS or sum(map(_steps, asked)) > SLICE_STEPS
     if is_long or any(group.topics is None for group in asked):
         return node.slices.begin(request, _long_answer(node, request, asked), is_long=is_long)
-    return _ask(node, asked, request)
+    never_retries = "rdkafka" in request.session.software
+    return _ask(node, asked, request, node.outbox if never_retries else None)
 
 
 def _once(groups: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
@@ -230,7 +240,7 @@ def _encode(
 # ---- groups of which little is asked -------------------------------------------------------------------------------
 
 
-def _ask(node: Node, asked: list[OffsetFetchRequestGroup], request: Request) -> Any:
+def _ask(node: Node, asked: list[OffsetFetchRequestGroup], request: Request, outbox: Outbox | None = None) -> Any:
     calls: list[tuple[int, Call]] = []
     refused: list[list[OffsetFetchResponseTopics] | ErrorCode] = []
     for group in asked:
@@ -242,7 +252,7 @@ def _ask(node: Node, asked: list[OffsetFetchRequestGroup], request: Request) -> 
         wanted = OffsetFetchRequestGroup(group.group_id, group.member_id, group.member_epoch, topics)
         asks = OffsetFetchRequest(groups=[wanted], require_stable=request.body.require_stable)
         calls.append((node.groups.partition_for(group.group_id), call_of(request, asks)))
-    return node.groups.submit(request.now, request, FetchGroups(calls, asked, refused))
+    return node.groups.submit(request.now, request, FetchGroups(calls, asked, refused, outbox))
 
 
 def _one_group(body: OffsetFetchRequest) -> OffsetFetchRequestGroup:

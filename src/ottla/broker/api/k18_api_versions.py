@@ -58,6 +58,7 @@ def receive(
         answer = ApiVersionsResponse(ErrorCode.INVALID_REQUEST)
     else:
         answer = advertised(node, version)
+        session.software = f"{request.client_software_name} {request.client_software_version}".strip()
     answer.throttle_time_ms = node.throttle.charge(now, session, header.client_id)
     return [encode_response(header, answer)]
 

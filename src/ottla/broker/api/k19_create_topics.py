@@ -3,19 +3,22 @@
 What it does: checks each topic by itself, then makes all good ones, some twenty with each commit of the metadata store,
 or none where the request only validates. Names that stand twice in a request fail, once each. Of two clients that ask
 for the same name at once one is told TOPIC_ALREADY_EXISTS, whichever node they ask. What the store has not
-said by the request's timeout is REQUEST_TIMED_OUT: it may be made yet.
+said by the request's timeout is REQUEST_TIMED_OUT: it may be made yet. A request that another node hands on, and has
+sent before without an answer, finds what it made then by the topic's id, and says that it is made.
 
 What changed per version: 4 -1 asks for the default number of partitions and replicas, 5 flexible, the answer states the
-topic's configuration, 7 and its id.
+topic's configuration, 6 quota errors, 7 the topic's id.
 
-What is skipped: quotas on topic changes (KIP-599).
+What is skipped: nothing. A topic that goes beyond the client's quota on topic changes is refused, by 6; before, the
+client is throttled. What is only validated counts too, as in Kafka.
 
-Source: ControllerApis.createTopics, ReplicationControlManager.java; KIP-525.
+Source: ControllerApis.createTopics, ReplicationControlManager.java; KIP-525, KIP-599.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.topic_creation import (
@@ -32,6 +35,7 @@ from ottla.broker.config.answers import topic_entries
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work, encoded, encoded_in_slices
+from ottla.broker.topics.topics import id_made_by
 from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
+STRICT_SINCE = 6
 TOPICS_AT_ONCE = 20
 """How many are checked, or made, before others have their turn."""
 
@@ -75,10 +80,21 @@ def _answer(node: Node, request: Request) -> Work:
                 raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             if not everywhere and not node.access.on_topic(request, Operation.CREATE, topic.name):
                 raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
-            planned[topic.name] = _plan(node, topic)
+            made_before = _made_before(node, request, topic.name)
+            if made_before is None:
+                planned[topic.name] = _plan(node, request, topic)
+            else:
+                results[topic.name] = _made(node, request, made_before)
         except TopicRefused as refused:
             results[topic.name] = _failed(topic.name, refused.error_code, refused.sentence)
     _refuse_too_many(node, planned, results)
+    mutations = node.throttle.mutations(request, STRICT_SINCE)
+    for new in list(planned.values()):
+        if not mutations.allows(request.now, new.name, new.partitions):
+            results[new.name] = CreatableTopicResult(
+                new.name, error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, error_message=None
+            )
+            del planned[new.name]
     wanted = list(planned.values())
     for first in range(0, len(wanted), TOPICS_AT_ONCE):
         if len(wanted) > TOPICS_AT_ONCE:
@@ -88,11 +104,11 @@ def _answer(node: Node, request: Request) -> Work:
     answers = [results[name] for name in times]
     if len(answers) > TOPICS_AT_ONCE:
         answers = yield from encoded_in_slices(answers, request.version)
-    return CreateTopicsResponse(topics=answers)
+    return CreateTopicsResponse(topics=answers, throttle_time_ms=mutations.throttle_ms)
 
 
-def _plan(node: Node, topic: CreatableTopic) -> NewTopic:
-    return plan_topic(
+def _plan(node: Node, request: Request, topic: CreatableTopic) -> NewTopic:
+    new = plan_topic(
         node,
         topic.name,
         topic.num_partitions,
@@ -100,6 +116,16 @@ def _plan(node: Node, topic: CreatableTopic) -> NewTopic:
         [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
         [(config.name, config.value) for config in topic.configs],
     )
+    tries = request.session.tries
+    return replace(new, topic_id=id_made_by(tries[-1], new.name)) if tries else new
+
+
+def _made_before(node: Node, request: Request, name: str) -> NewTopic | None:
+    """The topic that an earlier try at this request has made; None where none has."""
+    known, tries = node.image.topics.get(name), request.session.tries
+    if known is None or known.id not in [id_made_by(attempt, name) for attempt in tries]:
+        return None
+    return NewTopic(name, len(known.partitions), dict(known.configs), known.id, len(known.partitions[0].replicas))
 
 
 def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str, Any]) -> None:
@@ -126,6 +152,10 @@ def _making(node: Node, request: Request, now: Millis, wanted: list[NewTopic]) -
     results: dict[str, CreatableTopicResult] = {}
     good: list[NewTopic] = []
     for new in wanted:
+        made_before = _made_before(node, request, new.name)
+        if made_before is not None:
+            results[new.name] = _made(node, request, made_before)
+            continue
         try:
             check_name(node, new.name)
             check_room(node, sum(other.partitions for other in good) + new.partitions)

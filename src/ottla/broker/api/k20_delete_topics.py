@@ -4,11 +4,13 @@ What it does: takes the topics it may delete away, up to 200 in one commit; they
 files follow. The request's timeout is passed over. Ids are not secret, names are: a client that may not describe a
 topic learns no name from its id.
 
-What changed per version: 3 TOPIC_DELETION_DISABLED instead of INVALID_REQUEST, 4 flexible, 5 error messages, 6 ids.
+What changed per version: 3 TOPIC_DELETION_DISABLED instead of INVALID_REQUEST, 4 flexible, 5 error messages and
+quota errors, 6 ids.
 
-What is skipped: quotas on topic changes (KIP-599).
+What is skipped: nothing. A topic that goes beyond the client's quota on topic changes is refused, by 5; before, the
+client is throttled.
 
-Source: ControllerApis.deleteTopics; KIP-516.
+Source: ControllerApis.deleteTopics; KIP-516, KIP-599.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
+from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import EncodedStructs, Work
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 
 _DISABLED_SINCE = 3
+_STRICT_SINCE = 5
 _BY_TOPIC_ID_SINCE = 6
 
 
@@ -67,23 +71,28 @@ def _asked(request: Request) -> list[DeleteTopicState]:
 def _answer(node: Node, request: Request) -> Work:
     asked = _asked(request)
     told: Any = EncodedStructs(request.version)
+    mutations = node.throttle.mutations(request, _STRICT_SINCE)
     meant = _sorted_out(node, asked) if node.settings["delete.topic.enable"] else _disabled(request, asked)
     while some := list(islice(meant, TOPICS_AT_ONCE)):
-        told.add((yield partial(_deleting, node, request, some)))
+        told.add((yield partial(_deleting, node, request, some, mutations)))
         if len(some) == TOPICS_AT_ONCE:
             yield
-    return DeleteTopicsResponse(responses=told)
+    return DeleteTopicsResponse(throttle_time_ms=mutations.throttle_ms, responses=told)
 
 
-def _deleting(node: Node, request: Request, meant: Iterable[_Meant], now: Millis) -> Planned:
+def _deleting(node: Node, request: Request, meant: Iterable[_Meant], mutations: Mutations, now: Millis) -> Planned:
     """The plan to delete those of these topics that may go, in one commit; it ends with what is said of each."""
     results: list[DeletableTopicResult] = []
     going: dict[bytes, TopicImage] = {}
     for state, error, sentence in meant:
         answer = _failed(state, error, sentence) if error else _look_up(node, request, state)
         if isinstance(answer, TopicImage):
-            going[answer.id] = answer
-            answer = DeletableTopicResult(answer.name, answer.id)
+            topic = answer
+            answer = DeletableTopicResult(topic.name, topic.id)
+            if mutations.allows(now, topic.id, len(topic.partitions)):
+                going[topic.id] = topic
+            else:
+                answer.error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
         results.append(answer)
     try:
         yield from node.topics.deleting(going.values())

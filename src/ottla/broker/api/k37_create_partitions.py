@@ -4,20 +4,25 @@ What it does: checks and grows each topic by itself. A topic that stands twice i
 
 What changed per version: 2 flexible, 3 quota errors.
 
-What is skipped: quotas on topic changes (KIP-599). The internal topics keep their number (INVALID_REQUEST, where Kafka
+A topic that goes beyond the client's quota on topic changes is refused, by 3; before, the client is throttled. What is
+only validated counts too, as in Kafka.
+
+What is skipped: the internal topics keep their number (INVALID_REQUEST, where Kafka
 would grow them): keys find their coordinator by it.
 
-Source: ControllerApis.createPartitions, ReplicationControlManager.createPartitions; KIP-195.
+Source: ControllerApis.createPartitions, ReplicationControlManager.createPartitions; KIP-195, KIP-599.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.topic_creation import TopicRefused, plan_growth
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
+from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
+STRICT_SINCE = 3
 TOPICS_AT_ONCE = 10
 """More of them are a long request. Each grows with a commit of its own."""
 
@@ -54,31 +60,24 @@ def _answer(node: Node, request: Request) -> Work:
     body: CreatePartitionsRequest = request.body
     times = Counter(topic.name for topic in body.topics)
     results: dict[str, CreatePartitionsTopicResult] = {}
+    mutations = node.throttle.mutations(request, STRICT_SINCE)
     for topic in body.topics:
         result = CreatePartitionsTopicResult(topic.name)
         try:
             if times[topic.name] > 1:
                 raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            yield from _grow(node, request, topic, body.validate_only)
+            yield partial(_growing, node, request, topic, mutations)
         except TopicRefused as refused:
             result.error_code, result.error_message = refused.error_code, refused.sentence
         except StoreFailed as failed:
             node.notes(f"partitions of {topic.name} could not be created: {failed}")
             result.error_code, result.error_message = error_of(failed), str(failed)
         results[topic.name] = result
-    return CreatePartitionsResponse(results=list(results.values()))
+    return CreatePartitionsResponse(throttle_time_ms=mutations.throttle_ms, results=list(results.values()))
 
 
-def _grow(node: Node, request: Request, asked: CreatePartitionsTopic, validate_only: bool) -> Work:
-    """Let the topic grow, or only look whether it may. Raises TopicRefused, StoreFailed."""
-
-    def growing(now: Millis) -> Planned:
-        return _growing(node, request, asked, validate_only)
-
-    yield growing
-
-
-def _growing(node: Node, request: Request, asked: CreatePartitionsTopic, validate_only: bool) -> Planned:
+def _growing(node: Node, request: Request, asked: CreatePartitionsTopic, mutations: Mutations, now: Millis) -> Planned:
+    """The plan to let the topic grow, or only to look whether it may. Raises TopicRefused, StoreFailed."""
     if not node.access.on_topic(request, Operation.ALTER, asked.name):
         raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = node.image.topics.get(asked.name)
@@ -90,5 +89,7 @@ def _growing(node: Node, request: Request, asked: CreatePartitionsTopic, validat
         )
     assignments = None if asked.assignments is None else [assigned.broker_ids for assigned in asked.assignments]
     total = plan_growth(node, topic, asked.count, assignments)
-    if not validate_only:
+    if not mutations.allows(now, topic.id, total - len(topic.partitions)):
+        raise TopicRefused(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+    if not request.body.validate_only:
         yield from node.topics.growing(topic, total, assignments or ())

@@ -94,7 +94,7 @@ def _electing(node: Node, body: ElectLeadersRequest, now: Millis) -> Planned:
         from ottla.broker.cluster.duties import topic_row  # only in a cluster
 
         rows = [topic_row(node.image.topics[name], partitions) for name, partitions in changed.items()]
-        yield Batch(rows, (), node.members.guards())
+        yield Batch(rows, (), node.members.guards(rows))
     return ElectLeadersResponse(replica_election_results=results)
 
 

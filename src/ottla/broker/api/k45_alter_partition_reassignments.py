@@ -87,7 +87,7 @@ def _moving(node: Node, body: AlterPartitionReassignmentsRequest, now: Millis) -
         from ottla.broker.cluster.duties import topic_row  # only in a cluster
 
         rows = [topic_row(node.image.topics[name], partitions) for name, partitions in changed.items()]
-        yield Batch(rows, (), node.members.guards())
+        yield Batch(rows, (), node.members.guards(rows))
     return results
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
-from ottla.metadata.quotas import Entity, entity_of
+from ottla.metadata.quotas import IP, Entity, entity_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_client_quotas import (
     ComponentData,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
-IP = "ip"
 ENTITY_TYPES = ("user", "client-id", IP)
 
 Fault = tuple[ErrorCode, str | None]

@@ -5,8 +5,7 @@ controller does. Every node keeps to a quota as soon as it hears of it.
 
 What changed per version: 1 flexible.
 
-What is skipped: `controller_mutation_rate` and `connection_creation_rate`, which are refused when they are to be set
-(INVALID_REQUEST) rather than taken and not kept to.
+What is skipped: addresses are IP addresses, never names of hosts, which a node does not look up (INVALID_REQUEST).
 
 Source: ClientQuotaControlManager.alterClientQuotas; KIP-546, KIP-612.
 """
@@ -18,15 +17,22 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.k48_describe_client_quotas import ENTITY_TYPES, IP
-from ottla.broker.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from ottla.broker.api.k48_describe_client_quotas import ENTITY_TYPES
+from ottla.broker.client_quotas import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Batch, Planned, RowChange
+from ottla.broker.config.addresses import host
+from ottla.broker.config.key import INT_MAX
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.machine import Millis
-from ottla.metadata.quotas import PREFIX, key_of
+from ottla.metadata.quotas import CONNECTION_CREATION_RATE, IP, PREFIX, key_of
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_client_quotas import (
@@ -42,11 +48,10 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-WHOLE = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+WHOLE = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_RATE)
 """Limits that are whole numbers."""
-NOT_KEPT_TO = ("controller_mutation_rate", "connection_creation_rate")
-KEYS = (*WHOLE, REQUEST_PERCENTAGE, NOT_KEPT_TO[0])
-KEYS_OF_ADDRESSES = (NOT_KEPT_TO[1],)
+KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
+KEYS_OF_ADDRESSES = (CONNECTION_CREATION_RATE,)
 ENTRIES_AT_ONCE = 200
 _EPSILON = 1e-6
 
@@ -127,6 +132,8 @@ def _fault(entry: RequestEntryData, times: int) -> str | None:
         return "Invalid empty client quota entity, duplicate entity entry"
     if IP in kinds and len(kinds) > 1:
         return "Invalid quota entity combination, IP entity should not be combined with User or ClientId"
+    if IP in kinds and not _is_address(entry.entity[0].entity_name):
+        return f"{entry.entity[0].entity_name} is not a valid IP or resolvable host."
     if times > 1:
         return "Ignoring duplicate entity"
     if len({op.key for op in entry.ops}) < len(entry.ops):
@@ -135,15 +142,20 @@ def _fault(entry: RequestEntryData, times: int) -> str | None:
     return next((fault for fault in faults if fault is not None), None)
 
 
+def _is_address(name: str | None) -> bool:
+    """Whether this names an address, or all that are not named."""
+    return name is None or not isinstance(host(name), str)
+
+
 def _fault_of(op: OpData, keys: Sequence[str]) -> str | None:
-    if op.key not in keys:
-        return f"Invalid configuration key {op.key}"
     if op.remove:
         return None
+    if op.key not in keys:
+        return f"Invalid configuration key {op.key}"
     if not op.value > 0:
         return f"Quota {op.key} must be greater than 0"
     if op.key in WHOLE and not abs(op.value - int(min(op.value, 2**63 - 1) + _EPSILON)) <= _EPSILON:
         return f"{op.key} cannot be a fractional value."
-    if op.key in NOT_KEPT_TO:
-        return f"{op.key} can't be set: this version of Ottla does not keep to it."
+    if op.key == CONNECTION_CREATION_RATE and op.value > INT_MAX:
+        return f"Proposed value for {op.key} is too large for an INT."
     return None

@@ -72,7 +72,7 @@ def _altering(node: Node, request: Request, now: Millis) -> Planned:
         topics.append(ResponseTopicData(asked.topic_id, answers))
     rows = [topic_row(node.image.topics_by_id[topic_id], placed) for topic_id, placed in changed.items()]
     if rows:
-        yield Batch(rows, (), [*node.members.guards(), *_joining(node, changed)])
+        yield Batch(rows, (), [*node.members.guards(rows), *_joining(node, changed)])
     return AlterPartitionResponse(topics=topics)
 
 

@@ -34,11 +34,18 @@ class Reachable:
 
     def of(self, placed: PartitionRecord) -> Reach:
         """LEADER_NOT_AVAILABLE where there is no leader, or it does not serve, or it was lost a moment ago: clients ask
-        again at once, where they would wait a second after an answer that names a leader which is not there."""
+        again soon, where they would wait a second after an answer that names a leader which is not there."""
         serving, leader = self._serving, placed.leader
         if serving is None:
             return Reach(ErrorCode.NONE, leader, [])
         offline = [node_id for node_id in placed.replicas if node_id not in serving]
-        if leader not in serving or self._peers.doubts(self._now, leader):
+        if leader == NOBODY or self.has_lost(leader):
             return Reach(ErrorCode.LEADER_NOT_AVAILABLE, NOBODY, offline)
         return Reach(ErrorCode.NONE, leader, offline)
+
+    def has_lost(self, leader: int) -> bool:
+        """Whether this leader does not serve, or its connection broke a moment ago: another will lead soon."""
+        serving = self._serving
+        if serving is None or leader == NOBODY:
+            return False
+        return leader not in serving or self._peers.doubts(self._now, leader)

@@ -1,6 +1,6 @@
 """Checks whether a topic, or more partitions of one, may be made: in Kafka's order with Kafka's sentences.
 
-Knows what a request may ask of the nodes that are active. Does not make anything: it returns a `NewTopic` for
+Knows what a request may ask of the nodes that are registered. Does not make anything: it returns a `NewTopic` for
 `Topics.creating`, or raises `TopicRefused`.
 
 Source: Kafka's ReplicationControlManager.java (validateNewTopicNames, createTopic, createPartitions),
@@ -125,11 +125,8 @@ def plan_growth(node: Node, topic: TopicImage, total: int, assignments: Sequence
         for index, brokers in enumerate(assignments, start=have):
             check_brokers(node, brokers, factor)
             check_active(node, index, brokers)
-    elif not node.members.is_alone and len(node.members.active()) < factor:
-        raise TopicRefused(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{factor} replicas are wanted, and {len(node.members.active())} nodes are active.",
-        )
+    elif not node.members.is_alone:
+        check_factor(node, factor)
     check_room(node, added)
     return total
 
@@ -146,13 +143,25 @@ def _counted(node: Node, partitions: int, replication_factor: int) -> tuple[int,
             ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
         )
     wanted = node.settings["default.replication.factor"] if replication_factor == USE_DEFAULT else replication_factor
-    nodes = 1 if node.members.is_alone else len(node.members.active())
-    if wanted > nodes:
-        raise TopicRefused(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {wanted} time(s): {nodes} broker(s) serve.",
-        )
+    check_factor(node, wanted)
     return node.settings["num.partitions"] if partitions == USE_DEFAULT else partitions, wanted
+
+
+def check_factor(node: Node, wanted: int) -> None:
+    """Raise TopicRefused where a partition can't have so many replicas. Nodes that are down count, one must lead."""
+    active, down = (1, 0) if node.members.is_alone else (len(node.members.active()), len(node.members.down()))
+    why = None
+    if not active:
+        why = "All brokers are currently fenced."
+    elif wanted > active + down:
+        why = (
+            f"The target replication factor of {wanted} cannot be reached because only {active + down} broker(s) are "
+            "registered."
+        )
+    if why is not None:
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"Unable to replicate the partition {wanted} time(s): {why}"
+        )
 
 
 def _assigned(

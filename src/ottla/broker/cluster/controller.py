@@ -21,6 +21,7 @@ from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned
 from ottla.machine import Millis
 from ottla.metadata.image import TopicImage
+from ottla.metadata.nodes import Place
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topics import PartitionRecord
 
@@ -73,6 +74,14 @@ class Controller:
         """How the nodes stand for this partition, as far as this one knows."""
         return turnover(self._metadata.image, self.present or {}).at((topic.id, index))[0]
 
+    def moves_away(self, place: Place, nodes: Standing) -> bool:
+        """Whether this node leads the partition, and that would not stay as it is where the nodes stand so."""
+        topic = self._metadata.image.topics_by_id.get(place[0])
+        if topic is None or topic.partitions[place[1]].leader != self._members.node_id:
+            return False
+        placed = topic.partitions[place[1]]
+        return settled(placed, nodes, self.rules_of(topic)) is not placed
+
     def elected(self, topic: TopicImage, index: int, placed: PartitionRecord, *, unclean: bool) -> PartitionRecord:
         """The partition led by its preferred replica, or by any that is there where none in sync is: by somebody else
         than now where that can be."""
@@ -103,7 +112,7 @@ class Controller:
         if self._members.is_controller:
             rows = returned(self._metadata.image, turnover(self._metadata.image, self.present or {}))
             if rows:
-                yield Batch(rows, (), self._members.guards())
+                yield Batch(rows, (), self._members.guards(rows))
                 self._notes(f"leaders of {len(rows)} topics are the preferred replicas again")
 
     def _work(self, now: Millis) -> Planned:
@@ -115,7 +124,7 @@ class Controller:
         if self._members.is_controller:
             rows = duties(self._metadata.image, self.present, self.rules_of)
             if rows:
-                yield Batch(rows, (), self._members.guards())
+                yield Batch(rows, (), self._members.guards(rows))
 
     def change_ended(self, now: Millis, result: Any) -> None:
         self._is_looking = False

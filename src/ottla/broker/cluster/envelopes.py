@@ -1,8 +1,8 @@
 """Wraps a client's request for another node, with who sent it, and unwraps it there.
 
 Knows what of a client goes along, so that rights, quotas and logs see the client and not the node in between: its
-principal, its client id (in the request's own header), its host, and the listener it came by. Does not know which
-requests are handed on.
+principal, its client id (in the request's own header), its host, and the listener it came by; and how often the request
+was sent, so that what an earlier try has made is known for its own. Does not know which requests are handed on.
 
 Kafka leaves the form of the principal to a plug-in (KafkaPrincipalSerde); here it is JSON, with the listener in it.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ottla.broker.requests import Address, Request, Session
@@ -26,8 +26,8 @@ NO_HOST: Final = bytes(4)
 """The address of a client whose host is no IP address: the node itself, or a test."""
 
 
-def wrapped(request: Request) -> EnvelopeRequest:
-    """The request with who sent it."""
+def wrapped(request: Request, tries: Sequence[str] = ()) -> EnvelopeRequest:
+    """The request with who sent it. `tries`: as in `Session`."""
     header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
     session, address = request.session, request.session.address
     sender = {
@@ -36,6 +36,7 @@ def wrapped(request: Request) -> EnvelopeRequest:
         "listener": address.listener,
         "security_protocol": address.security_protocol,
         "advertised": address.advertised,
+        "tries": tries,
     }
     frame = encode_request(header, request.body)
     return EnvelopeRequest(bytes(memoryview(frame)[4:]), json.dumps(sender).encode(), _packed(address.client_host))
@@ -64,6 +65,7 @@ def unwrapped(
         )
         session = Session(address)
         session.principal, session.authenticated = str(sender["principal"]), True
+        session.tries = tuple(map(str, sender.get("tries", ())))
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedFrame(f"an envelope does not say who sent what is in it: {error}") from error
     return Request(session, header.api_key, header.api_version, header.correlation_id, header.client_id, now, body)

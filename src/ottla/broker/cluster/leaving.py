@@ -13,11 +13,11 @@ from typing import Final
 
 from ottla.broker.cluster.controller import Controller
 from ottla.broker.cluster.duties import turnover
-from ottla.broker.cluster.elections import settled
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import CLIENT_ID, Peers
 from ottla.machine import Millis
+from ottla.metadata.nodes import Place
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 LOOK_MS: Final = 10
@@ -33,7 +33,9 @@ class Leaving:
         self._controller = controller
         self._peers = peers
         self._since: int | None = None
-        """The generation of the metadata since which nothing is left here; None while something is."""
+        """The generation of the metadata since which others lead all that they could; None while they do not."""
+        self._led: set[Place] = set()
+        """What this node leads, as of the last look."""
         self._heard: dict[int, int] = {}
         """The generation that each of the others last said to have."""
         self._asked: set[int] = set()
@@ -42,10 +44,11 @@ class Leaving:
     def look(self, now: Millis) -> None:
         """See what is left here; once nothing is, ask whoever has not heard of it."""
         self._look_at = now + LOOK_MS
+        before, self._led = self._led, self._still_led()
         if self._has_to_give():
             self._since = None
             return
-        if self._since is None:
+        if self._since is None or self._led != before:
             self._since = self._metadata.image.generation
         for node_id in self._unaware(self._since):
             if node_id not in self._asked:
@@ -72,17 +75,18 @@ class Leaving:
     def _has_to_give(self) -> bool:
         """Whether the controller has yet to hear that this node leaves, or another node could lead something in its
         place."""
-        node_id, present = self._members.node_id, self._controller.present
-        if node_id in self._members.active():
+        if self._members.node_id in self._members.active():
             return True
-        image = self._metadata.image
-        turn = turnover(image, present or {})
-        return any(
-            placed.leader == node_id
-            and settled(placed, turn.at((topic.id, index))[0], self._controller.rules_of(topic)) is not placed
-            for topic in image.topics.values()
+        turn = turnover(self._metadata.image, self._controller.present or {})
+        return any(self._controller.moves_away(place, turn.at(place)[0]) for place in self._led)
+
+    def _still_led(self) -> set[Place]:
+        return {
+            (topic.id, index)
+            for topic in self._metadata.image.topics.values()
             for index, placed in enumerate(topic.partitions)
-        )
+            if placed.leader == self._members.node_id
+        }
 
     def _unaware(self, generation: int) -> list[int]:
         """The nodes that serve and have not said to know of this generation."""

@@ -8,15 +8,19 @@ Source: MetadataCache.getAliveBrokerNodes, KRaftMetadataCache.java.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
-from ottla.broker.cluster.metadata import Metadata, NotInTime
+from ottla.broker.cluster.metadata import Metadata, NotInTime, RowChange
 from ottla.broker.requests import Address
 from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
+from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord, NodeState
 from ottla.metadata.store import Guard, StoreFailed
+from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
+from ottla.metadata.topics import TopicRecord
 from ottla.protocol.errors import ErrorCode
 
 
@@ -75,10 +79,12 @@ class Members:
         self._lost[node_id] = now + LISTED_MS
 
     def listed(self, now: Millis, address: Address) -> list[Member]:
-        """The nodes as Metadata tells them: those that serve, and those lost a moment ago; by id."""
+        """The nodes as Metadata tells them: those that serve, those lost a moment ago, and this one, also where it has
+        yet to be taken in: librdkafka drops what it has asked a node that is not listed. By id."""
         self._lost = {node_id: until for node_id, until in self._lost.items() if now < until}
         lost = [member for member in self.fenced(address) if member.node_id in self._lost] if self._lost else []
-        return sorted(self.shown(address) + lost)
+        own = Member(self.node_id, *address.advertised, self._rack)
+        return sorted({member.node_id: member for member in (own, *self.shown(address), *lost)}.values())
 
     def shown(self, address: Address) -> list[Member]:
         """All nodes that serve, by id, for a client that came in at `address`."""
@@ -112,6 +118,11 @@ class Members:
         """The rows of the nodes that may be given partitions, by id."""
         return {node_id: record for node_id, record in self.serving().items() if record.state is NodeState.ACTIVE}
 
+    def down(self) -> dict[int, NodeRecord]:
+        """The rows of the nodes that are registered and may not be given partitions yet, by id."""
+        rows = {int(name): record for name, record in self._metadata.image.nodes.items()}
+        return {node_id: record for node_id, record in rows.items() if record.state is not NodeState.ACTIVE}
+
     def knows(self, node_id: int) -> bool:
         """Whether a node of this id has ever registered, wherever it is now."""
         return node_id == self.node_id if self.is_alone else str(node_id) in self._metadata.image.nodes
@@ -132,12 +143,27 @@ class Members:
         known = self._metadata.image.controller
         return known is not None and (known.node_id, known.incarnation) == (self.node_id, self.incarnation)
 
-    def guards(self) -> list[Guard]:
-        """What keeps a batch of the controller from being written behind its successor's. Raises NotController."""
+    def guards(self, rows: Collection[RowChange] = ()) -> list[Guard]:
+        """What keeps a batch of the controller with these rows from being written behind its successor's, and from
+        having a node lead that meanwhile says to leave, or registers anew. Raises NotController."""
         if not self.is_controller:
             raise NotController
-        controller = self._metadata.image.controller
-        return [] if controller is None else [Guard(CONTROLLER_KEY, controller.version)]
+        image = self._metadata.image
+        if image.controller is None:
+            return []
+        keys = {f"{NODE_PREFIX}{node_id}" for row in rows for node_id in self._new_leaders(row)}
+        keys -= {row.key for row in rows}
+        of_nodes = [Guard(key, image.nodes[key.removeprefix(NODE_PREFIX)].version) for key in sorted(keys)]
+        return [Guard(CONTROLLER_KEY, image.controller.version), *of_nodes]
+
+    def _new_leaders(self, row: RowChange) -> set[int]:
+        """The nodes that lead something in this row which they did not lead."""
+        if not isinstance(row.record, TopicRecord):
+            return set()
+        topic = self._metadata.image.topics.get(row.key.removeprefix(TOPIC_PREFIX))
+        before = () if topic is None else topic.partitions
+        pairs = zip_longest(before, row.record.partitions)
+        return {after.leader for known, after in pairs if known is None or after.leader != known.leader} - {NOBODY}
 
     def _member(self, address: Address, node_id: int, record: NodeRecord) -> Member:
         if node_id == self.node_id:

@@ -13,15 +13,18 @@ Source: Kafka's BrokerLifecycleManager.scala.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ottla.broker.cluster.controller import Controller
-from ottla.broker.cluster.duties import RulesOf, state_row
+from ottla.broker.cluster.duties import RulesOf, state_row, turnover
 from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
 from ottla.broker.cluster.peers import Peers
+from ottla.log.checkpoints import read_lost_since, write_lost_since
+from ottla.log.files import FileSystem
 from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
 from ottla.metadata.features import HIGHEST
@@ -71,9 +74,12 @@ class Membership:
         self._metadata = metadata
         self._notes = notes
         self._rack = rack
+        self.given_up: AbstractSet[Place] = frozenset()
+        """What this node leads and others may lead by now: it has said, or is saying, that its logs take nothing."""
+        self._saying: tuple[Place, ...] = ()
+        """What the row says that is being written, of logs that take nothing."""
         self._intact = True
         self._by_fsync = False
-        self._same_disk = True
         self._is_leaving = False
         self._is_writing = False
         self._retry_at: Millis | None = None
@@ -89,13 +95,28 @@ class Membership:
         record = self._metadata.image.nodes.get(str(self.members.node_id))
         return record if record is not None and record.incarnation == self.joining.incarnation else None
 
-    def join(self, now: Millis, *, intact: bool, by_fsync: bool, same_disk: bool) -> None:
-        """Register: the logs are open. `intact`: they have every byte that an earlier life has stored. `by_fsync`: this
-        life says to have only what is on its disk; `same_disk`: an earlier life was in this directory."""
-        self._intact = intact
+    def join(
+        self, now: Millis, files: FileSystem, directory: str, *, kept: bool, by_fsync: bool, same_disk: bool
+    ) -> None:
+        """Register: the logs are open. `kept`: they have every byte that the last life here had, be it on the disk or
+        not. `by_fsync`: this life says to have only what is on its disk; `same_disk`: an earlier life was in this
+        directory. Raises OSError."""
         self._by_fsync = by_fsync
-        self._same_disk = same_disk
+        self._intact = kept
+        known = self._metadata.image.nodes.get(str(self.members.node_id))
+        if known is not None:
+            if kept or (same_disk and known.by_fsync):
+                self._intact = not self._has_unheard_loss(files, directory, known)
+            else:
+                write_lost_since(files, directory, known.incarnation)
         self._write(now)
+
+    def _has_unheard_loss(self, files: FileSystem, directory: str, known: NodeRecord) -> bool:
+        """Whether a life since the one that the cluster knows lost bytes and ended before it could replace that one's
+        row; or the one that it knows did, and ended before the controller saw its row."""
+        if read_lost_since(files, directory) == known.incarnation:
+            return True
+        return known.state is NodeState.STARTING and not known.intact
 
     def confirmed(self, at: Millis) -> None:
         """The lease was renewed at that moment, and what others have committed until then is known."""
@@ -108,6 +129,7 @@ class Membership:
     def seen(self, now: Millis, present: Mapping[int, str]) -> None:
         """These lives of these nodes are there now."""
         self.controller.present = dict(present)
+        self._look_at_given_up()
         self.controller.look(now)
 
     def enter(self) -> None:
@@ -118,12 +140,13 @@ class Membership:
 
     def follow(self, now: Millis, delta: MetadataDelta) -> None:
         """The image has moved by this delta, and the node with it."""
+        self._look_at_given_up()
         if self._is_leaving:
             self._leaving.look(now)
         if CONTROLLER_KEY in delta.rows or delta.names(PREFIX):
-            record = self.record
-            if record is not None and record.state is NodeState.FENCED and not self._is_leaving:
-                self._notes("the cluster had given this node up; it registers again")
+            if self._has_to_say():
+                if not self._is_leaving:
+                    self._notes("the cluster had given this node up; it registers again")
                 self._write(now)
             self.controller.look(now)
         else:
@@ -136,6 +159,18 @@ class Membership:
         if record is not None and not self._is_leaving and record.offline != self._offline():
             self._write(now)
 
+    def _look_at_given_up(self) -> None:
+        """A log that takes nothing stays led from here where nobody else can, and can be read."""
+        record = self.record
+        said = {*self._saying, *(() if record is None else record.offline)}
+        if not said:
+            self.given_up = frozenset()
+            return
+        turn, here = turnover(self._metadata.image, self.present or {}), frozenset({self.members.node_id})
+        self.given_up = frozenset(
+            place for place in said if self.controller.moves_away(place, turn.at(place)[0].without(here))
+        )
+
     # ---- leaving ---------------------------------------------------------------------------------------------------
 
     def leave(self, now: Millis) -> None:
@@ -144,7 +179,8 @@ class Membership:
         self._write(now)
 
     def may_stop(self) -> bool:
-        """Whether nothing is left here that another node could take over, and everybody who serves knows that."""
+        """Whether nothing is left here that another node could take over, and everybody who serves knows that; or the
+        cluster has given this node up, and does without it already."""
         record = self.record
         if record is None or record.state is NodeState.FENCED or self.controller.present is None:
             return True
@@ -157,17 +193,26 @@ class Membership:
             self._is_writing, self._retry_at = True, None
             self._metadata.change(now, self._registration, self)
 
+    def _has_to_say(self) -> bool:
+        """Whether the row of this life is not what it should be: it was given up, or taken in although it leaves."""
+        record = self.record
+        return record is not None and record.state is (NodeState.ACTIVE if self._is_leaving else NodeState.FENCED)
+
     def _registration(self, now: Millis) -> Planned:
         image, node_id = self._metadata.image, self.members.node_id
         record = self.record
         if self._is_leaving:
-            if record is not None and record.state in (NodeState.ACTIVE, NodeState.STARTING):
+            if record is None or (record.state is NodeState.STARTING and not record.intact):
+                return  # the controller has yet to see that bytes are gone
+            if record.state in (NodeState.ACTIVE, NodeState.STARTING):
                 yield Batch([state_row(record, node_id, NodeState.LEAVING)])
             return
         offline = self._offline()
         if record is not None and record.state is not NodeState.FENCED:
             if record.offline != offline:
                 row = replace(record, offline=offline, version=0)
+                self._saying = offline
+                self._look_at_given_up()
                 yield Batch([RowChange(f"{PREFIX}{node_id}", row, record.version)])
             return
         known = image.nodes.get(str(node_id))
@@ -179,7 +224,7 @@ class Membership:
             joining.endpoints,
             joining.incarnation,
             NodeState.STARTING,
-            self._intact or record is not None or (self._same_disk and known is not None and known.by_fsync),
+            self._intact or record is not None,
             offline=offline,
             by_fsync=self._by_fsync,
             features=HIGHEST,
@@ -187,11 +232,9 @@ class Membership:
         yield Batch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])
 
     def change_ended(self, now: Millis, result: Any) -> None:
-        self._is_writing = False
-        record = self.record
-        # It may have been given up, or taken in, while the row was being written.
-        left_to_say = NodeState.ACTIVE if self._is_leaving else NodeState.FENCED
-        if record is not None and record.state is left_to_say:
+        self._is_writing, self._saying = False, ()
+        self._look_at_given_up()
+        if self._has_to_say():  # since the row was being written
             self._write(now)
         else:
             self.look_at_logs(now)

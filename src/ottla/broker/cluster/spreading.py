@@ -2,7 +2,8 @@
 
 Nodes are lined up so that neighbours are in different racks; leaders go along the line from a random start, followers
 behind their leader with a gap that grows with each lap, so that what one node led is led by many others after it. A
-replica goes to a rack that has one already only when every rack has, and never to a node twice.
+replica goes to a rack that has one already only when every rack has, and never to a node twice. Nodes that are down
+have replicas only where there are too few others, and stand behind these.
 
 Source: Kafka's StripedReplicaPlacer.java, AdminUtils.assignReplicasToBrokersRackAware.
 """
@@ -23,6 +24,17 @@ def spread(racks: Mapping[int, str | None], partitions: int, factor: int, entrop
     start = entropy.randrange(len(line))
     gap = entropy.randrange(len(line))
     return [_replicas(racks, line, start + index, gap + index // len(line), factor) for index in range(partitions)]
+
+
+def spread_also(
+    up: Mapping[int, str | None], down: Mapping[int, str | None], partitions: int, factor: int, entropy: Entropy
+) -> list[tuple[int, ...]]:
+    """The same where some of the nodes are down: one at least is up, and there are `factor` of them in all."""
+    placed = spread(up, partitions, min(factor, len(up)), entropy)
+    if factor <= len(up):
+        return placed
+    waiting = spread(down, partitions, factor - len(up), entropy)
+    return [first + then for first, then in zip(placed, waiting, strict=True)]
 
 
 def _line(racks: Mapping[int, str | None]) -> list[int]:

@@ -60,13 +60,13 @@ _ROWS: Final = (
          "How long a SASL session lasts before the client must authenticate again; 0 is for ever."),
     _key("connection.failed.authentication.delay.ms", _INT, 100,
          "How long the answer to a failed authentication is held back, in milliseconds.", low=0),
-    _key("max.connections", _INT, INT_MAX, "Connections the node keeps open at once.", low=0, update=_DYNAMIC),
+    _key("max.connections", _INT, INT_MAX, "Connections the node keeps open at once.", low=1, update=_DYNAMIC),
     _key("max.connections.per.ip", _INT, INT_MAX,
          "Connections the node keeps open at once for one address.", low=0, update=_DYNAMIC),
     _key("max.connections.per.ip.overrides", _STRING, "",
-         "Other limits for single addresses: address:count, separated by commas.", update=_DYNAMIC),
+         "Other limits for single IP addresses: address:count, separated by commas.", update=_DYNAMIC),
     _key("max.connection.creation.rate", _INT, INT_MAX,
-         "Connections the node accepts in a second.", low=0, update=_DYNAMIC),
+         "Connections the node accepts in a second; more wait for their turn.", low=1, update=_DYNAMIC),
     _key("queued.max.request.bytes", _LONG, -1,
          "Bytes of requests being served from which on nothing more is read; -1 is no limit."),
     _key("request.timeout.ms", _INT, 30_000, "How long a node waits for another one, in milliseconds."),
@@ -354,6 +354,9 @@ _ROWS: Final = (
     _key("ottla.cluster.routes", _LIST, (),
          "Where this node reaches other nodes, where that is not where they are registered: a tunnel, a proxy. "
          "NODE=HOST:PORT, separated by commas."),
+    _key("ottla.cluster.watchdog", _BOOLEAN, True,
+         "Whether a second process hangs up on the clients of this node when it stands still for "
+         "broker.session.timeout.ms."),
     _key("ottla.coordinator.skip.damaged", _BOOLEAN, False,
          "Whether a coordinator whose log is damaged loads without what can't be read, instead of staying out of "
          "service. What groups had committed there is lost."),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, TypeAlias
 
+from ottla.broker.config.addresses import limits_by_address
 from ottla.broker.config.durations import duration_ms
 
 Value: TypeAlias = int | float | bool | str | tuple[str, ...] | None
@@ -116,6 +117,11 @@ class ConfigKey:
             raise self._refuse(
                 text, "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
             )
+        if self.name == "max.connections.per.ip.overrides":
+            try:
+                limits_by_address(text)
+            except ValueError as why:
+                raise self._refuse(text, str(why)) from None
         if self.name.endswith("replication.throttled.replicas"):
             assert isinstance(value, tuple)
             if value != ("*",) and not all(_THROTTLED.fullmatch(entry) for entry in value):

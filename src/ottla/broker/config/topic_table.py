@@ -35,7 +35,7 @@ _TOPIC_ROWS: Final = (
          "Level where the broker itself compresses with zstd.",
          low=-131_072, high=22, fallbacks=("compression.zstd.level",)),
     _key("delete.retention.ms", _LONG, 86_400_000,
-         "How long a tombstone of a compacted topic stays readable, in milliseconds.",
+         "How long a tombstone of a compacted topic stays readable, in milliseconds; longer where a replica is away.",
          low=0, fallbacks=("log.cleaner.delete.retention.ms",)),
     _key("errors.deadletterqueue.group.enable", _BOOLEAN, False,
          "Whether share groups may use this topic as their dead-letter topic."),

@@ -187,6 +187,10 @@ def _check_broker(settings: BrokerSettings) -> None:
     why = fault_of(prefix + "x")
     if why is not None:
         raise ConfigRefused(f"Invalid value {prefix} for configuration {DEAD_LETTERS_PREFIX}: {why}")
+    if settings["max.connections.per.ip"] == 0 and not settings["max.connections.per.ip.overrides"]:
+        raise ConfigRefused(
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
+        )
     for low, high in _ORDERED:
         if settings[low] > settings[high]:
             raise ConfigRefused(f"{low} must be less than or equal to {high}, but {settings[low]} > {settings[high]}")

@@ -135,7 +135,7 @@ class CoordinatorRequest(ParkedWork):
         """Not all shards have been asked yet, so a whole answer is returned and not sent."""
 
     def finish(self, request: Request) -> Any:
-        """The answer of the request, once every reply is there."""
+        """The answer of the request, once every reply is there; None where its connection is ended instead."""
         return self.replies[0]
 
     def put(self, at: int, reply: object) -> None:
@@ -194,7 +194,11 @@ class CoordinatorRequest(ParkedWork):
         parking = self.host.parking
         request = parking.request_of(self.ticket)
         if request is not None:
-            parking.answer(now, self.ticket, self.finish(request))
+            answer = self.finish(request)
+            if answer is None:
+                parking.take(self.ticket)
+            else:
+                parking.answer(now, self.ticket, answer)
 
 
 class Held(NamedTuple):
@@ -333,7 +337,7 @@ class ShardHost:
         while len(due) < SHARDS_PER_TICK and (index := self._timers.pop(now)) is not None:
             due.append(index)
         for index in due:
-            if self._leadership.suspended:
+            if self._leadership.is_in_doubt(self.topic_name, index):
                 self._timers.set(index, now + SUSPENDED_MS)
                 continue
             hosted = self._usable(now, index)
@@ -601,7 +605,7 @@ class ShardHost:
     def _usable(self, now: Millis, index: int) -> Hosted | None:
         """The shard of this partition, made anew where there is none; None where this node can't coordinate it, or not
         now: what is loaded stays so until another node is known to lead."""
-        if self._leadership.suspended:
+        if self._leadership.is_in_doubt(self.topic_name, index):
             return None
         hosted = self._hosted.get(index)
         if hosted is not None:

@@ -30,7 +30,7 @@ from ottla.broker.security.authorizer import Access, Operation
 from ottla.machine import Millis, Ticket
 from ottla.metadata.features import SHARE_VERSION
 from ottla.protocol.errors import ErrorCode
-from ottla.share.standing import Acknowledge
+from ottla.share.standing import Acknowledge, AcknowledgeBatch
 
 MEMBER_ID_LENGTH_MAX: Final = 36
 ACKNOWLEDGED_AT_ONCE: Final = 2_000
@@ -76,7 +76,7 @@ class ShareExchange(ShareWaiter):
         self._at: dict[Place, int] = {}
         """Where in `answers` the answer to an acknowledgement stands."""
         self.ticket: Ticket | None = None
-        self._said: deque[tuple[ShareAnswer, Sequence[tuple[int, int, bytes]], bool]] = deque()
+        self._said: deque[tuple[ShareAnswer, Sequence[AcknowledgeBatch], bool]] = deque()
         """Acknowledgements that were not handed over yet, and whether they are the rest of a partition's."""
         self.is_begun = False
         """Every acknowledgement has been handed over, so the last one that is persisted goes on."""
@@ -147,7 +147,7 @@ class ShareExchange(ShareWaiter):
         self,
         now: Millis,
         answer: ShareAnswer,
-        batches: Sequence[tuple[int, int, bytes]],
+        batches: Sequence[AcknowledgeBatch],
         is_rest: bool,
         runs_max: int,
     ) -> int:
@@ -158,12 +158,7 @@ class ShareExchange(ShareWaiter):
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if hosted is None else ErrorCode.INVALID_RECORD_STATE
             answer.acknowledge_error = error
             return 0
-        machine, write = hosted.machine, None
-        part, rest = machine.portion(batches, runs_max)
-        # All of it or nothing, unless something happens between two slices.
-        error = machine.refusal(self.member_id, batches) if rest and not is_rest else ErrorCode.NONE
-        if error is ErrorCode.NONE:
-            error, write = machine.acknowledge(now, self.member_id, part)
+        error, write, rest = hosted.machine.acknowledge(now, self.member_id, batches, runs_max, is_rest=is_rest)
         answer.acknowledge_error = error
         answer.acknowledge_message = _WHY_NOT.get(error)
         if write is not None:
@@ -173,7 +168,7 @@ class ShareExchange(ShareWaiter):
         if rest:
             self._said.appendleft((answer, rest, True))
             return runs_max
-        return sum(len(types) for _, _, types in part)
+        return sum(len(types) for _, _, types in batches)
 
     def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
         answer = self.answers[at]
@@ -425,9 +420,9 @@ class ShareFetching(ShareExchange):
         raise NotImplementedError
 
 
-def _valid_batches(batches: list[Any], renews: bool) -> list[tuple[int, int, bytes]] | None:
+def _valid_batches(batches: list[Any], renews: bool) -> list[AcknowledgeBatch] | None:
     """What a machine takes; None where it is no valid acknowledgement (KafkaApis.validateAcknowledgementBatches)."""
-    valid: list[tuple[int, int, bytes]] = []
+    valid: list[AcknowledgeBatch] = []
     previous = -1
     highest = Acknowledge.RENEW if renews else Acknowledge.REJECT
     for batch in batches:

@@ -9,12 +9,14 @@ Source: ReplicaManager.getPartitionOrError, Partition.checkCurrentLeaderEpoch.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
+from ottla.metadata.nodes import Place
 from ottla.protocol.errors import ErrorCode
 
 NOT_SAID: Final = -1
@@ -24,12 +26,14 @@ NOT_SAID: Final = -1
 class Leadership:
     """Asked once for each partition that a request names."""
 
-    __slots__ = ("_by_key", "_metadata", "members", "suspended")
+    __slots__ = ("_by_key", "_metadata", "given_up", "members", "suspended")
 
     def __init__(self, metadata: Metadata, replicas: Replicas, members: Members) -> None:
         self.members = members
         self.suspended = False
         """The node has not heard of its cluster for so long that others may lead in its place."""
+        self.given_up: AbstractSet[Place] = frozenset()
+        """What others may lead by now, as the node has said that its logs take nothing (`Membership.given_up`)."""
         self._metadata = metadata
         self._by_key = replicas.by_key
 
@@ -52,12 +56,19 @@ class Leadership:
             return ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH
         if self.suspended or not (partition.leads or of_any_replica):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if partition.log.unopened:
+        if partition.log.unopened or (self.given_up and self.is_in_doubt(topic, index)):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return partition
 
+    def is_in_doubt(self, topic: str | bytes, index: int) -> bool:
+        """Whether another node may lead this partition by now, though this one was told to."""
+        if self.suspended or not self.given_up:
+            return self.suspended
+        local = self._by_key.get(topic)
+        return local is not None and (local.id, index) in self.given_up
+
     def holds(self, partition: Partition) -> bool:
-        """Whether this node leads the partition, as far as it was told; one that is suspended will know more soon."""
+        """Whether this node leads the partition, as far as it was told; one that is in doubt will know more soon."""
         local = self._by_key.get(partition.topic_name)
         is_here = local is not None and local.partitions.get(partition.index) is partition
         return is_here and partition.leads and not partition.log.unopened

@@ -71,9 +71,7 @@ class Fetching:
             if known == (partition, self._of_leader.get(leader)) and before.leader_epoch == partition.leader_epoch:
                 return
             known[1].fetcher.drop(key)
-        log = partition.log
-        if log.latest_epoch < 0 and log.high_watermark < log.log_end_offset and log.failed is None:
-            self.cut_to(now, partition, log.high_watermark)  # nothing else says where such a log may be wrong
+        is_cut = self._cut_unless_it_has_epochs(now, partition)
         fetches = self._of_leader.get(leader)
         if fetches is None:
             fetches = self._of_leader[leader] = FetchesOf(
@@ -81,7 +79,21 @@ class Fetching:
             )
         self._followed[key] = partition, fetches
         fetches.fetcher.follow(key, partition.leader_epoch, position_of(partition))
-        self._hold_back(key, partition)
+        if is_cut:
+            self._hold_back(key, partition)
+        else:
+            fetches.fetcher.stop(key)
+
+    def _cut_unless_it_has_epochs(self, now: Millis, partition: Partition) -> bool:
+        """Nothing else says where a log without epochs may be wrong. False where it could not be cut, and must not be
+        fetched for before it is."""
+        log = partition.log
+        if log.latest_epoch < 0 and log.high_watermark < log.log_end_offset and log.failed is None:
+            try:
+                self.cut_to(now, partition, log.high_watermark)
+            except StorageFailed as failed:
+                self.storage_failed(now, partition, failed)
+        return log.latest_epoch >= 0 or log.high_watermark == log.log_end_offset
 
     def drop(self, key: Key) -> None:
         """Fetch it no more."""
@@ -126,8 +138,7 @@ class Fetching:
                 try:
                     self._carry_out(now, fetches, partition, news)
                 except StorageFailed as failed:
-                    self._environment.outbox.deadline_moved = True
-                    self._upkeep.failures.storage_failed(now, partition, str(failed))
+                    self.storage_failed(now, partition, failed)
                     fetcher.rest(now, news.key, position_of(partition))
                     self._hold_back(news.key, partition)
                 except Exception as error:
@@ -137,6 +148,11 @@ class Fetching:
             fetcher.unanswered(now)
         self.send(now)
         self._environment.outbox.due(fetcher.deadline())
+
+    def storage_failed(self, now: Millis, partition: Partition, failed: StorageFailed) -> None:
+        """The log could not be cut, or appended to: the cluster is told."""
+        self._environment.outbox.deadline_moved = True
+        self._upkeep.failures.storage_failed(now, partition, str(failed))
 
     def _is_throttled(self, key: Key) -> bool:
         partition = self._followed[key][0]

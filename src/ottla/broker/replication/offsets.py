@@ -38,6 +38,8 @@ class Follows(Protocol):
 
     def rest(self, now: Millis, key: Key) -> None: ...
 
+    def storage_failed(self, now: Millis, partition: Partition, failed: StorageFailed) -> None: ...
+
 
 class OffsetQuestion:
     """One such question, of one partition in one leader epoch; who asks the leader (`peers.Asker`)."""
@@ -76,7 +78,8 @@ class OffsetQuestion:
             return
         try:
             self._go_by(now, offset)
-        except StorageFailed:
+        except StorageFailed as failed:
+            self._follows.storage_failed(now, partition, failed)
             self._follows.rest(now, self._key)
 
     def _go_by(self, now: Millis, offset: int) -> None:

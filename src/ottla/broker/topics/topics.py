@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange, planned
-from ottla.broker.cluster.spreading import spread
+from ottla.broker.cluster.spreading import spread_also
 from ottla.broker.config.values import without_ended_hold
 from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
@@ -147,7 +148,7 @@ class Topics:
             if name in records:
                 raise StoreFailed(f"a directory is in the way of {name}: {why}")
         rows = [RowChange(key_of(name), record, ABSENT) for name, record in records.items()]
-        yield Batch(rows, (), self._members.guards())
+        yield Batch(rows, (), self._members.guards(rows))
 
     def creating_internal(self, now: Millis, name: str) -> Planned:
         """Make one of the broker's own topics if there is none."""
@@ -174,21 +175,22 @@ class Topics:
         somebody has said."""
         factor = len(topic.partitions[0].target)
         added = self._placed(total - len(topic.partitions), factor, assignments)
-        row = self._replacing(topic, replace(topic.record, partitions=topic.partitions + added))
-        yield Batch([row], (), self._members.guards())
+        rows = [self._replacing(topic, replace(topic.record, partitions=topic.partitions + added))]
+        yield Batch(rows, (), self._members.guards(rows))
 
     def _placed(
         self, partitions: int, factor: int, assignments: Sequence[Sequence[int]]
     ) -> tuple[PartitionRecord, ...]:
-        """So many new partitions, each led by its first replica that is active. Raises StoreFailed where there are too
-        few nodes now."""
+        """So many new partitions, each led by its first replica that is active; those that are not are not in sync.
+        Raises StoreFailed where there are too few nodes now."""
         if self._members.is_alone:
             return placed_on(self._environment.node_id, partitions)
         racks = {node_id: record.rack for node_id, record in self._members.active().items()}
         if not assignments:
-            if len(racks) < factor:
-                raise StoreFailed(f"{len(racks)} nodes of the cluster are active, and {factor} replicas are wanted")
-            assignments = spread(racks, partitions, factor, self._environment.entropy)
+            down = {node_id: record.rack for node_id, record in self._members.down().items()}
+            if not racks or len(racks) + len(down) < factor:
+                raise StoreFailed(f"of the cluster's nodes {len(racks)} are active and {len(down)} are not")
+            assignments = spread_also(racks, down, partitions, factor, self._environment.entropy)
         placed: list[PartitionRecord] = []
         for replicas in assignments:
             isr = tuple(node_id for node_id in replicas if node_id in racks)
@@ -223,6 +225,21 @@ class Topics:
         taken = self._metadata.image.topics_by_id
         while True:
             topic_id = self._environment.entropy.randbytes(16)
-            # Kafka reserves small ids, and ids whose text would begin with a dash.
-            if topic_id[:8] != bytes(8) and topic_id[0] >> 2 != 62 and topic_id not in taken:
+            if _may_be_id(topic_id) and topic_id not in taken:
                 return topic_id
+
+
+def id_made_by(attempt: str, name: str) -> bytes:
+    """The id of the topic of this name that this try at a request makes, see `Session.tries`."""
+    from hashlib import sha256  # a node that is alone starts without it
+
+    return next(
+        found
+        for found in (sha256(f"{attempt}/{number}/{name}".encode()).digest()[:16] for number in count())
+        if _may_be_id(found)
+    )
+
+
+def _may_be_id(topic_id: bytes) -> bool:
+    """Kafka reserves small ids, and ids whose text would begin with a dash."""
+    return topic_id[:8] != bytes(8) and topic_id[0] >> 2 != 62

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
 from ottla.log.syncing import Syncable
@@ -24,7 +25,8 @@ SLICE_PAUSE_MS: Final = 5
 class Compactions:
     """The compactions of one node's logs. `partitions`: those that are open."""
 
-    def __init__(self, environment: Environment, partitions: Iterable[Partition]) -> None:
+    def __init__(self, environment: Environment, metadata: Metadata, partitions: Iterable[Partition]) -> None:
+        self._metadata = metadata
         self._settings = environment.settings
         self._outbox = environment.outbox
         self._notes = environment.notes
@@ -54,6 +56,11 @@ class Compactions:
         # One that waits for the disk ends when that is done: its file is pinned.
         if self._under_way is not None and self._under_way[0] is partition and self._token is None:
             self._under_way = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a compaction is under way."""
+        return self._under_way is not None
 
     def deadline(self) -> Millis | None:
         """When the next round or slice is due; a compaction that waits for the disk has no next slice."""
@@ -119,8 +126,15 @@ class Compactions:
             from ottla.log.compaction.compaction import Compaction  # most nodes never need it, and all of them start
 
             self._compacted.add(best)
-            self._under_way = (best, iter(Compaction(best.log, now, notes=self._note_once)))
+            compaction = Compaction(best.log, now, in_sync=self.in_sync(best), notes=self._note_once)
+            self._under_way = (best, iter(compaction))
             self._slice_at = now
+
+    def in_sync(self, partition: Partition) -> bool:
+        """Whether every replica of it is, as far as this node has heard."""
+        topic = self._metadata.image.topics.get(partition.topic_name)
+        placed = None if topic is None else topic.partitions[partition.index]
+        return placed is not None and len(placed.isr) == len(placed.replicas)
 
     def _note_once(self, note: str) -> None:
         """What every compaction of a log meets again need not be said again."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.environment import Environment
 from ottla.broker.partitions.commits import LOOK_AFTER_MS, GroupCommit
 from ottla.broker.partitions.partition import Partition
@@ -45,12 +46,14 @@ class Maintained(NamedTuple):
 class Upkeep:
     """The housekeeping of one node. `partitions` are those that are open, with the key of each one's deadline."""
 
-    def __init__(self, environment: Environment, *, taken_back: Callable[[Millis, Partition], None]) -> None:
+    def __init__(
+        self, environment: Environment, metadata: Metadata, *, taken_back: Callable[[Millis, Partition], None]
+    ) -> None:
         files, settings, outbox = environment.files, environment.settings, environment.outbox
         self.partitions: dict[Partition, tuple[int, Partition]] = {}
         self.checkpoints = Checkpoints(files, environment.directory, settings, outbox, self.partitions)
         self.failures = Failures(environment.notes, taken_back, self.partitions)
-        self.compactions = Compactions(environment, self.partitions)
+        self.compactions = Compactions(environment, metadata, self.partitions)
         self.commits = GroupCommit(outbox, self.failures, by_fsync=settings["ottla.durability"] == "fsync", files=files)
         self._files = files
         self._directory = environment.directory

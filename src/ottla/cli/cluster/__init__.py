@@ -1,4 +1,4 @@
-"""`ottla cluster`: start, start-node, stop, describe a cluster of nodes on this machine; move-metadata.
+"""`ottla cluster`: start, start-node, stop-node, stop, describe a cluster of nodes on this machine; move-metadata.
 
 Knows what a person wants of several nodes at once. Does not know how a node works, nor where its files are
 (processes.py).
@@ -6,6 +6,7 @@ Knows what a person wants of several nodes at once. Does not know how a node wor
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ import typer
 from ottla.cli.cluster.facts import facts
 from ottla.cli.cluster.move_metadata import move_metadata
 from ottla.cli.cluster.processes import (
+    NODE_FILE,
     SUPERVISOR,
     NodeProcess,
     Plan,
@@ -28,6 +30,7 @@ from ottla.cli.cluster.processes import (
     end,
     has_plan,
     read_plan,
+    removed_nodes,
     running,
     supervisor,
 )
@@ -42,14 +45,14 @@ DEFAULT_DATA = Path("ottla-cluster")
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_NODES = 3
 LAST_PORT = 65535
-NODE_FILE = "meta.properties"
-"""In the data directory of a node."""
 NODES_MAX = 99
 LOG = "cluster.log"
 """What who watches over detached nodes writes, in the cluster's directory."""
 QUICK_S = 10.0
 """A node that ends sooner than that after its start is given a rest before it is started again."""
 REST_S = 2.0
+STOPPED = (0, -signal.SIGTERM)
+"""Exit codes of a node that somebody stopped; the second where it was still on its way up."""
 NODE_TIMEOUT_S = 5.0
 """How long a node may take to tell of its disk."""
 
@@ -86,7 +89,8 @@ def start(
 ) -> int:
     """Start nodes on this machine and watch over them until ^C: one that dies is started again.
 
-    A cluster that was started before comes back as it was, but for what is said otherwise.
+    A cluster that was started before comes back as it was, but for what is said otherwise. Nodes that were removed from
+    it stay out.
     """
     directory = data.absolute()
     plan = planned(directory, nodes, listen, set or [])
@@ -94,6 +98,9 @@ def start(
     if supervisor(directory) or runs:
         raise Failure(f"The cluster in {directory} runs already. `ottla cluster stop --data {data}` stops it.")
     plan.write(directory)
+    for number in plan.removed:
+        again = f"`ottla cluster start-node {number} --data {data}` adds it again"
+        say(f"Node {number} was removed from the cluster, and is not started: {again}.", err=True)
     if detach:
         return detached(directory, plan, restart=not no_restart)
     return watch(directory, plan, restart=not no_restart)
@@ -104,7 +111,7 @@ def start_node(
     number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX)],
     data: Data = DEFAULT_DATA,
 ) -> None:
-    """Start one node of a cluster that has ended, or the next new one; return once it serves.
+    """Start one node of a cluster that has ended, one that was removed, or the next new one; return once it serves.
 
     Nobody watches over it but you: what dies is started again by who has started it.
     """
@@ -114,10 +121,11 @@ def start_node(
         raise Failure(f"The cluster in {directory} has nodes 1 to {plan.nodes}: the next new one is {plan.nodes + 1}.")
     if number > plan.nodes:
         checked(plan.listen, number)
-        plan = replace(plan, nodes=number)
-        plan.write(directory)
     if (pid := running(directory, number)) is not None:
         raise Failure(f"Node {number} runs already (process {pid}).")
+    removed = [each for each in removed_nodes(directory, plan.nodes) if each != number]
+    plan = replace(plan, nodes=max(plan.nodes, number), removed=removed)
+    plan.write(directory)
     with open(directory / f"{number}.log", "a+") as log:
         node = NodeProcess(directory, plan, number, log=log)
         node.settled.wait()
@@ -127,6 +135,20 @@ def start_node(
             raise Failure(f"Node {number} did not start: {words}")
     await_active([node.address], [number], [node])
     say(f"Node {number} serves at {node.address}.")
+
+
+@app.command("stop-node", epilog="Example: ottla cluster stop-node 2 --data ./cluster")
+def stop_node(
+    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX)],
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """Stop one node of a cluster: it stays stopped until `start-node`, or the next start of all."""
+    directory = data.absolute()
+    read_plan(directory)
+    if (pid := running(directory, number)) is None:
+        raise Failure(f"No node {number} of the cluster in {directory} runs.")
+    end(pid, f"Node {number}")
+    say(f"Stopped node {number}.")
 
 
 @app.command(epilog="Example: ottla cluster stop --data ./cluster")
@@ -208,7 +230,8 @@ def planned(directory: Path, nodes: int | None, listen: str | None, settings: li
         raise Failure(f"{directory} is the data directory of a node: choose another one for a cluster.")
     before = read_plan(directory) if has_plan(directory) else Plan(DEFAULT_NODES, DEFAULT_LISTEN, [])
     nodes = before.nodes if nodes is None else nodes
-    return Plan(nodes, checked(before.listen if listen is None else listen, nodes), settings or before.settings)
+    listen = checked(before.listen if listen is None else listen, nodes)
+    return Plan(nodes, listen, settings or before.settings, removed_nodes(directory, nodes))
 
 
 def checked(listen: str, nodes: int) -> str:
@@ -229,7 +252,7 @@ def watch(directory: Path, plan: Plan, *, restart: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     (directory / SUPERVISOR).write_text(f"{os.getpid()}\n")
-    nodes = [NodeProcess(directory, plan, number, log=None) for number in range(1, plan.nodes + 1)]
+    nodes = [NodeProcess(directory, plan, number, log=None) for number in plan.members]
     try:
         for node in nodes:
             while not node.settled.wait(0.1) and not over.is_set():
@@ -237,8 +260,10 @@ def watch(directory: Path, plan: Plan, *, restart: bool) -> int:
             if not node.serves and not over.is_set():
                 raise Failure(f"Node {node.number} did not start: {node.last_words or 'it said nothing'}")
         if not over.is_set():
-            await_active(plan.addresses, range(1, plan.nodes + 1), nodes)
-            say(f"{plan.nodes} nodes serve Kafka clients at {','.join(plan.addresses)}, data in {directory}.")
+            addresses = [node.address for node in nodes]
+            await_active(addresses, plan.members, nodes)
+            count = "1 node serves" if len(nodes) == 1 else f"{len(nodes)} nodes serve"
+            say(f"{count} Kafka clients at {','.join(addresses)}, data in {directory}.")
             sys.stdout.flush()
         tend(directory, plan, nodes, over, restart=restart)
     finally:
@@ -252,22 +277,33 @@ def watch(directory: Path, plan: Plan, *, restart: bool) -> int:
 
 
 def tend(directory: Path, plan: Plan, nodes: list[NodeProcess], over: threading.Event, *, restart: bool) -> None:
-    """Say which nodes end, and start them again."""
+    """Say which nodes end, and start those again that were not stopped, nor removed."""
     told: set[int] = set()
-    resting: dict[int, float] = {}
+    due: dict[int, float] = {}
     while not over.wait(0.05):
         for at, node in enumerate(nodes):
             code = node.process.poll()
             if code is None:
                 continue
+            number = node.number
             if node.process.pid not in told:
                 told.add(node.process.pid)
-                how = f"was killed by signal {-code}" if code < 0 else f"has ended with code {code}"
-                say(f"node {node.number} {how}{'; it is started again' if restart else ''}", err=True)
-                quick = time.monotonic() - node.began < QUICK_S
-                resting[node.number] = time.monotonic() + (REST_S if quick else 0)
-            if restart and time.monotonic() >= resting[node.number] and running(directory, node.number) is None:
-                nodes[at] = NodeProcess(directory, plan, node.number, log=None)
+                again = restart and code not in STOPPED
+                say(f"node {number} {how_it_ended(code)}{'; it is started again' if again else ''}", err=True)
+                if again:
+                    quick = time.monotonic() - node.began < QUICK_S
+                    due[number] = time.monotonic() + (REST_S if quick else 0)
+            if time.monotonic() >= due.get(number, math.inf) and running(directory, number) is None:
+                del due[number]
+                if number not in removed_nodes(directory, plan.nodes):
+                    nodes[at] = NodeProcess(directory, plan, number, log=None)
+
+
+def how_it_ended(code: int) -> str:
+    """What is said of a node whose process had this exit code."""
+    if code in STOPPED:
+        return "has stopped"
+    return f"was killed by signal {-code}" if code < 0 else f"has ended with code {code}"
 
 
 def detached(directory: Path, plan: Plan, *, restart: bool) -> int:

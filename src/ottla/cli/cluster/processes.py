@@ -14,8 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -25,17 +25,28 @@ PLAN = "cluster.json"
 METADATA = "metadata.sqlite"
 SUPERVISOR = "supervisor.pid"
 PID = "ottla.pid"
+NODE_FILE = "meta.properties"
+"""In the data directory of a node."""
+LEASE_MS = 6_000
+"""broker.session.timeout.ms: a process that has died is missed at once, so it is for those that stand still."""
 STOP_S = 60.0
 START_S = 120.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a cluster was started as. `listen`: HOST:PORT of node 1; the others follow on the next ports."""
+    """What a cluster was started as. `listen`: HOST:PORT of node 1; the others follow on the next ports. `removed`:
+    those of the nodes that it was told to forget."""
 
     nodes: int
     listen: str
     settings: list[str]
+    removed: list[int] = field(default_factory=list[int])
+
+    @property
+    def members(self) -> list[int]:
+        """The numbers of the nodes that the cluster has."""
+        return [number for number in range(1, self.nodes + 1) if number not in self.removed]
 
     @property
     def addresses(self) -> list[str]:
@@ -62,6 +73,24 @@ def read_plan(directory: Path) -> Plan:
         ) from None
     except (OSError, ValueError, TypeError) as error:
         raise Failure(f"{directory / PLAN} can't be read: {error}") from None
+
+
+def removed_nodes(directory: Path, nodes: int) -> list[int]:
+    """Those of nodes 1 to `nodes` that have been of this cluster, and that it was told to forget (`ottla nodes
+    remove`). None where its metadata can't be read: a node that starts says why."""
+    begun = [number for number in range(1, nodes + 1) if (directory / str(number) / NODE_FILE).exists()]
+    if not begun or not (directory / METADATA).exists():
+        return []
+    from ottla.metadata.nodes import PREFIX
+    from ottla.metadata.sqlite import SqliteStore
+    from ottla.metadata.store import StoreFailed
+
+    try:
+        with closing(SqliteStore(str(directory / METADATA))) as store:
+            known = {key.removeprefix(PREFIX) for key, _ in store.list(PREFIX)}
+    except StoreFailed:
+        return []
+    return [number for number in begun if str(number) not in known]
 
 
 class NodeProcess:
@@ -106,14 +135,15 @@ class NodeProcess:
 
 
 def command(directory: Path, plan: Plan, number: int) -> list[str]:
-    """How this node is started: with three copies of everything, or as many as there are nodes, unless the plan says
-    otherwise."""
+    """How this node is started. Unless the plan says otherwise: with three copies of everything, or as many as the
+    cluster has nodes, and a lease that need not wait for a network."""
     from ottla.broker.topics.new_topic import replication_factors
 
-    factors = [f"{key}={factor}" for key, factor in replication_factors(plan.nodes).items()]
+    defaults = [f"{key}={factor}" for key, factor in replication_factors(len(plan.members)).items()]
+    defaults.append(f"broker.session.timeout.ms={LEASE_MS}")
     words = [sys.executable, "-m", "ottla", "serve", "--node-id", str(number), "--data", str(directory / str(number))]
     words += ["--listen", plan.addresses[number - 1], "--metadata", str(directory / METADATA)]
-    for setting in (*factors, *plan.settings):
+    for setting in (*defaults, *plan.settings):
         words += ["--set", setting]
     return words
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, TypeAlias
 
+from ottla.machine import Millis
+
 Place: TypeAlias = tuple[bytes, int]
 """Topic id and partition."""
 
@@ -128,7 +130,8 @@ class GroupState:
 
 
 class ConsumerGroup:
-    """See the module's docstring. `topics_version` is soft: the view of topics that `metadata_hash` is known to fit."""
+    """See the module's docstring. What is soft: `topics_version`, the view of topics that `metadata_hash` is known to
+    fit; `told`, when members were told of their partitions last, None for those that said that they own just these."""
 
     __slots__ = (
         "_owners",
@@ -141,6 +144,7 @@ class ConsumerGroup:
         "resolved",
         "statics",
         "targets",
+        "told",
         "topics_version",
     )
 
@@ -156,6 +160,7 @@ class ConsumerGroup:
         self.resolved: dict[str, Resolved] = {}
         self._owners: dict[Place, str] = {}
         self.topics_version: object = None
+        self.told: dict[str, Millis | None] = {}
 
     @property
     def state(self) -> str:

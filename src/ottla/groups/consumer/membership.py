@@ -66,6 +66,8 @@ MEMBER_DEADLINES: Final = (
     Deadline.CONSUMER_SYNC,
 )
 """What a member may be watched for."""
+TOLD_AGAIN_MS: Final = 1_000
+"""A member that does not say that it owns what it was given is told again after so long."""
 _FIRST_EPOCH: Final = 1
 _MATCHED_AGAIN_MS: Final = 1_000
 """An expression is matched against new topics at most so often."""
@@ -221,9 +223,26 @@ class ConsumerMembership:
         is_full = body.rebalance_timeout_ms != -1 and owned is not None and not (
             body.subscribed_topic_names is None and body.subscribed_topic_regex is None
         )  # fmt: skip
-        if joins or is_full or member.assigned != before.assigned:
+        asks = joins or is_full or member.assigned != before.assigned
+        if self._is_to_be_told(now, group, member, owned, asks=asks):
             answer.assignment = _assignment(member.assigned)
         return answer, records
+
+    def _is_to_be_told(
+        self, now: Millis, group: ConsumerGroup, member: ConsumerMember, owned: Iterable[Place] | None, *, asks: bool
+    ) -> bool:
+        """Whether the answer has the member's partitions: where it `asks` or they have changed; and where it has not
+        said for a while that it owns just these, as that answer may have been lost. librdkafka gives up what takes
+        longer than the interval of heartbeats, and does not ask for all again."""
+        told, member_id = group.told, member.member_id
+        if owned is not None and set(owned) == member.assigned.keys():
+            told[member_id] = None
+            return asks
+        told_at = told.setdefault(member_id, now)
+        if not asks and (told_at is None or now < told_at + TOLD_AGAIN_MS):
+            return False
+        told[member_id] = now
+        return True
 
     def move(
         self,
@@ -476,6 +495,7 @@ class ConsumerMembership:
             self._timers.set((group.group_id, Deadline.CONSUMER_ASSIGNMENT, ""), now)
 
     def _unwatch(self, group: ConsumerGroup, member_id: str) -> None:
+        group.told.pop(member_id, None)
         for kind in MEMBER_DEADLINES:
             self._timers.cancel((group.group_id, kind, member_id))
 

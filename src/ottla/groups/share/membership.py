@@ -151,7 +151,9 @@ class ShareMembership:
         answer = ShareGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=epoch, heartbeat_interval_ms=config.heartbeat_interval_ms
         )
-        if joins or body.subscribed_topic_names is not None or known is None or known.assigned != assigned:
+        # One that names the epoch before has not heard the answer with this one.
+        unheard = known is None or body.member_epoch != known.member_epoch
+        if unheard or body.subscribed_topic_names is not None or member.assigned != assigned:
             answer.assignment = AssignmentMessage(
                 [TopicPartitions(topic_id, list(partitions)) for topic_id, partitions in assigned]
             )

@@ -8,7 +8,8 @@ last sequence of a live producer, how far this compaction looked, or where a seg
 
 A tombstone stays `delete.retention.ms` after the compaction that first saw it: that one writes the moment into the
 batch (delete horizon, attribute bit 6, in place of the base timestamp; KIP-534). A transaction's marker waits in the
-same way once its data is gone. Data of aborted transactions goes at once.
+same way once its data is gone. Data of aborted transactions goes at once. Where not every replica is in sync tombstones
+and markers stay longer: one that was away has what they are about, and would never hear of them (Kafka's let them go).
 
 A batch that is damaged or whose records can't be read stays as it is and takes no other record away. Where a segment
 can't be walked to its end, its group stays as it is. Both are told to `notes`; the rest of the log is compacted.
@@ -60,7 +61,9 @@ class GaveUp(Exception):
 
 
 class Compaction:
-    """One compaction of one log. Iterate it to its end, on the log's thread; see the module for what it yields."""
+    """One compaction of one log. Iterate it to its end, on the log's thread; see the module for what it yields.
+
+    `in_sync`: every replica has what is committed, so that tombstones and markers may go."""
 
     def __init__(
         self,
@@ -68,10 +71,12 @@ class Compaction:
         now: int,
         *,
         map_bytes_max: int = MAP_BYTES_MAX,
+        in_sync: bool = True,
         notes: Callable[[str], None] = lambda note: None,
     ) -> None:
         self.log = log
         self.now = now
+        self._in_sync = in_sync
         self._notes = notes
         self._keys_max = max(1, map_bytes_max // MAP_ENTRY_BYTES)
         self._epoch = log.compaction_epoch
@@ -91,7 +96,7 @@ class Compaction:
             yield from self._sync_dirty(dirty)
             yield from self._build_map(dirty)
             end = self._latest + 1
-            transactions = Transactions()
+            transactions = Transactions(self._committed)
             for group in self._groups(end):
                 try:
                     yield from self._clean_group(group, transactions)
@@ -132,13 +137,13 @@ class Compaction:
 
     def _build_map(self, dirty: cleanable.Dirty) -> Iterator[None]:
         log, offsets = self.log, self._offsets
-        transactions = Transactions()
+        transactions = Transactions(log.log_end_offset)  # what was aborted takes nothing away, committed or not
         self._latest = dirty.first - 1
         for segment in [segment for segment in log.segments[:-1] if segment.base_offset < dirty.end]:
             end = self._end_of(segment)
             if end <= dirty.first:
                 continue
-            transactions.add(self._aborted(segment, end))
+            transactions.add(reading.aborted_transactions(log, segment.base_offset, end))
             start = segment.offset_index.lookup(dirty.first)
             try:
                 for header, batch in self._walk(segment, start):
@@ -162,11 +167,6 @@ class Compaction:
                         self._check()
             except Damaged:
                 self._latest = end - 1  # the second pass tells; what stands there takes nothing away
-
-    def _aborted(self, segment: Segment, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions with data in it whose markers nobody can cut off again."""
-        found = reading.aborted_transactions(self.log, segment.base_offset, end)
-        return [entry for entry in found if entry.last_offset < self._committed]
 
     def _walk(self, segment: Segment, start: int) -> Iterator[tuple[RawHeader, memoryview]]:
         """Its batches from position `start` on. Raises Damaged where something else stands."""
@@ -260,10 +260,18 @@ class Compaction:
         # The last batch of a segment stays too, if only its header: so segments always join without a gap, and a
         # power cut that took the end of one can be told from compaction.
         ends = frozenset((self._upper_bound, self._end_of(group[-1])))
-        wall_ms = log.wall.at(self.now)
-        decide = BatchFilter(self._offsets, self._latest, wall_ms, log.config, ends, log.producers.entries, _short)
+        decide = BatchFilter(
+            self._offsets,
+            self._latest,
+            log.wall.at(self.now),
+            log.config,
+            ends,
+            log.producers.entries,
+            _short,
+            in_sync=self._in_sync,
+        )
         for segment in group:
-            transactions.add(self._aborted(segment, self._end_of(segment)))
+            transactions.add(reading.aborted_transactions(log, segment.base_offset, self._end_of(segment)))
             for header, batch in self._walk(segment, 0):
                 kept = self._kept(decide, transactions, segment, header, batch)
                 if kept is not None:
@@ -316,9 +324,12 @@ def _short(key: bytes) -> bytes:
 
 
 class Transactions:
-    """Which transactions are open while batches pass by in offset order. Kafka's CleanedTransactionMetadata."""
+    """Which transactions are open while batches pass by in offset order. Kafka's CleanedTransactionMetadata.
 
-    def __init__(self) -> None:
+    `committed`: where markers begin that another leader may cut off again, and which settle nothing yet."""
+
+    def __init__(self, committed: int) -> None:
+        self._committed_below = committed
         self.cleaned: Segment | None = None
         self._coming: list[tuple[int, AbortedTransaction]] = []
         self._known: set[AbortedTransaction] = set()
@@ -343,9 +354,10 @@ class Transactions:
         if not header[5] & ATTRIBUTES_TRANSACTIONAL:
             return False
         producer_id = header[9]
-        if producer_id in self._aborted:
+        entry = self._aborted.get(producer_id)
+        if entry is not None:
             self._aborted_with_data.add(producer_id)
-            return True
+            return entry.last_offset < self._committed_below
         self._committed.add(producer_id)
         return False
 

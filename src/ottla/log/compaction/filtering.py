@@ -60,7 +60,8 @@ class BatchFilter:
     """The rules of one compaction: called with a batch, returns what to write for it.
 
     `offsets`: the last offset of each (shortened) key up to `latest`. `wall_ms` and `delete.retention.ms` say when
-    tombstones may go. `ends`: a batch that ends before one of these offsets is never left out.
+    tombstones may go, unless some replica is not `in_sync`. `ends`: a batch that ends before one of these offsets is
+    never left out.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class BatchFilter:
         ends: frozenset[int],
         producers: Mapping[int, ProducerEntry],
         short: Callable[[bytes], bytes],
+        *,
+        in_sync: bool,
     ) -> None:
         self._offsets = offsets
         self._latest = latest
@@ -79,6 +82,7 @@ class BatchFilter:
         self._config = config
         self._ends = ends
         self._short = short
+        self._in_sync = in_sync
         # What keeps a producer's state alive: its last data, or, with none remembered, the marker of its epoch.
         self._last_data = {entry.producer_id: entry.last_data_offset for entry in producers.values()}
         self._epochs = {entry.producer_id: entry.epoch for entry in producers.values()}
@@ -92,8 +96,7 @@ class BatchFilter:
         attributes, base_timestamp = header[5], header[7]
         horizon = base_timestamp if attributes & ATTRIBUTES_DELETE_HORIZON else None
         if attributes & ATTRIBUTES_CONTROL:
-            discards = settled and horizon is not None and horizon <= self._wall_ms
-            if not discards and header[12]:
+            if not (settled and self._has_passed(horizon)) and header[12]:
                 if settled and horizon is None:
                     return self._with_horizon(header, batch, None)
                 return batch, header[8]
@@ -102,6 +105,10 @@ class BatchFilter:
             if kept is not None:
                 return kept
         return self._emptied(header) if self._must_stay(header) else None
+
+    def _has_passed(self, horizon: int | None) -> bool:
+        """Whether tombstones or a marker of a batch with this delete horizon may go."""
+        return self._in_sync and horizon is not None and horizon <= self._wall_ms
 
     def _must_stay(self, header: RawHeader) -> bool:
         """Whether the batch says something even without records."""
@@ -123,7 +130,7 @@ class BatchFilter:
         except CorruptRecords:
             return batch, header[8]
         base, latest, offsets, short = header[0], self._latest, self._offsets, self._short
-        tombstones_stay = horizon is None or self._wall_ms < horizon
+        tombstones_stay = not self._has_passed(horizon)
         kept: list[Piece] = []
         tombstones = False
         for piece in found:

@@ -63,7 +63,7 @@ class TransactionIndex(IndexFile):
         kept: list[AbortedTransaction] = []
         last = base_offset - 1
         for entry in self.aborted():
-            if not last < entry.last_offset < next_offset or entry.first_offset > entry.last_offset:
+            if not last < entry.last_offset < next_offset or entry.first_offset >= entry.last_offset:
                 break
             kept.append(entry)
             last = entry.last_offset

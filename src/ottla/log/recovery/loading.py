@@ -109,8 +109,8 @@ def _load_producers(
     note: Note,
 ) -> None:
     segments, end = loaded.segments, loaded.log_end_offset
-    loaded.snapshots = state.sound_snapshots(files, directory, names, min(end, trusted_to), note)
-    state.cut_transaction_indexes(segments, end, trusted_to, note)
+    whole_to = state.cut_transaction_indexes(segments, end, trusted_to, note)
+    loaded.snapshots = state.sound_snapshots(files, directory, names, min(whole_to, trusted_to), note)
     loaded.batches_since_snapshot = state.rebuild_producers(
         files,
         directory,

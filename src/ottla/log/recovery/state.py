@@ -90,13 +90,17 @@ def sound_snapshots(files: FileSystem, directory: str, names: list[str], trusted
     return snapshots
 
 
-def cut_transaction_indexes(segments: list[Segment], log_end_offset: int, trusted_to: int, note: Note) -> None:
-    """Take away the entries that cannot be of their segment, and those of markers from `trusted_to` on: these may be
-    torn, which nothing in them tells, and the replay of producers puts them there again."""
+def cut_transaction_indexes(segments: list[Segment], log_end_offset: int, trusted_to: int, note: Note) -> int:
+    """Take away the entries that cannot be of their segment with all behind them, and those of markers from
+    `trusted_to` on: these may be torn, which nothing in them tells. The replay of producers puts them there again where
+    it begins no later than at the offset that is returned, the log's end if nothing was taken away."""
+    whole_to = log_end_offset
     for at, segment in enumerate(segments):
         end = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset
         if segment.txn_index.cut_unsound(segment.base_offset, min(end, trusted_to)):
             note(f"{segment.file.path}: cut entries off its transaction index that may be unsound.")
+            whole_to = min(whole_to, segment.base_offset)
+    return whole_to
 
 
 def rebuild_producers(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -90,6 +90,7 @@ class ZooKeeperStore:
         self._groups: set[str] = set()
         self._moves = self._watched = 0
         self._marked = -1
+        self._heard: Callable[[], None] | None = None
         session.make((self._rows, self._changes, self._batches))
         with _known():
             head, moving = session.read([self._head, f"{root}/{MOVING}"])
@@ -110,6 +111,10 @@ class ZooKeeperStore:
     def marked(self) -> int:
         """The generation that was last read, without asking anybody; -1 where there may be a newer one."""
         return self._marked if self._watched == self._moves else -1
+
+    def listen(self, heard: Callable[[], None]) -> None:
+        """Call this, on a thread of the session's, when there may be a newer generation than the one last read."""
+        self._heard = heard
 
     def get(self, key: str) -> Versioned | None:
         return self.get_many([key])[0]
@@ -190,6 +195,8 @@ class ZooKeeperStore:
     def _moved(self, event: Any) -> None:
         """The head was written, or the connection was lost that would have told."""
         self._moves += 1
+        if self._heard is not None:
+            self._heard()
 
     def _decoded_head(self, znode: Znode | None) -> Head:
         try:

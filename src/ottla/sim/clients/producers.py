@@ -44,7 +44,7 @@ SEQUENCE_LOST = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNK
 class PendingRange:
     """One batch on its way. Its sequence is given when it is first sent under a producer id."""
 
-    __slots__ = ("base_sequence", "in_flight", "notes", "turn")
+    __slots__ = ("at", "base_sequence", "in_flight", "notes", "turn")
 
     def __init__(self, notes: list[Content]) -> None:
         self.notes = notes
@@ -52,6 +52,8 @@ class PendingRange:
         self.turn = 0
         """The how-manieth batch of its lane it is."""
         self.in_flight = False
+        self.at: Endpoint | None = None
+        """The node that it was last sent to."""
 
 
 class Lane:
@@ -145,10 +147,17 @@ class LaneClient(KafkaClient):
         """What may leave now for one node: a parcel of each of some lanes that it leads."""
         now_us = self.world.clock.now_us
         chosen = [(lane, parcel) for lane in self.lanes if (parcel := lane.to_send(now_us)) is not None]
+        chosen = [each for each in chosen if not self._overtakes(*each)]
         if self.follows and chosen:
             leader = self.leader_of(chosen[0][0])
             chosen = [each for each in chosen if self.leader_of(each[0]) == leader]
         return chosen
+
+    def _overtakes(self, lane: Lane, parcel: PendingRange) -> bool:
+        """Whether the first batch of the lane's producer id is under way to another node than this parcel would go to:
+        a leader that does not know the id takes what comes first, and refuses what was before it (KAFKA-14359)."""
+        first = lane.parcels[0]
+        return parcel is not first and first.base_sequence == 0 and first.at != self.leader_of(lane)
 
     def leader_of(self, lane: Lane) -> Endpoint | None:
         """Where the leader of a lane's partition is; None: nobody knows."""
@@ -284,7 +293,7 @@ class Producer(LaneClient):
             return
         self._requests += 1
         for _, parcel in chosen:
-            parcel.in_flight = True
+            parcel.in_flight, parcel.at = True, leader
         self.request(PRODUCE, message, self._produced, chosen, at=leader)
 
     def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:

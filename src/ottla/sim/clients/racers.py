@@ -19,7 +19,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from ottla.sim.clients.admins import TOPICS_AS_LIST_SINCE
+from ottla.sim.clients.admins import REPLICAS, TOPICS_AS_LIST_SINCE
 from ottla.sim.clients.kafka import CREATE_TOPICS, DELETE_TOPICS, INCREMENTAL_ALTER_CONFIGS, KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS
@@ -35,6 +35,7 @@ NOT_DONE = frozenset(
         ErrorCode.TOPIC_ALREADY_EXISTS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_CONTROLLER,
     }
 )
 """Answers that promise that nothing came of the request, and nothing will."""
@@ -48,6 +49,10 @@ class Races:
         self.perhaps_made: Counter[str] = Counter()
         self.deleted: Counter[str] = Counter()
         self.perhaps_deleted: Counter[str] = Counter()
+        self.deleting: Counter[str] = Counter()
+        """How many are waiting to be told that they have deleted it."""
+        self.deletions: Counter[str] = Counter()
+        """How many were told so, or otherwise, or nothing."""
 
     def check(self, there: Mapping[str, Any], made_by_others: Mapping[str, int]) -> None:
         """Raise Broken unless the topics that are there can be so, after all that was told."""
@@ -72,6 +77,8 @@ class Racer(KafkaClient):
         self.works = True
         self.told = 0
         """The number that its group has at least, as it was told."""
+        self.unheard: set[int] = set()
+        """Numbers that another node may yet hand on, as nobody has said what became of them."""
         self._tried = 0
         self._busy = False
         self.after(self.rng.randrange(1_000 * MS), self.connect)
@@ -91,11 +98,17 @@ class Racer(KafkaClient):
 
     def _make(self) -> None:
         name = f"race-{self.world.clock.now_us // ROUND_US}"
-        topic = CreatableTopic(name, self.rng.randrange(1, 3), 1)
-        self.request(CREATE_TOPICS, CreateTopicsRequest([topic], 3_000), self._made, name)
+        topic = CreatableTopic(name, self.rng.randrange(1, 3), min(REPLICAS, len(self.workload.bootstraps)))
+        races = self.races
+        before = races.deletions[name] if not races.deleting[name] else None
+        self.request(CREATE_TOPICS, CreateTopicsRequest([topic], 3_000), self._made, name, before)
 
-    def _made(self, message: Any, name: str) -> None:
-        self._count(name, message and message.topics, self.races.made, self.races.perhaps_made)
+    def _made(self, message: Any, name: str, deletions: int | None) -> None:
+        """`deletions`: how many there had been when it was asked for; None where one was under way. The node that hands
+        a request on may have made a topic by it, which was deleted, and find that of another one when it asks again."""
+        races = self.races
+        is_other = self.follows and (deletions != races.deletions[name] or races.deleting[name] > 0)
+        self._count(name, message and message.topics, races.made, races.perhaps_made, perhaps_twice=is_other)
 
     def _delete(self) -> None:
         name = f"race-{self.world.clock.now_us // ROUND_US}"
@@ -105,19 +118,31 @@ class Racer(KafkaClient):
             topics=[DeleteTopicState(name=name)] if listed else [],
             timeout_ms=3_000,
         )
+        self.races.deleting[name] += 1
         self.request(DELETE_TOPICS, request, self._deleted, name)
 
     def _deleted(self, message: Any, name: str) -> None:
-        self._count(name, message and message.responses, self.races.deleted, self.races.perhaps_deleted)
+        races = self.races
+        races.deleting[name] -= 1
+        races.deletions[name] += 1
+        self._count(
+            name, message and message.responses, races.deleted, races.perhaps_deleted, perhaps_twice=self.follows
+        )
 
-    def _count(self, name: str, results: Any, done: Counter[str], unknown: Counter[str]) -> None:
+    def _count(
+        self, name: str, results: Any, done: Counter[str], unknown: Counter[str], *, perhaps_twice: bool
+    ) -> None:
+        """`perhaps_twice`: the request may have been handed on twice, and what is told is what the second one found."""
         self._busy = False
-        if results is None or results[0].error_code == ErrorCode.REQUEST_TIMED_OUT:
+        code = ErrorCode.REQUEST_TIMED_OUT if results is None else results[0].error_code
+        if perhaps_twice and code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS):
+            code = ErrorCode.REQUEST_TIMED_OUT
+        if code == ErrorCode.REQUEST_TIMED_OUT:
             unknown[name] += 1
-        elif results[0].error_code == 0:
+        elif code == 0:
             done[name] += 1
-        elif results[0].error_code not in NOT_DONE:
-            raise Broken(f"{self.name}: {name} answers {results[0].error_code}: {results[0].error_message}")
+        elif code not in NOT_DONE:
+            raise Broken(f"{self.name}: {name} answers {code}")
 
     # ---- a number of its own ---------------------------------------------------------------------------------------
 
@@ -132,9 +157,11 @@ class Racer(KafkaClient):
         self._busy = False
         if message is not None and message.responses[0].error_code == 0:
             self.told = number
+        elif self.follows:
+            self.unheard.add(number)
 
     def check_number(self, configs: Mapping[str, str]) -> None:
         """Raise Broken where the group's number is older than the last one that was acknowledged."""
         found = int(configs.get(NUMBER, NUMBER_MIN)) - NUMBER_MIN
-        if found < self.told:
+        if found < self.told and found not in self.unheard:
             raise Broken(f"{self.name} was told that its number is {self.told}, and it is {found}")

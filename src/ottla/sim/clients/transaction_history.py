@@ -111,7 +111,7 @@ class Ends:
         self._asked: dict[str, dict[int, tuple[Identity | None, Micros | None]]] = {}
         """What was asked of each id and may be under way, by number: in whose name; where it was lost, until when."""
         self._met: set[int] = set()
-        """Numbers of requests while which another one of the same id was answered: nobody knows which came first."""
+        """Numbers of requests while which another one of the same id was over: nobody knows which came first."""
         self._number = 0
 
     def asks(self, transactional_id: str, identity: Identity | None) -> int:
@@ -124,7 +124,8 @@ class Ends:
             del self.standing[transactional_id]
         return self._number
 
-    def answered(self, transactional_id: str, number: int) -> None:
+    def over(self, transactional_id: str, number: int) -> None:
+        """This request was answered, or died with the node that it was asked of."""
         asked = self._asked[transactional_id]
         del asked[number]
         self._met.update(asked)

@@ -8,7 +8,7 @@ zombie, which somebody else has taken the place of, goes on as if nothing had ha
 
 In the first version an epoch lasts for many transactions, so that a request which was long under way may do something
 to a later one: who has lost an answer there takes a new epoch after its transaction, as Kafka's producer does for
-batches.
+batches. What died with its node does nothing any more: the client goes on in its epoch, as librdkafka always does.
 
 Sources: Kafka's TransactionManager.java; KIP-98, KIP-360, KIP-588, KIP-890.
 """
@@ -84,7 +84,8 @@ SHUT_OUT = frozenset(
 )
 CHANGING = frozenset({INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN})
 """What may change what the coordinator knows of a transactional id."""
-CHANGING_IN_SECOND = CHANGING | {PRODUCE, TXN_OFFSET_COMMIT}
+OF_A_TRANSACTION = CHANGING | {PRODUCE, TXN_OFFSET_COMMIT}
+"""What does something to a transaction; in the second version all of it may change what its coordinator knows."""
 LATER = RETRIABLE | COORDINATOR_AWAY | {ErrorCode.CONCURRENT_TRANSACTIONS}
 NOT_DONE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 """Errors to try again that say for certain that nothing was done."""
@@ -151,6 +152,8 @@ class TransactionalProducer(LaneClient):
         self._changing = 0
         """The number of the newest request that may change what is known of the id."""
         self._requests = 0
+        self._may_be_late = False
+        """Something was not answered that may still be carried out."""
         self.late_us: Micros | None = None
         """Something that is sent soon arrives so long after the client has given up waiting for it."""
         self.after(self.rng.randrange(300 * MS), self.connect)
@@ -256,8 +259,9 @@ class TransactionalProducer(LaneClient):
             self.ready()
 
     def gone(self) -> None:
-        if not self.second_version and (self._asking or self._requests):
+        if not self.second_version and self._may_be_late:
             self._needs_epoch = True  # what was asked may still be done, in a later transaction
+        self._may_be_late = False
         self._asking = False
         self._requests = 0
         if self.follows:
@@ -302,17 +306,25 @@ class TransactionalProducer(LaneClient):
         at: Endpoint | None = None,
         patience_us: Micros = PATIENCE_US,
     ) -> None:
-        if key in (CHANGING_IN_SECOND if self.second_version else CHANGING) and self.connection is not None:
-            identity = None if key == INIT_PRODUCER_ID else self.identity
-            self._changing = self.told.ends.asks(self.transactional_id, identity)
-            args, answer = (self._changing, answer, args), self._heard
+        if key in OF_A_TRANSACTION and self.connection is not None:
+            number = None
+            if self.second_version or key in CHANGING:
+                identity = None if key == INIT_PRODUCER_ID else self.identity
+                number = self._changing = self.told.ends.asks(self.transactional_id, identity)
+            asked = self.connection.endpoint if at is None or not self.follows else at
+            args, answer = (number, asked, answer, args), self._heard
         super().request(key, message, answer, *args, at=at, patience_us=patience_us)
 
-    def _heard(self, message: Any, number: int, answer: Answer, args: tuple[object, ...]) -> None:
-        if message is None:
+    def _heard(
+        self, message: Any, number: int | None, asked: Endpoint, answer: Answer, args: tuple[object, ...]
+    ) -> None:
+        # In the second version another node may go on with what a dead one has begun: its leader asks the coordinator.
+        may_be_late = message is None and (self.second_version or self.world.network.listens(asked))
+        self._may_be_late |= may_be_late
+        if number is not None and may_be_late:
             self.told.ends.lost(self.world.clock.now_us, self.transactional_id, number)
-        else:
-            self.told.ends.answered(self.transactional_id, number)
+        elif number is not None:
+            self.told.ends.over(self.transactional_id, number)
         answer(message, *args)
 
     def _ask(self, key: int, message: Message, answer: Callable[..., None], *args: object) -> None:
@@ -455,7 +467,7 @@ class TransactionalProducer(LaneClient):
         self._be_late(leader)
         self._requests += 1
         for _, parcel in chosen:
-            parcel.in_flight = True
+            parcel.in_flight, parcel.at = True, leader
         how = chosen, self.transaction, self.identity, self.world.clock.now_us
         self.request(PRODUCE, message, self._produced, *how, at=leader)
 

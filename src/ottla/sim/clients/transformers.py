@@ -3,7 +3,8 @@
 A `Transformer` is a member of a group with a transactional producer of its own: it reads, writes one record for each
 and commits how far it has read, all in one transaction; where that is aborted it goes back to what the group has
 committed. Nobody waits with a rebalance for a transaction that is open: whoever reads the group's offsets next has to
-wait for it (KIP-447).
+wait for it (KIP-447). Only its own a member ends before it goes on from what is committed, as a consumer that polls
+between transactions does: where it joins again unchanged its generation is the same, which fences nothing.
 """
 
 from collections.abc import Callable
@@ -81,6 +82,8 @@ class Transformer(GroupMember):
         self._told = workload.told
         self._read: list[tuple[TopicPartition, Note]] = []
         self._mine: list[TopicPartition] = []
+        self._was_open = False
+        """A transaction of its own was open when it was assigned what it has."""
         self.take(emitter)
         self._loop()
 
@@ -99,6 +102,7 @@ class Transformer(GroupMember):
 
     def assigned(self, mine: list[TopicPartition]) -> None:
         self._mine = mine
+        self._was_open = not self.emitter.idle
         self._read.clear()
         super().assigned(mine)
 
@@ -140,7 +144,8 @@ class Transformer(GroupMember):
 
     def _emitted(self, emitter: Emitter, committed: bool) -> None:
         """A transaction is over: where it did not count, what it was made of is read once more."""
-        if not committed and emitter is self.emitter:
+        if emitter is self.emitter and (self._was_open or not committed):
+            self._was_open = False
             self._begin_again()
 
     def _begin_again(self) -> None:

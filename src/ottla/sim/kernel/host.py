@@ -48,6 +48,9 @@ UNSENT_MAX = 16 << 10
 CALM_DISK_US: Micros = 4 * MS
 """A sync takes no longer where nothing is wrong."""
 
+ASKS_EVERY = 8
+"""Steps of a node after which it is asked for its deadline though it has not said that this moved: it had to say so."""
+
 RINGS_A_SECOND_MAX = 700
 """More ticks than that in a simulated second, and a real node would burn a core."""
 
@@ -62,6 +65,9 @@ class NodeUnderTest(Protocol):
     def receive(self, now: Millis, session: Session, frame: memoryview) -> Sequence[Part] | Parked | None: ...
 
     def disconnected(self, now: Millis, connection: int) -> None: ...
+
+    @property
+    def deadline_moved(self) -> bool: ...
 
     def deadline(self) -> Millis | None: ...
 
@@ -115,16 +121,19 @@ class Life:
         self.node = node
         self.alive = False
         self.paused = False
+        self._unheard: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self.sides: dict[int, NodeSide] = {}
         self._alarm: Booking | None = None
         self._alarm_us: Micros = 0
+        self._steps = 0
         self._rings = 0
         self._rings_second = 0
         self._disk_work: deque[Sync | Store] = deque()
         self._lines: dict[tuple[int, int], PeerLine] = {}
         self._disk_busy: tuple[Sync | Store, list[int]] | None = None
         self._unsent_commit: Commit | None = None
-        self._wall_ahead_ms = host.clock.wall_ahead_ms  # as the node was told
+        self.wall_ahead_ms = host.clock.wall_ahead_ms
+        """Of the host's clock, as the node was told."""
 
     # ---- from the network ------------------------------------------------------------------------------------------
 
@@ -145,7 +154,14 @@ class Life:
         side = self.sides.pop(connection.identity, None)
         if side is not None and self.alive:
             connection.to_client.cut(0)
-            self.enter(self.node.disconnected, connection.identity)
+            self.hear(self.node.disconnected, connection.identity)
+
+    def hear(self, act: Callable[..., None], *args: object) -> None:
+        """As `enter`, once the process goes on if it stands still."""
+        if self.paused:
+            self._unheard.append((act, args))
+        else:
+            self.enter(act, *args)
 
     def _serve(self, side: NodeSide) -> None:
         """Carry out the frames that are whole, unless the connection is muted or its reader too slow."""
@@ -196,19 +212,24 @@ class Life:
         the middle of it."""
         if not self.alive:
             return
-        clock = self.host.clock
+        node, clock = self.node, self.host.clock
+        now = clock.now_ms
         try:
-            if self._wall_ahead_ms != clock.wall_ahead_ms:
-                self._wall_ahead_ms = clock.wall_ahead_ms
-                self.node.wall_clock_is(clock.now_ms, self._wall_ahead_ms)
-            act(clock.now_ms, *args)
-            while effects := self.node.take_effects(clock.now_ms):
+            if self.wall_ahead_ms != clock.wall_ahead_ms:
+                self.wall_ahead_ms = clock.wall_ahead_ms
+                node.wall_clock_is(now, self.wall_ahead_ms)
+            act(now, *args)
+            while effects := node.take_effects(now):
                 for effect in effects:
                     self._carry_out(effect)
         except PowerCut:
             self.host.fell()
             return
         self._set_alarm()
+        self.stepped()
+
+    def stepped(self) -> None:
+        """The node has made a step, or had the chance to and nothing to do: its checkers look."""
         if self.host.watch is not None:
             self.host.watch(self)
 
@@ -246,7 +267,8 @@ class Life:
         if line is None or not line.is_open:
             endpoint = self.host.peers.get(ask.node_id)
             line = self._lines[ask.node_id, ask.line] = PeerLine(self)
-            line.connection = None if endpoint is None else self.connect(endpoint, line)
+            if endpoint is not None:
+                line.connection = self.world.network.connect(self.host.name, line, endpoint)
         if line.connection is None:
             self.enter(self.node.answered, ask.token, Unanswered(f"nobody listens where node {ask.node_id} should be"))
         else:
@@ -275,6 +297,10 @@ class Life:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _set_alarm(self) -> None:
+        """As the real shell does it, which asks only where the deadline moved."""
+        self._steps += 1
+        if not self.node.deadline_moved and self._steps % ASKS_EVERY:
+            return
         deadline = self.node.deadline()
         if deadline is None:
             return
@@ -311,6 +337,9 @@ class Life:
             return
         self.paused = False
         self.enter(self.node.tick)
+        while self._unheard:
+            act, args = self._unheard.popleft()
+            self.enter(act, *args)
         self._begin_disk_work()
         for connection in list(self.world.network.connections.values()):
             side = self.sides.get(connection.identity)
@@ -438,13 +467,23 @@ class PeerLine:
         return connection is not None and not connection.to_server.closed and not connection.to_client.closed
 
     def arrived(self, connection: Connection, piece: bytes) -> None:
-        for frame in self._splitter.feed(piece):
-            self._life.node.answered(self._life.host.clock.now_ms, self.waiting.popleft(), bytes(frame))
+        frames = list(self._splitter.feed(piece))
+        if frames:
+            self._life.enter(self._answered, frames)
+        elif self._life.alive:
+            self._life.stepped()
 
     def closed(self, connection: Connection) -> None:
+        self._life.enter(self._lost)
+
+    def _answered(self, now: Millis, frames: Sequence[memoryview]) -> None:
+        for frame in frames:
+            self._life.node.answered(now, self.waiting.popleft(), bytes(frame))
+
+    def _lost(self, now: Millis) -> None:
         waiting, self.waiting = self.waiting, deque()
         for token in waiting:
-            self._life.node.answered(self._life.host.clock.now_ms, token, Unanswered("the connection was lost"))
+            self._life.node.answered(now, token, Unanswered("the connection was lost"))
 
 
 class Inside:
@@ -458,7 +497,7 @@ class Inside:
         self._life.enter(self._arrived, connection, piece)
 
     def closed(self, connection: Connection) -> None:
-        self._life.enter(self._closed, connection)
+        self._life.hear(self._closed, connection)
 
     def _arrived(self, now: Millis, connection: Connection, piece: bytes) -> None:
         self._end.arrived(connection, piece)
@@ -515,6 +554,10 @@ class Host:
     @property
     def endpoints(self) -> list[Endpoint]:
         return [self.endpoint]
+
+    @property
+    def every_host(self) -> "list[Host]":
+        return [self]
 
     @property
     def up(self) -> bool:

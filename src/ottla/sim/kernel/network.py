@@ -230,6 +230,10 @@ class Network:
             connection.to_client.cut(CONNECT_PATIENCE_US)
         return connection
 
+    def listens(self, endpoint: Endpoint) -> bool:
+        """Whether somebody is alive there."""
+        return endpoint in self._listening
+
     def client_closes(self, connection: Connection, *, lingering: bool = False) -> None:
         """The client lets go. `lingering`: what it sent still arrives, and the node learns of the close much later."""
         connection.to_client.deafen()

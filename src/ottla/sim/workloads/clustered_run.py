@@ -22,6 +22,7 @@ from ottla.protocol.coordinator_records import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.sim.clients.history import TopicPartition
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.checkers import LOOK_EVERY, Deadlines, audit, durable_image, look_at_fetch_sessions
@@ -60,6 +61,10 @@ class WorkloadCluster(ElectedCluster):
     @property
     def endpoints(self) -> list[Endpoint]:
         return [host.endpoint for host in self.hosts.values()]
+
+    @property
+    def every_host(self) -> list[Host]:
+        return list(self.hosts.values())
 
     @property
     def lives(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
+from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.clustered_run import (
     INTERNAL_TOPICS,
@@ -39,7 +40,7 @@ from ottla.sim.workloads.transactions_run import (
 )
 from ottla.sim.workloads.workload import Plan
 from ottla.txn.shard import TransactionShard
-from ottla.txn.transaction import Transaction
+from ottla.txn.transaction import NO_ID, Transaction
 
 
 def transactions_known(cluster: WorkloadCluster) -> dict[str, Transaction]:
@@ -86,12 +87,17 @@ class ClusteredTransactionWatch(ClusterWatch):
 
 
 class TransactionTrouble(ClientTrouble):
-    """Beside all else a node dies while the end of a transaction is under way."""
+    """Beside all else a node dies while the end of a transaction is under way, and where that uses a producer id up its
+    coordinator does."""
 
     def __init__(self, cluster: WorkloadCluster, workload: TransactionWorkload) -> None:
         super().__init__(cluster, TransactionClientFaults(workload, cluster.world.stream("client-trouble")))
         self._steps_from_prepare: int | None = None
         """After so many steps of nodes that have a prepared transaction one of those that matter dies."""
+        self._workload = workload
+        self._used_up: set[int] = set()
+        """Producer ids whose last transaction was seen to be prepared."""
+        self._chance = cluster.world.stream("used-up")
 
     def kinds(self) -> list[Callable[[], None]]:
         return [*super().kinds(), *(self.die_while_ending,) * 4]
@@ -101,9 +107,15 @@ class TransactionTrouble(ClientTrouble):
 
     def stepped(self, node: Node) -> None:
         """A node has made a step."""
-        if self._steps_from_prepare is None or not self.active:
+        if not self.active or (self._steps_from_prepare is None and self._workload.ager is None):
             return
-        if any(each.state.is_prepared for each in known_transactions(node).values()):
+        prepared = [each for each in known_transactions(node).values() if each.state.is_prepared]
+        for each in prepared:
+            if each.next_producer_id != NO_ID and each.producer_id not in self._used_up:
+                self._used_up.add(each.producer_id)
+                if self._chance.random() < 0.5:
+                    self.cluster.world.agenda.after(self._chance.randrange(20 * MS), self.cluster.kill, node.node_id)
+        if prepared and self._steps_from_prepare is not None:
             self._steps_from_prepare -= 1
             if self._steps_from_prepare < 0:
                 self._steps_from_prepare = None

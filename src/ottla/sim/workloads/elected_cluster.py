@@ -138,17 +138,29 @@ class ElectedCluster(Cluster):
         self.following.leave(node_id)
 
     def _look_at_stop(self, node_id: int) -> None:
-        """Raises Broken where a node that serves would send clients to this one, which stops, though another leads."""
+        """Raises Broken where a node that serves would send clients to this one, which stops, though another leads.
+
+        One that the cluster has given up need not wait: it answers nobody any more, whoever has heard of that
+        (BrokerHeartbeatManager.calculateNextBrokerState: a fenced broker is granted an immediate shutdown). Nor need
+        one that is elected just now and has not heard of it, as all in sync are leaving: it has nobody to give that to.
+        """
         stopping = self.node(node_id)
         assert stopping.membership is not None
+        record = stopping.membership.record
+        if record is None or record.state is NodeState.FENCED:
+            return
         present = stopping.membership.present or {}
         for other, record in stopping.members.active().items():
             if present.get(other) != record.incarnation or self.following.incarnation_of(other) != record.incarnation:
                 continue
-            for name, topic in self.node(other).image.topics.items():
+            image = self.node(other).image
+            for name, topic in image.topics.items():
                 for index, placed in enumerate(topic.partitions):
                     now = stopping.image.partition(name, index)
-                    if placed.leader == node_id and now is not None and now.leader != node_id:
+                    if placed.leader != node_id or now is None or now.leader == node_id:
+                        continue
+                    others = {image.nodes[str(member)].state for member in placed.isr}
+                    if placed.leader_epoch < now.leader_epoch or NodeState.ACTIVE in others:
                         raise Broken(f"24: node {node_id} stops, and node {other} has it lead {name}-{index} still")
 
     def died(self, node_id: int, *, power_cut: bool) -> None:

@@ -10,6 +10,7 @@ Source: server/following.py and server/presence.py, which these looks stand for.
 
 from collections.abc import Mapping
 
+from ottla.broker.cluster.membership import Membership
 from ottla.broker.node import Node
 from ottla.machine import Millis
 from ottla.metadata.image import MetadataDelta, delta_since
@@ -32,8 +33,8 @@ class Following:
         self._hosts = hosts
         self._by_locks = by_locks
         self._rng = world.stream("following")
-        self._renewed: dict[int, tuple[Micros, str]] = {}
-        """When each node last renewed its lease, and which life of it that was."""
+        self._renewed: dict[int, tuple[Micros, int, str]] = {}
+        """When each node last renewed its lease, and which life of it that was, by number and by name."""
 
     def incarnation_of(self, node_id: int) -> str:
         """The name of the present life of this node."""
@@ -53,10 +54,9 @@ class Following:
         """The lives that are there now, by node id."""
         oldest_us = self._world.clock.now_us - LEASE_MS * MS
         present: dict[int, str] = {}
-        for node_id, (renewed_us, incarnation) in sorted(self._renewed.items()):
+        for node_id, (renewed_us, lives, incarnation) in sorted(self._renewed.items()):
             host = self._hosts[node_id]
-            is_held = (host.up and incarnation == self.incarnation_of(node_id)) or not self._by_locks
-            if is_held and renewed_us >= oldest_us:
+            if renewed_us >= oldest_us and ((lives == host.lives and host.up) or not self._by_locks):
                 present[node_id] = incarnation
         return present
 
@@ -71,7 +71,7 @@ class Following:
         if life.paused or store.is_cut:
             agenda.after(LOOK_US, self._look, node_id, life)
             return
-        self._renewed[node_id] = self._world.clock.now_us, self.incarnation_of(node_id)
+        self._renewed[node_id] = self._world.clock.now_us, host.lives, self.incarnation_of(node_id)
         renewed_at, present = host.clock.now_ms, self.present()
         delta = self._news(life, store)
         agenda.after(store.latency(2 * MS), self._hear, node_id, life, delta, present, renewed_at)
@@ -88,8 +88,24 @@ class Following:
         if life.paused:
             self._world.agenda.after(LOOK_US, self._hear, node_id, life, delta, present, renewed_at)
         elif life.alive:
-            life.enter(self._tell, life.node, delta, present, renewed_at)
+            if self._is_known(life, delta, present):
+                self._membership(life).confirmed(renewed_at)  # as nearly all looks end, and nothing else comes of it
+                life.stepped()
+            else:
+                life.enter(self._tell, life.node, delta, present, renewed_at)
             self._world.agenda.after(self._rng.randrange(LOOK_US), self._look, node_id, life)
+
+    def _is_known(self, life: Life, delta: MetadataDelta | None, present: Mapping[int, str]) -> bool:
+        """Whether a node that is trusted knows all that a look has found."""
+        membership, clock = self._membership(life), life.host.clock
+        if delta is not None or present != membership.present:
+            return False
+        return life.wall_ahead_ms == clock.wall_ahead_ms and membership.is_fresh(clock.now_ms)
+
+    def _membership(self, life: Life) -> Membership:
+        assert isinstance(life.node, Node)
+        assert life.node.membership is not None
+        return life.node.membership
 
     def _tell(
         self, now: Millis, node: Node, delta: MetadataDelta | None, present: Mapping[int, str], renewed_at: Millis

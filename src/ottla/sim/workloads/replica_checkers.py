@@ -13,12 +13,13 @@ invariants of a replicated log:
 7. the in-sync replicas are among the replicas, with the leader, and apart from the eligible ones (more of it, and 9,
    `watched_store` checks);
 10. an acknowledged record lies below the high watermark of a leader;
-11. what a producer numbered stands once in a log.
+11. what a producer numbered stands once in a log;
+13. the last stable offset is in no transaction whose marker was below no leader's high watermark.
 
 The others are checked elsewhere: 8, what is stale changes nothing, by the proposals of tests/sim/controllers.py and in
-`watched_store`; 12, committed offsets never go back, by the history of whoever commits; 13, transactions, by
-`transaction_checkers`, and 14, a coordinator's memory is what its log says, by `clustered_run`; 15, that all comes to
-rest, by `Cluster.settle`.
+`watched_store`; 12, committed offsets never go back, by the history of whoever commits; what else there is of
+transactions, by `transaction_checkers`, and 14, a coordinator's memory is what its log says, by `clustered_run`; 15,
+that all comes to rest, by `Cluster.settle`.
 
 A replica that may have lost bytes which it had (`lost_power`) is forgiven 4 until it has left the in-sync and eligible
 ones, as it then has to, and 6 when it is first read again.
@@ -175,6 +176,7 @@ class ReplicaChecker:
             copy.seen, copy.log_start = seen, partition.log.log_start_offset
             self._read(node.node_id, index, partition, copy)
             self._look_at_offsets(node.node_id, index, partition, copy)
+            self._look_at_ends(node.node_id, index, partition, copy)
             if partition.leads:
                 self._look_at_leader(node.node_id, index, partition, copy, image)
 
@@ -259,6 +261,35 @@ class ReplicaChecker:
                 f"5: {partition.name} on node {node_id}: the high watermark {log.high_watermark} of a follower in "
                 f"epoch {partition.leader_epoch} is no leader's: {self._committed.get(index)}"
             )
+
+    def _look_at_ends(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
+        log = partition.log
+        ending: set[int] = set()
+        """Producers whose last marker, seen from the log's end, was not committed."""
+        for batch in reversed(copy.batches if copy.partition is partition else ()):
+            is_below = batch.base_offset < log.high_watermark
+            if is_below and not ending:
+                return
+            if batch.commits is None:
+                if batch.transactional and batch.producer_id in ending and batch.base_offset < log.last_stable_offset:
+                    raise Broken(
+                        f"13: {partition.name} on node {node_id}: {batch.base_offset} is stable, and the end of its "
+                        "transaction is not committed"
+                    )
+            elif is_below or self._was_committed(index, batch):
+                ending.discard(batch.producer_id)
+            else:
+                ending.add(batch.producer_id)
+
+    def _was_committed(self, index: int, batch: Batch) -> bool:
+        """Whether a leader may have had this batch below its high watermark."""
+        for epoch, mark in self._committed.get(index, {}).items():
+            if epoch >= batch.leader_epoch and mark > batch.base_offset:
+                leader = self.copies.get((self._leaders[index, epoch], index))
+                found = leader.at(batch.base_offset) if leader is not None else None
+                if found is None or found.leader_epoch == batch.leader_epoch:
+                    return True
+        return False
 
     def _look_at_leader(self, node_id: int, index: int, partition: Partition, copy: Copy, image: MetadataImage) -> None:
         epoch = partition.leader_epoch

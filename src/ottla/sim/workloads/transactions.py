@@ -3,12 +3,13 @@
 `ledger` is written by transactional producers, and by one without transactions, whose records stand between theirs;
 `accounts` is compacted; groups of transformers read `ledger` and write `results`. A transactional id has one client
 that may use it, and perhaps zombies. In some runs the ids begin near the end of their epochs: an operator has written
-so into `__transaction_state`, and killed the node.
+so into `__transaction_state`, and killed the nodes.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from ottla.broker.coordinators.shards import partition_of
 from ottla.machine import WallMillis
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
@@ -31,7 +32,6 @@ from ottla.sim.clients.transactional import TransactionalProducer
 from ottla.sim.clients.transformers import CommittedScanner, Emitter, Transformer
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
-from ottla.sim.workloads.checkers import node_of
 from ottla.sim.workloads.workload import Plan, Site, Workload
 from ottla.txn.records import encode
 from ottla.txn.transaction import EXHAUSTED_EPOCH, State
@@ -40,6 +40,10 @@ from ottla.txn.transaction import Transaction as KnownTransaction
 LEDGER, ACCOUNTS, RESULTS = "ledger", "accounts", "results"
 TIMEOUTS_MS = (800, 2_500, 6_000)
 INTERNAL_TOPICS_CLIENT = "__admin_client"
+AGED_CHANCE = 0.3
+AGED = ("pay-0", "pay-1", "pay-2")
+AGED_ON_CLUSTERS = (*AGED, "loop-0", "loop-1")
+"""The ids that are old where any are."""
 
 
 class TransactionWorkload(Workload):
@@ -54,7 +58,7 @@ class TransactionWorkload(Workload):
             TopicRule(RESULTS, rng.randrange(1, 3), dense=True, transactional=True),
         )
         self.rules = {rule.name: rule for rule in rules}
-        self.history = self.admin.history = History(rules, groups_vanish=False)
+        self.history = self.admin.history = History(rules, groups_vanish=self.history.groups_vanish)
         self.told = TransactionHistory(self.history)
         self.transactional: list[TransactionalProducer] = []
         """Whoever may write under a transactional id, the newest of each; then the zombies."""
@@ -80,9 +84,14 @@ class TransactionWorkload(Workload):
         return int(self.plan.settings["transactional.id.expiration.ms"]) < self.plan.safety_ms
 
     def topics_stand(self) -> None:
-        if self.ager is None and self.rng.random() < 0.3 and isinstance(self.site, Host):
-            self.ager = Ager(self, self.site, [f"pay-{i}" for i in range(3)])
-        elif self.ager is None:
+        if self.ager is not None:
+            return
+        chance, ids = self.rng.random(), AGED
+        if not isinstance(self.site, Host):
+            chance, ids = self.world.stream("old-ids").random(), AGED_ON_CLUSTERS
+        if chance < AGED_CHANCE:
+            self.ager = Ager(self, ids)
+        else:
             self.ids_stand()
 
     def ids_stand(self) -> None:
@@ -172,28 +181,25 @@ class TransactionWorkload(Workload):
 
 
 class Ager(KafkaClient):
-    """An operator who writes that transactional ids have come near the end of their epochs, and kills the node: what
-    its coordinators read when it comes up again is this."""
+    """An operator who writes that transactional ids have come near the end of their epochs, and kills every node: what
+    coordinators read when they are there again is this."""
 
-    def __init__(self, workload: TransactionWorkload, host: Host, ids: list[str]) -> None:
+    def __init__(self, workload: TransactionWorkload, ids: tuple[str, ...]) -> None:
         super().__init__(workload, INTERNAL_TOPICS_CLIENT)
-        self._host = host
         self._for = workload
-        self._ids = ids
+        self._ids = list(ids)
         self.versions[FIND_COORDINATOR] = max(1, self.versions[FIND_COORDINATOR])
         self.versions[PRODUCE] = 12
-        self._done = False
         self.connect()
 
     def ready(self) -> None:
-        if not self._done:
+        if self._ids:
             self.request(FIND_COORDINATOR, find_coordinator(OF_TRANSACTIONS, self._ids[0]), self._found)
 
     def _found(self, message: Any) -> None:
         if message is None:
             return
-        code = message.coordinators[0].error_code if message.coordinators else message.error_code
-        if code:
+        if self.note_coordinator(OF_TRANSACTIONS, self._ids[0], message):
             self.after(100 * MS, self._again)
         else:
             self.request(INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None), self._write)
@@ -206,8 +212,7 @@ class Ager(KafkaClient):
         """One record for each id, one after the other, with a producer id that nobody else has."""
         if message is None:
             return
-        life = self._host.life
-        if message.error_code or life is None or not life.alive or not self._ids:
+        if message.error_code:
             self.after(100 * MS, self._again)
             return
         self._for.check_new_producer_id(message.producer_id)
@@ -223,10 +228,11 @@ class Ager(KafkaClient):
         )
         record = encode(name, known)
         batch = encode_batch([(record.key, record.value)], self.world.clock.wall_ms)
-        index = node_of(life).transactions.partition_for(name)
-        part = PartitionProduceData(index, batch)
+        partitions = int(self._for.plan.settings["transaction.state.log.num.partitions"])
+        part = PartitionProduceData(partition_of(name, partitions), batch)
         topic = TopicProduceData(TRANSACTION_STATE_TOPIC, partition_data=[part])
-        self.request(PRODUCE, ProduceRequest(None, -1, 3_000, [topic]), self._written)
+        coordinator = self.coordinators[OF_TRANSACTIONS, name]
+        self.request(PRODUCE, ProduceRequest(None, -1, 3_000, [topic]), self._written, at=coordinator)
 
     def _written(self, message: Any) -> None:
         if message is None:
@@ -239,9 +245,9 @@ class Ager(KafkaClient):
         if self._ids:
             self.ready()
             return
-        self._done = True
         self.world.trace.add("faults", "the transactional ids are old now")
         self.running = False
         self.hang_up()
-        self._host.kill(power_cut=False)
+        for host in self._for.site.every_host:
+            host.kill(power_cut=False)
         self._for.ids_stand()

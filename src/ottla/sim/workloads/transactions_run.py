@@ -129,6 +129,8 @@ class TransactionsRun(Run):
         if missing is not None:
             return missing
         node = node_of(self.host.life)
+        if node.upkeep.compactions.busy:
+            return "a compaction is under way, which a restart may end"
         return missing_of_transactions(known_transactions(node), partitions_of(node))
 
     def image_of(self, node: Node) -> dict[str, Any]:

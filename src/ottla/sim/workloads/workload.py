@@ -78,6 +78,11 @@ class Site(Protocol):
         ...
 
     @property
+    def every_host(self) -> Sequence[Host]:
+        """Where the nodes run."""
+        ...
+
+    @property
     def lives(self) -> int:
         """Rises whenever a node begins a new life, or a coordinator moves."""
         ...

@@ -1,0 +1,41 @@
+"""Reads IP addresses as people write them, and limits for single ones.
+
+Knows no names of hosts: nobody is asked what they resolve to, as a node waits for no network.
+
+Source: Kafka's SocketServerConfigs.java (max.connections.per.ip.overrides), ConnectionQuotas.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TypeAlias
+
+IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+Host: TypeAlias = IpAddress | str
+"""An address, or the text of what is none."""
+
+
+def ip_address(text: str) -> IpAddress:
+    """The address; one of IPv4 that came in by IPv6 is the same as without. Raises ValueError."""
+    address = ipaddress.ip_address(text.strip())
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def host(text: str) -> Host:
+    """The address where the text is one."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        return text
+
+
+def limits_by_address(text: str) -> dict[Host, int]:
+    """`address:count`, separated by commas. Raises ValueError with one sentence."""
+    limits: dict[Host, int] = {}
+    for entry in filter(None, (entry.strip() for entry in text.split(","))):
+        address, _, count = entry.rpartition(":")
+        try:
+            limits[ip_address(address)] = int(count)
+        except ValueError:
+            raise ValueError(f"{entry} is not an IP address and a number with a colon between them") from None
+    return limits

@@ -1,0 +1,75 @@
+"""Measures what is used over time, and says how long to wait for it to come down to a limit.
+
+A `Rate` is what came in the last windows. A `Bucket` fills at the limit and may be overdrawn once: what is used is paid
+back before anything more may be. Neither knows what is measured, or whose it is.
+
+Sources: Kafka's Rate.java, SampledStat.java, TokenBucket.java, QuotaUtils.java.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final
+
+from ottla.machine import Millis
+
+WAIT_MS_MAX: Final = 2**31 - 1
+"""The longest time that an answer can name."""
+
+
+class Rate:
+    """How much was used in the last `samples` windows of `window_ms` each, the one that has begun among them."""
+
+    __slots__ = ("__weakref__", "_begun", "_samples", "_window_ms")
+
+    def __init__(self, samples: int, window_ms: int) -> None:
+        self._samples = samples
+        self._window_ms = window_ms
+        self._begun: deque[tuple[Millis, float]] = deque()
+        """When each sample began, and what was used in it."""
+
+    def record(self, now: Millis, used: float) -> None:
+        begun = self._begun
+        if begun and now - begun[-1][0] < self._window_ms:
+            began, before = begun.pop()
+            begun.append((began, before + used))
+        else:
+            begun.append((now, used))
+
+    def wait_ms(self, now: Millis, limit: float) -> int:
+        """Until the rate is down to `limit` a second; 0 where it is not above."""
+        begun = self._begun
+        while begun and now - begun[0][0] >= self._samples * self._window_ms:
+            begun.popleft()
+        if not begun:
+            return 0
+        elapsed_ms = now - begun[0][0]
+        missing = self._samples - 1 - elapsed_ms // self._window_ms
+        elapsed_ms += max(missing, 0) * self._window_ms
+        used = sum(used for _, used in begun)
+        return _told(used * 1000 / limit - max(elapsed_ms, self._window_ms))
+
+
+class Bucket:
+    """Holds what may still be used: as much as `limit` brings in `burst_ms` where nobody used any for that long. Who
+    uses more than is there owes it, and waits until it is paid back."""
+
+    __slots__ = ("__weakref__", "_burst_ms", "_full_at", "_limit")
+
+    def __init__(self, limit: float, burst_ms: int) -> None:
+        self._limit = limit
+        self._burst_ms = burst_ms
+        self._full_at = -math.inf
+        """When it will be full, or was."""
+
+    def record(self, now: Millis, used: float) -> None:
+        self._full_at = max(self._full_at, now) + used * 1000 / self._limit
+
+    def wait_ms(self, now: Millis, limit: float) -> int:
+        """Until nothing is owed; 0 where nothing is."""
+        return _told(self._full_at - now - self._burst_ms)
+
+
+def _told(wait_ms: float) -> int:
+    return round(min(max(0, wait_ms), WAIT_MS_MAX))

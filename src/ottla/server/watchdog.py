@@ -1,0 +1,94 @@
+"""Starts a watchdog for a node of a cluster: a process that hangs up on the node's clients while the node stands still.
+
+A process that is stopped, or waits for a disk that hangs, keeps its connections, and its kernel accepts new ones. The
+other nodes take it for dead once its lease is over, and lead in its place; a client that only has connections to this
+one never hears of that, and waits for its own time-outs: librdkafka 10 to 20 s (bench/RESULTS.md). Hung up on, it asks
+another node.
+
+The process is `hang_up.py`; this module starts it and gives it a beat for as long as the event loop turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+
+from ottla.machine import Millis
+from ottla.server import hang_up
+from ottla.server.clocks import moment
+
+START_S = 1.0
+"""The node serves first."""
+BEATS = 20
+"""In the time that a node may be silent."""
+_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_PR_SET_PTRACER = 0x59616D61
+
+log = logging.getLogger("ottla.cluster")
+
+
+class Watchdog:
+    """A watchdog of this process, from soon after construction until `stop`. `silence_ms`: how long the node may stand
+    still, by the event loop that runs at construction."""
+
+    def __init__(self, silence_ms: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._silence_ms = silence_ms
+        self._last: Millis = moment()
+        self._beats = -1
+        self._process: subprocess.Popen[bytes] | None = None
+        self._timer = self._loop.call_later(START_S, self._start)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._process is not None:
+            os.close(self._beats)
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> None:
+        program = [sys.executable, "-I", "-S", hang_up.__file__, str(os.getpid()), str(self._silence_ms / 1000)]
+        reading, self._beats = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._beats, False)
+        try:
+            self._process = subprocess.Popen(program, stdin=reading, stdout=subprocess.DEVNULL, cwd="/")
+            _allow(self._process.pid)
+        except OSError as error:
+            os.close(self._beats)
+            log.info("the node has no watchdog: %s", error)
+        else:
+            self._last = moment()
+            self._beat()
+        finally:
+            os.close(reading)
+
+    def _beat(self) -> None:
+        """Say that the event loop turns."""
+        now = moment()
+        silent_ms, self._last = now - self._last, now
+        if silent_ms > self._silence_ms:
+            log.warning("the node stood still for %.1f s: its clients were hung up on", silent_ms / 1000)
+        try:
+            os.write(self._beats, b".")
+        except BlockingIOError:
+            pass  # it stands still itself
+        except BrokenPipeError:
+            log.warning("the node's watchdog was killed; the node goes on without")
+            return
+        self._timer = self._loop.call_later(self._silence_ms / BEATS / 1000, self._beat)
+
+
+def _allow(process: int) -> None:
+    """Let a process take hold of this one's sockets where the system lets only parents do so."""
+    try:
+        with open(_YAMA) as file:
+            scope = file.read().strip()
+    except OSError:
+        return
+    if scope == "1":
+        import ctypes  # a hundredth of a second
+
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, process, 0, 0, 0)

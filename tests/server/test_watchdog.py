@@ -1,0 +1,106 @@
+"""The watchdog of a node that stands still: it hangs up on the node's clients, and lets the node alone."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ottla.client import Client, ClientFailure
+from ottla.server import hang_up
+from ottla.testing import EmbeddedCluster
+
+LEASE_MS = 1000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(nodes=1, settings={"broker.session.timeout.ms": LEASE_MS}) as cluster:
+        yield cluster
+
+
+def watchdog_of(cluster: EmbeddedCluster) -> int:
+    """The process id of the only node's; waits until there is one, and has begun."""
+    node = cluster._running[1].pid
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        for child in Path(f"/proc/{node}/task/{node}/children").read_text().split():
+            status = Path(f"/proc/{child}/status").read_text().partition("SigIgn:")[2].split()
+            ignores_sigterm = int(status[0], 16) >> (signal.SIGTERM - 1) & 1
+            if ignores_sigterm and hang_up.__file__ in Path(f"/proc/{child}/cmdline").read_text():
+                return int(child)
+        time.sleep(0.02)
+    raise AssertionError("the node has no watchdog")
+
+
+def connected(cluster: EmbeddedCluster) -> socket.socket:
+    host, port = cluster.address_of(1).split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def hung_up(connection: socket.socket) -> bool:
+    """Waits for the other side's word."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def serves_soon(cluster: EmbeddedCluster) -> bool:
+    """Its watchdog may hang up on a few more, until it sees the node's first beat."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        with suppress(ClientFailure), Client(cluster.bootstrap_servers) as client:
+            return bool(client.metadata([]).brokers)
+    return False
+
+
+def soon_gone(process: int) -> bool:
+    until = time.monotonic() + 30
+    while Path(f"/proc/{process}").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    return not Path(f"/proc/{process}").exists()
+
+
+def test_a_node_that_stands_still_is_hung_up_on_and_goes_on_when_it_wakes(cluster: EmbeddedCluster) -> None:
+    watchdog_of(cluster)
+    with connected(cluster) as before:
+        cluster.pause(1)
+        try:
+            assert hung_up(before)
+            for _ in range(3):
+                with connected(cluster) as later:
+                    assert hung_up(later), "the kernel accepts it for a process that does not answer"
+        finally:
+            cluster.resume(1)
+    assert serves_soon(cluster)
+
+
+def test_a_node_whose_watchdog_is_killed_goes_on_without(cluster: EmbeddedCluster) -> None:
+    os.kill(watchdog_of(cluster), signal.SIGKILL)
+    time.sleep(LEASE_MS / 1000 / 5)
+    assert serves_soon(cluster)
+    cluster.kill(1)
+    cluster.start_node(1)
+
+
+def test_the_watchdog_ends_with_its_node_and_outlives_the_signals_that_are_meant_for_it(
+    cluster: EmbeddedCluster,
+) -> None:
+    first = watchdog_of(cluster)
+    os.kill(first, signal.SIGTERM)
+    os.kill(first, signal.SIGINT)
+    assert watchdog_of(cluster) == first
+    cluster.pause(1)
+    with connected(cluster) as connection:
+        assert hung_up(connection), "it holds the listener now"
+    cluster.kill(1)
+    assert soon_gone(first)
+    cluster.start_node(1)
+    second = watchdog_of(cluster)
+    assert cluster.stop_node(1) == 0
+    assert soon_gone(second)
