@@ -18,7 +18,7 @@ from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "durability.md"
-SEEDS = range(3)
+SEEDS = range(20)
 KEPT, LOST = "kept", "may be lost"
 FAILURES = ("process", "power", "all power", "disk")
 """The columns, in order: the leader's process is killed; its machine loses power; all machines do; its disk is lost."""
