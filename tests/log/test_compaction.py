@@ -272,6 +272,26 @@ def test_aborted_data_goes_and_its_marker_after_the_horizon() -> None:
     assert b"committed" in values(log)
 
 
+def test_a_marker_that_was_emptied_says_which_epoch_its_producer_is_in() -> None:
+    log = filled(disk())
+    put(log, transactional(0, b"a", b"committed"))
+    put(log, marker(5, commit=True, epoch=1), origin=Origin.COORDINATOR)
+    put(log, marker(5, commit=False, epoch=2), origin=Origin.COORDINATOR)  # of a transaction without data here
+    for round_ in range(3):
+        fill(log, 20, keys=3)
+        log.roll(NOW)
+        compact(log, NOW + round_ * (HORIZON + 1))
+    markers = [header for header, _ in iter_batches(memoryview(raw(log))) if header.is_control]
+    assert [(header.producer_epoch, header.record_count) for header in markers][-1] == (2, 0)
+    for snapshot in list(log.snapshots):
+        log.drop_snapshot(snapshot)
+    again = open_log(log.files, COMPACT, clean_shutdown=False)
+    assert again.producers.entries[5].epoch == 2
+    follower = open_log(disk(), COMPACT)
+    follower.append_as_follower(memoryview(bytearray(raw(log))), now=NOW)
+    assert follower.producers.entries[5].epoch == 2
+
+
 def test_tombstones_and_markers_stay_while_a_replica_is_away() -> None:
     """It has what they are about, and would never hear of them."""
     log = filled(disk())

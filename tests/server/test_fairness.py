@@ -204,11 +204,14 @@ def test_one_long_request_leaves_the_others_their_turn(
     node: NodeProcess, probe: Probe, idle: Waits, made: Callable[[], bytes]
 ) -> None:
     frame = made()
-    with probe.watch() as seen, node.connect() as sock:
-        sock.sendall(frame)
-        with contextlib.suppress(ConnectionError):
-            sock.recv(4)
-    seen.must_be_fair(idle)
+
+    def burst() -> None:
+        with node.connect() as sock:
+            sock.sendall(frame)
+            with contextlib.suppress(ConnectionError):
+                sock.recv(4)
+
+    assert_fair_burst(probe, idle, burst)
 
 
 MANY = 10_000

@@ -284,10 +284,11 @@ class Log(LogState):
 
     def _note_marker(self, batch: memoryview, producer_id: int, epoch: int, offset: int, timestamp: int) -> None:
         """A control batch was written at `offset`: perhaps a transaction ended."""
+        producers = self.producers
         marker = marker_in(batch)
         if marker is None:
+            producers.emptied_marker(producer_id, epoch, timestamp)
             return
-        producers = self.producers
         aborted = not marker.committed
         ended = producers.end_transaction(
             producer_id, epoch, marker.coordinator_epoch, offset, timestamp, aborted=aborted

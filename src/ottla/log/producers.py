@@ -396,6 +396,19 @@ class ProducerState:
             return None
         return Transaction(producer_id, first_offset, offset, aborted)
 
+    def emptied_marker(self, producer_id: int, epoch: int, timestamp: int) -> None:
+        """A marker without its record is in the log: compaction has left it to say which epoch its producer is in.
+
+        Kafka leaves it too, and does not read its epoch again (ProducerAppendInfo.append).
+        """
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
+        elif epoch > entry.epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
+        entry.last_timestamp = max(entry.last_timestamp, timestamp)
+
     def last_stable_offset_after(self, ended: Transaction) -> int:
         """What the transaction index notes beside an abort: the first offset still open once this one is over."""
         for first_offset in self.open:

@@ -167,6 +167,7 @@ def _replay(segment: Segment, producers: ProducerState, start: int) -> int:
             continue
         marker = marker_in(segment.read_batch(at, header))
         if marker is None:
+            producers.emptied_marker(producer_id, epoch, max_timestamp)
             continue
         ended = producers.end_transaction(
             producer_id, epoch, marker.coordinator_epoch, base, max_timestamp, aborted=not marker.committed
