@@ -51,7 +51,7 @@ def marker(producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch:
 
 
 def open_log(files: FileSystem, config: LogConfig | None = None, directory: str = DIRECTORY, **how: Any) -> Log:
-    """A log as after a clean stop, unless told otherwise."""
+    """A log as after a clean stop, unless told otherwise; all of it is committed where no `high_watermark` is told."""
     given: dict[str, Any] = {
         "topic_id": TOPIC_ID,
         "now": NOW,
@@ -61,7 +61,8 @@ def open_log(files: FileSystem, config: LogConfig | None = None, directory: str 
     }
     given.update(how)
     log = Log.open(files, directory, config or LogConfig(), **given)
-    log.advance_high_watermark(log.log_end_offset)
+    if "high_watermark" not in how:
+        log.advance_high_watermark(log.log_end_offset)
     log.check()
     return log
 

@@ -363,17 +363,7 @@ def test_data_of_an_abort_that_is_not_committed_takes_nothing_away() -> None:
     log.append_as_leader(marker(5, commit=False), now=NOW, leader_epoch=0, origin=Origin.COORDINATOR)
     log.producers.ended.clear()
     log.close(NOW)
-    again = Log.open(
-        files,
-        DIRECTORY,
-        log.config,
-        topic_id=log.topic_id,
-        now=NOW,
-        clean_shutdown=True,
-        same_boot=True,
-        recovery_point=0,
-        high_watermark=2,
-    )
+    again = open_log(files, log.config, topic_id=log.topic_id, high_watermark=2)
     again.roll(NOW)
     assert again.last_stable_offset == 2
     compact(again)

@@ -197,17 +197,7 @@ def test_a_restart_keeps_in_mind_which_ends_are_not_committed(commit: bool, clea
         log.close(NOW)
     else:
         log.roll(NOW)  # killed behind a snapshot
-    again = Log.open(
-        files,
-        DIRECTORY,
-        log.config,
-        topic_id=log.topic_id,
-        now=NOW,
-        clean_shutdown=clean,
-        same_boot=True,
-        recovery_point=0,
-        high_watermark=2,
-    )
+    again = open_log(files, log.config, topic_id=log.topic_id, clean_shutdown=clean, high_watermark=2)
     assert (again.high_watermark, again.last_stable_offset) == (2, 1)
     assert again.read(0, 1 << 20, Isolation.TXN_COMMITTED).next_offset == 1
     again.advance_high_watermark(3)
