@@ -270,13 +270,14 @@ class ReplicaChecker:
             is_below = batch.base_offset < log.high_watermark
             if is_below and not ending:
                 return
-            if batch.commits is None:
+            is_emptied = batch.commits is None and not batch.notes  # by compaction, which leaves what may not be stable
+            if batch.commits is None and not is_emptied:
                 if batch.transactional and batch.producer_id in ending and batch.base_offset < log.last_stable_offset:
                     raise Broken(
                         f"13: {partition.name} on node {node_id}: {batch.base_offset} is stable, and the end of its "
                         "transaction is not committed"
                     )
-            elif is_below or self._was_committed(index, batch):
+            elif is_emptied or is_below or self._was_committed(index, batch):
                 ending.discard(batch.producer_id)
             else:
                 ending.add(batch.producer_id)
