@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from ottla.broker.cluster.membership import Joining
 from ottla.metadata.nodes import NodeState
 from ottla.protocol.errors import ErrorCode as E
@@ -92,12 +94,17 @@ def test_who_is_in_sync_only_nodes_of_the_cluster_say(tmp_path: Path) -> None:
     assert answer.error_code == E.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_only_librdkafka_is_hung_up_on_that_asks_one_that_is_cut_off_how_far_a_group_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("partitions", [1, 1000])
+def test_only_librdkafka_is_hung_up_on_that_asks_one_that_is_cut_off_how_far_a_group_is(
+    tmp_path: Path, partitions: int
+) -> None:
     """It does not ask again for what it hears NOT_COORDINATOR for."""
     stage = joined(tmp_path)
     stage.ask(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))
     stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
-    wanted = OffsetFetchRequestGroup("g", topics=[OffsetFetchRequestTopics("t", partition_indexes=[0])])
+    wanted = OffsetFetchRequestGroup(
+        "g", topics=[OffsetFetchRequestTopics("t", partition_indexes=[*range(partitions)])]
+    )
     asked, connection = OffsetFetchRequest(groups=[wanted]), stage.connect()
     stage.ask(ApiVersionsRequest("confluent-kafka-python", "2.16.1-rdkafka-2.16.0"), 3, connection)
     assert stage.ask(asked, 9, connection).groups[0].error_code == E.NONE

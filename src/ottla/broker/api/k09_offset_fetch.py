@@ -78,7 +78,7 @@ class FetchGroups(CoordinatorRequest):
                 answered.topics += refused
             groups.append(answered)
         if self.outbox is not None and any(group.error_code in _ELSEWHERE for group in groups):
-            self.outbox.add(Close(request.session.address.identity, "another node coordinates the group"))
+            _hang_up(self.outbox, request)
             return None
         if request.version >= _MANY_GROUPS_SINCE:
             return OffsetFetchResponse(groups=groups)
@@ -91,8 +91,16 @@ def handle(node: Node, request: Request) -> Any:
     is_long = len(asked) > SLICE_STEPS or sum(map(_steps, asked)) > SLICE_STEPS
     if is_long or any(group.topics is None for group in asked):
         return node.slices.begin(request, _long_answer(node, request, asked), is_long=is_long)
-    never_retries = "rdkafka" in request.session.software
-    return _ask(node, asked, request, node.outbox if never_retries else None)
+    return _ask(node, asked, request, node.outbox if _never_retries(request) else None)
+
+
+def _never_retries(request: Request) -> bool:
+    """Whether this client would leave partitions unread that it hears NOT_COORDINATOR for."""
+    return "rdkafka" in request.session.software
+
+
+def _hang_up(outbox: Outbox, request: Request) -> None:
+    outbox.add(Close(request.session.address.identity, "another node coordinates the group"))
 
 
 def _once(groups: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
@@ -160,6 +168,9 @@ def _of_large_group(
         body = SeeOffsets(group.group_id, group.member_id, group.member_epoch)
         seen = yield Piece(request, body, partial(_see, node), is_light=True)
     if seen.error:
+        if seen.error in _ELSEWHERE and group.topics is not None and _never_retries(request):
+            _hang_up(node.outbox, request)
+            yield  # the request ends with its connection
         if version < _TOP_LEVEL_ERROR_SINCE:
             failed = ((topic, seen.error) for topic in group.topics or ())
             yield from _encode(told, version, failed)
