@@ -15,6 +15,9 @@ SETTINGS = {
     "min.insync.replicas": 2,
     "transaction.state.log.num.partitions": 3,
     "share.coordinator.state.topic.num.partitions": 3,
+    # A member whose last word is lost is missed after its session, which begins anew with each new coordinator.
+    "group.consumer.min.session.timeout.ms": 6000,
+    "group.consumer.session.timeout.ms": 6000,
 }
 IN_SYNC_S = 120.0
 

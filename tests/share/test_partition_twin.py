@@ -79,8 +79,11 @@ class PartitionTwin(RuleBasedStateMachine):
             return Entry(State.ARCHIVED, entry.count)
         if kind == 3 or entry.count >= self.settings.delivery_count_limit:
             return Entry(State.ARCHIVING if self.settings.dead_letters else State.ARCHIVED, entry.count)
-        delay = min(int(self.settings.backoff_ms * 2.0 ** (entry.count - 1)), 1000) if self.settings.backoff_ms else 0
-        return Entry(State.AVAILABLE, entry.count, "", rounded(self.now + delay) if delay else 0)
+        return self.twin_back(entry.count)
+
+    def twin_back(self, count: int) -> Entry:
+        delay = min(int(self.settings.backoff_ms * 2.0 ** (count - 1)), 1000) if self.settings.backoff_ms else 0
+        return Entry(State.AVAILABLE, count, "", rounded(self.now + delay) if delay else 0)
 
     def twin_advance(self) -> None:
         while self.start < self.end and self.twin[self.start].state in (State.ACKNOWLEDGED, State.ARCHIVED):
@@ -264,14 +267,17 @@ class PartitionTwin(RuleBasedStateMachine):
     @precondition(lambda self: not getattr(self, "unanswered", [1]))
     @rule()
     def restart(self) -> None:
-        """Locks and delays are gone; what the coordinator took is there."""
+        """Locks are gone, delays begin anew; what the coordinator took is there."""
         known, self.start = self.coordinator.known, max(self.coordinator.start, self.log_start)
         batches = [StateBatch(offset, offset, *state) for offset, state in known.items()]
-        self.real = SharePartition(self.settings, self.coordinator.start, batches)
+        self.real = SharePartition(self.settings, self.coordinator.start, batches, self.now)
         self.real.log_start_moved(self.log_start)
         self.end = max([self.start, *(offset + 1 for offset in known)])
         self.twin = {o: Entry() for o in range(self.start, self.end)}
-        self.twin.update({o: Entry(State(s), c) for o, (s, c) in known.items() if o >= self.start})
+        for offset, (state, count) in known.items():
+            if offset >= self.start:
+                is_back = state == State.AVAILABLE and count
+                self.twin[offset] = self.twin_back(count) if is_back else Entry(State(state), count)
         self.on_their_way.clear()
         self.twin_advance()
         self.submit()

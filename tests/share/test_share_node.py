@@ -203,6 +203,21 @@ def test_back_off_holds_released_records_back(stage: ShareStage) -> None:
     assert [round(delay, -2) for delay in delays] == [1000, 2000, 3000]
 
 
+def test_back_off_begins_anew_after_a_restart(stage: ShareStage) -> None:
+    """Nobody knows since when the record waited, and a crowd that comes back at once is what it is there against."""
+    topic, member = begun(stage, 1, share_retry_backoff_ms="1000")
+    member.fetch()
+    assert member.said((0, 0, [RELEASE])) == 0
+    stage.run(900)
+    stage.restart(clean=False)
+    again = stage.member(topic)
+    assert again.fetch() == []
+    stage.run(900)
+    assert again.fetch() == []
+    stage.run(100)
+    assert again.fetch() == [(0, 0, 2)]
+
+
 def test_a_stuck_record_does_not_stop_the_partition(stage: ShareStage) -> None:
     """Kafka's window is a span: it would end after share.partition.max.record.locks offsets."""
     topic, member = begun(stage, 1, share_partition_max_record_locks="100")

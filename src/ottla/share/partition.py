@@ -86,8 +86,11 @@ class SharePartition:
         "writes",
     )
 
-    def __init__(self, settings: ShareSettings, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
-        """What the coordinator remembers: runs below `start_offset` are passed over, holes are available."""
+    def __init__(
+        self, settings: ShareSettings, start_offset: int, batches: Iterable[StateBatch] = (), now: Millis = 0
+    ) -> None:
+        """What the coordinator remembers at `now`: runs below `start_offset` are passed over, holes are available. What
+        came back before is held back from now on, as nobody knows since when it was."""
         self.settings = settings
         self.runs: Runs[Standing] = Runs(start_offset)
         self.in_flight = 0
@@ -111,15 +114,16 @@ class SharePartition:
         self._ready: list[int] = []
         self._under_way: dict[int, tuple[int, int]] = {}
         """Writes that may fail yet, by number: the start offset they lead to, and how many records are done by them."""
-        self._load(batches)
+        self._load(now, batches)
 
-    def _load(self, batches: Iterable[StateBatch]) -> None:
+    def _load(self, now: Millis, batches: Iterable[StateBatch]) -> None:
         runs = self.runs
         for first, last, state, delivery_count in sorted(batches):
             if last < runs.start:
                 continue
             runs.append(first, Standing(_AVAILABLE))
-            runs.append(last + 1, Standing(state, delivery_count))
+            is_back = state == _AVAILABLE and delivery_count > 0
+            runs.append(last + 1, self._back(now, delivery_count) if is_back else Standing(state, delivery_count))
         for first, end, standing in runs.within(runs.start, runs.end):
             self._arrive(first, end, standing)
         self._advance()
@@ -319,6 +323,10 @@ class SharePartition:
             if not self.settings.dead_letters:
                 return Standing(_ARCHIVED, count)
             return Standing(_ARCHIVING, count, time=int(kind == Acknowledge.REJECT))
+        return self._back(now, count)
+
+    def _back(self, now: Millis, count: int) -> Standing:
+        """How a record stands that has come back after so many deliveries."""
         delay_ms = self.settings.delay_ms(count)
         time = rounded(now + delay_ms) if delay_ms else 0
         last = self._last_released

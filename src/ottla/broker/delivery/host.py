@@ -395,7 +395,7 @@ class ShareHost(Subscriber):
             StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
             for each in found.state_batches
         ]
-        machine = SharePartition(hosted.config.settings, start_offset, batches)
+        machine = SharePartition(hosted.config.settings, start_offset, batches, now)
         machine.log_start_moved(log.log_start_offset)
         if machine.log_end_is(hosted.log_end_offset):
             self.environment.notes(
