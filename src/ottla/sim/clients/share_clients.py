@@ -394,6 +394,8 @@ class ShareAdmin(KafkaClient):
         self.disturbs = True
         self.at_rest = False
         """The last configuration is in force: nothing is paused and letters are taken."""
+        self._is_set = False
+        """It was, once; what was sent before by a connection that broke may have come after it."""
         self.begun = False
         self.connect()
 
@@ -478,6 +480,8 @@ class ShareAdmin(KafkaClient):
     def _settled(self, message: Any) -> None:
         if message is None:
             return
-        self.at_rest = all(each.error_code == ErrorCode.NONE for each in message.responses)
+        done = all(each.error_code == ErrorCode.NONE for each in message.responses)
+        self.at_rest = done and self._is_set
         if not self.at_rest:
-            self.after(300 * MS, self._settle)
+            self.after((5_000 if done else 300) * MS, self._settle)
+        self._is_set = self._is_set or done
