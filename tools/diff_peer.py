@@ -3,9 +3,9 @@
     python -m tools.diff_peer [--nodes 3] [--peer HOST:PORT] [--node HOST:PORT] [--only WORD,WORD] [--update]
 
 Without --peer the script named by KAFKA_PEER, or ../shared/bench/kafka-peer, starts one. Without --node an Ottla node
-is started. --nodes 3: three of each, and the themes that are asked of three. --update writes the peer's answers as
-golden transcripts and asks no node. Ends with 1 when something differs that known_differences.toml does not explain, or
-when an entry there explains nothing any more.
+is started. --nodes 3: three of each, and the themes that are asked of three; those that kill nodes are left out where
+the nodes were not started here. --update writes the peer's answers as golden transcripts and asks no node. Ends with 1
+when something differs that known_differences.toml does not explain, or when an entry there explains nothing any more.
 """
 
 from __future__ import annotations
@@ -13,19 +13,38 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.differential import transcript
+from tests.differential.stage import Hands
 from tests.differential.transcript import Difference, Transcript
 
 ROOT = Path(__file__).resolve().parent.parent
+HEAP = {"KAFKA_HEAP": "512M"}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A Kafka cluster that the script started; kills its nodes and starts them again."""
+
+    script: str
+    directory: str
+
+    def kill(self, node: int) -> None:
+        process = int(Path(self.directory, str(node), "kafka.pid").read_text())
+        os.kill(process, signal.SIGKILL)
+
+    def start_node(self, node: int) -> None:
+        subprocess.run([self.script, "start-node", self.directory, str(node)], check=True, env=HEAP | os.environ)
 
 
 def address(text: str) -> tuple[str, int]:
@@ -34,10 +53,10 @@ def address(text: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def peer(given: str | None, nodes: int) -> Iterator[tuple[str, int]]:
-    """The Kafka to compare with: the given one, or one of our own for the time of the run."""
+def peer(given: str | None, nodes: int) -> Iterator[tuple[tuple[str, int], Hands | None]]:
+    """The Kafka to compare with: the given one, or one of our own for the time of the run; and what kills its nodes."""
     if given:
-        yield address(given)
+        yield address(given), None
         return
     script = os.environ.get("KAFKA_PEER") or str(ROOT.parent / "shared" / "bench" / "kafka-peer")
     if not Path(script).exists():
@@ -50,43 +69,50 @@ def peer(given: str | None, nodes: int) -> Iterator[tuple[str, int]]:
             check=True,
             capture_output=True,
             text=True,
-            env={"KAFKA_HEAP": "512M"} | os.environ,
+            env=HEAP | os.environ,
         )
         try:
-            yield address(started.stdout.split()[0].split(",")[0])
+            yield address(started.stdout.split()[0].split(",")[0]), Peer(script, directory)
         finally:
             subprocess.run([script, "stop" if nodes == 1 else "stop-cluster", directory], check=True)
 
 
 @contextlib.contextmanager
-def node(given: str | None, nodes: int) -> Iterator[tuple[str, int]]:
+def node(given: str | None, nodes: int) -> Iterator[tuple[tuple[str, int], Hands | None]]:
     if given:
-        yield address(given)
+        yield address(given), None
         return
     from ottla.testing import EmbeddedBroker, EmbeddedCluster
     from tests.differential.node import CONFIG, OF_CLUSTERS
 
     if nodes > 1:
         with EmbeddedCluster(nodes=nodes, settings=CONFIG | OF_CLUSTERS) as cluster:
-            yield address(cluster.address_of(1))
+            yield address(cluster.address_of(1)), cluster
         return
     with EmbeddedBroker(settings=CONFIG) as broker:
-        yield address(broker.bootstrap_servers)
+        yield address(broker.bootstrap_servers), None
 
 
 def themes_of(arguments: Any) -> list[str]:
-    """The themes that are asked of so many nodes."""
-    return [theme for theme in transcript.themes() if transcript.nodes_of(theme) == arguments.nodes]
+    """The themes that are asked of so many nodes, of ours or of others."""
+    foreign = arguments.peer or arguments.node
+    return [
+        theme
+        for theme in transcript.themes()
+        if transcript.nodes_of(theme) == arguments.nodes and not (foreign and transcript.kills(theme))
+    ]
 
 
-def play_theme(theme: str, where: tuple[str, int], slow: bool, only: list[str]) -> dict[str, Transcript]:
+def play_theme(
+    theme: str, where: tuple[str, int], hands: Hands | None, slow: bool, only: list[str]
+) -> dict[str, Transcript]:
     played: dict[str, Transcript] = {}
     for name, scenario in transcript.scenarios_of(theme).items():
         if only and not any(word in f"{theme}/{name}" for word in only):
             continue
         start = time.monotonic()
         try:
-            played[name] = transcript.play(scenario, *where, theme, slow)
+            played[name] = transcript.play(scenario, *where, theme, slow, hands)
         except Exception:
             print(f"{theme}/{name} broke off:", file=sys.stderr)
             traceback.print_exc()
@@ -96,9 +122,9 @@ def play_theme(theme: str, where: tuple[str, int], slow: bool, only: list[str]) 
 
 
 def update(arguments: Any) -> int:
-    with peer(arguments.peer, arguments.nodes) as where:
+    with peer(arguments.peer, arguments.nodes) as (where, hands):
         for theme in themes_of(arguments):
-            played = play_theme(theme, where, True, arguments.only)
+            played = play_theme(theme, where, hands, True, arguments.only)
             if played:
                 kept = transcript.load(theme) if arguments.only else {}
                 order = transcript.scenarios_of(theme)
@@ -116,13 +142,16 @@ def update(arguments: Any) -> int:
 def compare(arguments: Any) -> int:
     found: list[Difference] = []
     themes = themes_of(arguments)
-    with peer(arguments.peer, arguments.nodes) as kafka, node(arguments.node, arguments.nodes) as ottla:
+    with (
+        peer(arguments.peer, arguments.nodes) as (kafka, its_hands),
+        node(arguments.node, arguments.nodes) as (ottla, hands),
+    ):
         for theme in themes:
             if not transcript.playable(theme, *ottla):
                 print(f"{theme} is not served")
                 continue
-            golden = play_theme(theme, kafka, True, arguments.only)
-            played = play_theme(theme, ottla, False, arguments.only)
+            golden = play_theme(theme, kafka, its_hands, True, arguments.only)
+            played = play_theme(theme, ottla, hands, False, arguments.only)
             for name in golden:
                 found += transcript.differences(theme, name, golden[name], played.get(name, []))
     known = [entry for entry in transcript.known_differences() if entry.scenario.partition("/")[0] in themes]

@@ -193,7 +193,9 @@ def test_too_few_in_sync_before_and_after(stage: NodeStage) -> None:
     place(stage, isr=(1,))
     stage.settle()
     assert not asked.answered, "the high watermark stands"
-    assert produced(produce(stage)) == (E.NOT_ENOUGH_REPLICAS, -1)
+    refused = produce(stage)
+    assert produced(refused) == (E.NOT_ENOUGH_REPLICAS, -1)
+    assert refused.answer.responses[0].partition_responses[0].log_start_offset == 0
     assert produced(produce(stage, acks=1)) == (E.NONE, 2)
     place(stage, isr=(1, 2))
     fetch(stage, 3)

@@ -8,11 +8,12 @@ between connections, and names what it creates through `name`.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 from ottla.client import Connection, ConnectionClosed
 from ottla.protocol.framing import decode_response
@@ -35,12 +36,21 @@ class Pending:
         self.stage, self.on, self.api, self.version, self.token = stage, on, api, version, token
 
 
+class Hands(Protocol):
+    """What ends and starts nodes of the cluster that a scenario is played on."""
+
+    def kill(self, node: int) -> None: ...
+    def start_node(self, node: int) -> None: ...
+
+
 class Stage:
     """`slow`: the broker applies metadata changes after it has answered (Kafka), so preparing calls wait. `nodes`: how
-    many there are; several are told apart by their ids, and asked by `on="node 2"`."""
+    many there are; several are told apart by their ids, and asked by `on="node 2"`. `hands` kill them."""
 
-    def __init__(self, host: str, port: int, theme: str, slow: bool = False, nodes: int = 1) -> None:
-        self.host, self.port, self.slow = host, port, slow
+    def __init__(
+        self, host: str, port: int, theme: str, slow: bool = False, nodes: int = 1, hands: Hands | None = None
+    ) -> None:
+        self.host, self.port, self.slow, self.hands = host, port, slow, hands
         self.names = Names(token=f"r{uuid.uuid4().hex[:8]}-{theme}.", host=host, port=port)
         self.steps: list[dict[str, Any]] = []
         self._connections: dict[str, Connection] = {}
@@ -79,6 +89,10 @@ class Stage:
 
     def name(self, short: str = "t") -> str:
         return self.names.token + short
+
+    def short(self, name: str) -> str:
+        """What `name` was given."""
+        return name.removeprefix(self.names.token)
 
     @property
     def node_id(self) -> int:
@@ -248,13 +262,54 @@ class Stage:
             raise TimeoutError(f"{name} is not ready: {topics}")
         self.settle()
 
+    @contextlib.contextmanager
+    def without(self, node: int) -> Iterator[None]:
+        """Kill this node, and go on once the others know; in the end it is back and everybody knows."""
+        assert self.hands is not None
+        self.hang_up(f"node {node}")
+        self.hands.kill(node)
+        living = {on for on in self._nodes if on != f"node {node}"}
+        try:
+            self._until_known(living, living)
+            self.settle()
+            yield
+        finally:
+            self.hands.start_node(node)
+        self._until_known({*self._nodes}, {*self._nodes})
+        self.settle()
+
+    def _until_known(self, by: set[str], living: set[str]) -> None:
+        for on in sorted(by):
+            for _ in range(1200):
+                with contextlib.suppress(OSError, AssertionError):  # it does not serve yet
+                    if {f"node {each.broker_id}" for each in self.send("DescribeCluster", on=on).brokers} == living:
+                        break
+                time.sleep(0.05)
+            else:
+                raise TimeoutError(f"{on} does not come to know {living} as those which serve")
+
+    def until_in_sync(self, name: str, living: list[int]) -> None:
+        """Wait until both of the first nodes tell that every partition is led, and has these in sync."""
+
+        def are(answer: Any) -> bool:
+            (topic,) = answer.topics
+            in_sync = [sorted(part.isr_nodes) == living and part.leader_id in living for part in topic.partitions]
+            return not topic.error_code and bool(in_sync) and all(in_sync)
+
+        for on in ("node 1", "node 2"):
+            self.until(are, "Metadata", on=on, topics=[{"name": name}], allow_auto_topic_creation=False)
+        self.settle()
+
+    def leader_of(self, name: str, partition: int = 0) -> int:
+        (topic,) = self.send("Metadata", topics=[{"name": name}]).topics
+        return next(part.leader_id for part in topic.partitions if part.partition_index == partition)
+
     def append(self, name: str, *made: bytes, partition: int = 0) -> int:
         """Produce batches one by one; the base offset of the last."""
         offset = -1
         on = "a"
         if self._nodes:
-            (topic,) = self.send("Metadata", topics=[{"name": name}]).topics
-            on = f"node {next(part.leader_id for part in topic.partitions if part.partition_index == partition)}"
+            on = f"node {self.leader_of(name, partition)}"
         for data in made:
             answer = self.send("Produce", 9, on=on, **produce(name, data, partition))
             (entry,) = answer.responses[0].partition_responses

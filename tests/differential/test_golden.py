@@ -17,6 +17,7 @@ from ottla.testing import EmbeddedBroker, EmbeddedCluster
 
 from . import transcript
 from .node import CONFIG, OF_CLUSTERS
+from .stage import Hands
 from .transcript import Difference
 
 SCENARIOS = [(theme, name) for theme in transcript.themes() for name in transcript.scenarios_of(theme)]
@@ -33,10 +34,9 @@ def address() -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def address_of_three() -> Iterator[tuple[str, int]]:
+def three() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(settings=CONFIG | OF_CLUSTERS) as cluster:
-        host, _, port = cluster.address_of(1).rpartition(":")
-        yield host, int(port)
+        yield cluster
 
 
 @pytest.mark.parametrize(("theme", "name"), OF_ONE, ids=[f"{theme}-{name}" for theme, name in OF_ONE])
@@ -46,17 +46,18 @@ def test_as_kafka_answers(address: tuple[str, int], theme: str, name: str) -> No
 
 @pytest.mark.slow("tests/differential/test_golden.py::test_as_kafka_answers")
 @pytest.mark.parametrize(("theme", "name"), OF_THREE, ids=[f"{theme}-{name}" for theme, name in OF_THREE])
-def test_three_nodes_as_three_of_kafka_answer(address_of_three: tuple[str, int], theme: str, name: str) -> None:
-    hold(address_of_three, theme, name)
+def test_three_nodes_as_three_of_kafka_answer(three: EmbeddedCluster, theme: str, name: str) -> None:
+    host, _, port = three.address_of(1).rpartition(":")
+    hold((host, int(port)), theme, name, three)
 
 
-def hold(address: tuple[str, int], theme: str, name: str) -> None:
+def hold(address: tuple[str, int], theme: str, name: str, hands: Hands | None = None) -> None:
     """Play a scenario, and hold it against Kafka's answers."""
     golden = transcript.load(theme).get(name)
     if not transcript.playable(theme, *address):
         pytest.skip("not served yet")
     assert golden is not None, f"{theme}/{name} has no golden transcript: make diff-peer ARGS=--update"
-    played = transcript.play(transcript.scenarios_of(theme)[name], *address, theme)
+    played = transcript.play(transcript.scenarios_of(theme)[name], *address, theme, hands=hands)
     found = list(transcript.differences(theme, name, golden, played))
     known = [entry for entry in KNOWN if entry.scenario == f"{theme}/{name}"]
     new = [difference for difference in found if not any(entry.covers(difference) for entry in known)]

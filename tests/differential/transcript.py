@@ -20,7 +20,7 @@ from typing import Any
 from ottla.client import Connection
 
 from . import scenarios
-from .stage import Stage
+from .stage import Hands, Stage
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
@@ -62,8 +62,15 @@ def nodes_of(theme: str) -> int:
     return getattr(importlib.import_module(f"{scenarios.__name__}.{theme}"), "NODES", 1)
 
 
-def play(scenario: Scenario, host: str, port: int, theme: str, slow: bool = False) -> Transcript:
-    stage = Stage(host, port, theme, slow, nodes_of(theme))
+def kills(theme: str) -> bool:
+    """Whether the theme kills nodes, which it can do only where it was given the hands to."""
+    return getattr(importlib.import_module(f"{scenarios.__name__}.{theme}"), "KILLS", False)
+
+
+def play(
+    scenario: Scenario, host: str, port: int, theme: str, slow: bool = False, hands: Hands | None = None
+) -> Transcript:
+    stage = Stage(host, port, theme, slow, nodes_of(theme), hands)
     try:
         scenario(stage)
     finally:

@@ -14,10 +14,12 @@ NODES = 3
 BROKER, TOPIC = 4, 2
 
 
-def placed(s: Stage, short: str, *replicas: list[int], **configs: str) -> str:
+def placed(s: Stage, short: str, *replicas: list[int], configs: dict[str, str] | None = None) -> str:
     """A topic whose partitions are on these nodes, ready to be used."""
     name = s.name(short)
-    (made,) = s.send("CreateTopics", topics=[asked_for(name, *replicas, **configs)], timeout_ms=30000).topics
+    (made,) = s.send(
+        "CreateTopics", topics=[asked_for(name, *replicas, configs=configs or {})], timeout_ms=30000
+    ).topics
     assert made.error_code == 0, made
     s.ready_everywhere(name, len(replicas))
     return name

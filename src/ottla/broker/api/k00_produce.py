@@ -519,6 +519,7 @@ def append_one(
     if acks == ACKS_ALL and partition.holding and not partition.has_enough_replicas:
         partition.log.not_written(records or memoryview(b""))
         append.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+        append.log_start_offset = partition.log.log_start_offset
         return
     if records is None or not len(records):
         append.refuse(ErrorCode.INVALID_RECORD, "A produce request needs one record batch for each partition.")

@@ -3,6 +3,8 @@
 What it does: answers in the order of names, at most `max.request.partition.size.limit` partitions, and says where to go
 on (the cursor). Topics that are named but unknown are answered too; without names all topics are.
 
+A partition without a leader is no error here, as it is one in Metadata.
+
 What is skipped: nothing. Eligible leader replicas are always empty on one node.
 
 Source: DescribeTopicPartitionsRequestHandler.java, KRaftMetadataCache.describeTopicResponse; KIP-966.
@@ -118,7 +120,6 @@ def _described(node: Node, request: Request, name: str) -> DescribeTopicPartitio
 
 def _partition(index: int, placed: PartitionRecord, reach: Reach) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
-        error_code=reach.error_code,
         partition_index=index,
         leader_id=reach.leader,
         leader_epoch=placed.leader_epoch,
