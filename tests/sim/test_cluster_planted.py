@@ -1,11 +1,14 @@
 """Bugs that replication might have, planted: the cluster workload has to find each of them."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ottla.broker.cluster import isr_changes
+from ottla.broker.cluster.controller import Controller
+from ottla.broker.cluster.elections import Standing
 from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.membership import Membership
@@ -15,7 +18,7 @@ from ottla.broker.replication.fetching import Fetching
 from ottla.broker.replication.waits import FetchWaits
 from ottla.broker.topics.placement import Placement
 from ottla.log.log import Log
-from ottla.metadata.nodes import NodeRecord, NodeState
+from ottla.metadata.nodes import NodeRecord, NodeState, Place
 from ottla.replica.fetcher import Fetcher, Position
 from ottla.replica.followers import Followers
 from ottla.sim.kernel.trace import Broken
@@ -144,6 +147,16 @@ def leads_what_it_has_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "_look_at_given_up", lambda self: None)
 
 
+def gives_up_only_what_others_lead_that_are_there(patch: pytest.MonkeyPatch) -> None:
+    """A node that has said that a log takes nothing answers as its leader while all who may lead seem down."""
+    moves_away = Controller.moves_away
+
+    def moved(self: Controller, place: Place, nodes: Standing) -> bool:
+        return moves_away(self, place, replace(nodes, active=nodes.active & {*(self.present or {})}))
+
+    patch.setattr(Controller, "moves_away", moved)
+
+
 def writes_without_its_claim(patch: pytest.MonkeyPatch) -> None:
     """A controller that others have taken for dead goes on (KAFKA-6082)."""
     patch.setattr(Members, "guards", lambda self, rows=(): [])
@@ -233,6 +246,9 @@ STORIES: dict[Any, Any] = {
     joins_as_an_earlier_life: elected.test_a_replica_joins_by_what_its_present_life_has,
     fences_itself_never: elected.test_a_leader_that_does_not_reach_the_store_answers_no_reader,
     leads_what_it_has_given_up: elected.test_a_leader_whose_disk_is_full_answers_no_reader_before_it_knows_who_leads,
+    gives_up_only_what_others_lead_that_are_there: (
+        elected.test_a_leader_whose_disk_is_full_answers_no_reader_where_who_may_lead_is_down
+    ),
     elects_who_says_to_leave: elected.test_a_node_that_leaves_while_it_is_being_elected_is_not,
     stops_before_the_others_have_heard: elected.test_a_leader_stops_when_everybody_knows_who_leads_instead,
     takes_batches_of_a_later_epoch: batches_of_a_later_epoch_come,

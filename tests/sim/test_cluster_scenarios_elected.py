@@ -94,6 +94,56 @@ def test_a_leader_whose_disk_is_full_answers_no_reader_before_it_knows_who_leads
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_whose_disk_is_full_answers_no_reader_where_who_may_lead_is_down(seed: int) -> None:
+    """They come back and one leads, before it hears of either: Kafka's broker has taken the log offline."""
+    cluster = running(seed, nodes=5)
+    first = led_by_no_controller(cluster)
+    others = [node_id for node_id in cluster.image.topics[TOPIC].partitions[0].replicas if node_id != first]
+    for node_id in others:
+        cluster.kill(node_id)
+    cluster.until(lambda: cluster.isr() == (first,))
+    disk = cluster.hosts[first].disk
+    disk.capacity = disk.used
+    cluster.produce(acks=1)
+    place = cluster.image.topics[TOPIC].id, 0
+    cluster.until(lambda: place in cluster.image.nodes[str(first)].offline)
+    for _ in range(24):
+        cluster.read().pace_us = 10 * MS
+    cluster.run(200)
+    assert cluster.leader() == first
+    looks: list[int] = []
+
+    def slow(at_most_us: int) -> int:
+        looks.append(at_most_us)
+        return latency(600 * MS, 600 * MS, at_most_us)
+
+    cluster.ways[first].latency = slow  # type: ignore[method-assign]
+    cluster.until(lambda: HEAR_US in looks)  # it has looked who is there, and will hear that nobody else is
+    for node_id in others:
+        cluster.begin(node_id)
+    cluster.until(lambda: cluster.leader() in others)
+    for _ in range(4):
+        cluster.produce().pace_us = 5 * MS
+    cluster.until(more_is_acknowledged(cluster))
+    cluster.run(1_000)
+    disk.capacity = None
+    del cluster.ways[first].latency
+    cluster.settle()
+
+
+def led_by_no_controller(cluster: ElectedCluster) -> int:
+    """The leader, once that is not the controller too."""
+    while cluster.node(led(cluster)).members.is_controller:
+        first = led(cluster)
+        cluster.kill(first)
+        cluster.until(lambda: cluster.leader() not in (first, None))  # noqa: B023
+        cluster.begin(first)
+        cluster.until(lambda: len(cluster.isr()) == 3)
+    cluster.until(more_is_acknowledged(cluster))
+    return led(cluster)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_full_disk_of_the_last_in_sync_replica_leaves_it_the_leader(seed: int) -> None:
     """What it holds can be read, and it goes on when there is room."""
     cluster = running(seed)

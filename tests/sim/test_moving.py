@@ -14,6 +14,7 @@ from ottla.broker.topics.placement import Placement
 from ottla.metadata.image import TopicImage
 from ottla.metadata.topics import PartitionRecord
 from ottla.sim.clients.reassigners import Reassigner
+from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import ElectedCluster
@@ -90,6 +91,38 @@ def test_all_replicas_move_and_nothing_is_lost(seed: int) -> None:
     cluster.settle()
     for node_id in gone[:2]:
         assert not cluster.hosts[node_id].disk.exists(f"{DIRECTORY}/{TOPIC}-0")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_has_lost_its_replica_and_has_not_heard_promises_nothing(seed: int) -> None:
+    """It answers readers what was committed until it hears, as Kafka's does: an end that is old by then."""
+    cluster = ElectedCluster(seed, nodes=5)
+    cluster.start()
+    cluster.produce(idempotent=True)
+    cluster.read(nearby=True)
+    more(cluster, 20)
+    gone = cluster.leader()
+    assert gone is not None
+    target = [*(node_id for node_id in placed(cluster).replicas if node_id != gone), others(cluster)[0]]
+    held_up(cluster, target[2])
+    begin(cluster, target)
+    cluster.ways[gone].latency = lambda _: 600 * MS  # type: ignore[method-assign]
+    cluster.world.network.mend()
+    cluster.until(lambda: cluster.leader() != gone)
+    left = cluster.node(gone).replicas.by_name[TOPIC].partitions[0]
+    cluster.run(100)
+    end, committed = left.log.log_end_offset, left.log.high_watermark
+    for acks in (-1, -1, 1):
+        cluster.produce(acks=acks).pace_us = 5 * MS
+    cluster.read(nearby=True)
+    cluster.run(250)
+    assert left.leads
+    assert left.log.log_end_offset > end, "somebody believes in it"
+    assert left.log.high_watermark == committed
+    del cluster.ways[gone].latency
+    arrived(cluster, target)
+    more(cluster, 20)
+    cluster.settle()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ottla.broker.cluster.controller import Controller
-from ottla.broker.cluster.duties import RulesOf, state_row, turnover
+from ottla.broker.cluster.duties import RulesOf, state_row
+from ottla.broker.cluster.elections import Standing
 from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
@@ -129,7 +130,6 @@ class Membership:
     def seen(self, now: Millis, present: Mapping[int, str]) -> None:
         """These lives of these nodes are there now."""
         self.controller.present = dict(present)
-        self._look_at_given_up()
         self.controller.look(now)
 
     def enter(self) -> None:
@@ -160,15 +160,14 @@ class Membership:
             self._write(now)
 
     def _look_at_given_up(self) -> None:
-        """A log that takes nothing stays led from here where nobody else can, and can be read."""
+        """A log that takes nothing stays led from here where nobody else may, and can be read. Who may and is down may
+        be back and lead before this node hears of either."""
         record = self.record
         said = {*self._saying, *(() if record is None else record.offline)}
-        if not said:
-            self.given_up = frozenset()
-            return
-        turn, here = turnover(self._metadata.image, self.present or {}), frozenset({self.members.node_id})
+        here = frozenset({self.members.node_id})
+        others = frozenset(map(int, self._metadata.image.nodes)) - here
         self.given_up = frozenset(
-            place for place in said if self.controller.moves_away(place, turn.at(place)[0].without(here))
+            place for place in said if self.controller.moves_away(place, Standing(others, leaving=here))
         )
 
     # ---- leaving ---------------------------------------------------------------------------------------------------
