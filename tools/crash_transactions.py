@@ -56,15 +56,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tools.history import Fate, History, check
 from tools.node_process import NodeProcess, crash_main
-from tools.recorded_clients import QUICK, Sender, read_log
+from tools.recorded_clients import QUICK, SOON_S, Sender, begin_by_number, read_log
 
 TOPIC, SOURCE, TARGET = "ledger", "source", "target"
 PARTITIONS = 2
 WRITERS = 2
 LOOPS = 2
 WAIT_S = 60.0
-SOON_S = 5.0
-"""How long offsets may take: a node that was killed is back by then, or the loop begins anew."""
 TIMEOUT_S = 20.0
 """transaction.timeout.ms."""
 IDLE_MS = 2_000
@@ -89,16 +87,6 @@ def new_producer(bootstrap: str, name: str, **more: Any) -> Producer:
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, **settings})
     producer.init_transactions(WAIT_S)
     return producer
-
-
-def begin_by_number(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-    """Read each partition from its committed offset on, or from 0 (see above). KafkaException: nobody could say."""
-    places = consumer.committed(partitions, SOON_S)
-    for place in places:
-        if place.error is not None:
-            raise KafkaException(place.error)
-        place.offset = max(place.offset, 0)
-    consumer.assign(places)
 
 
 class Worker(threading.Thread):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from typing import Any
 
 from confluent_kafka import (
@@ -41,6 +42,8 @@ QUICK: dict[str, Any] = {
 producer then waits for seconds, and where they are away again and again for ever. See `crash_transactions` too."""
 UNANSWERED = KafkaException(KafkaError(KafkaError._TIMED_OUT))
 READ_S = 60.0
+SOON_S = 5.0
+"""How long offsets may take: a node that was killed is back by then, or who asked begins anew."""
 AT_ONCE = 50
 """Records that a member reads before it commits, or fewer where no more come."""
 SHARED_S = 4.0
@@ -58,6 +61,22 @@ def place_of(message: Message) -> Place:
 
 def record_of(message: Message) -> Record:
     return Record(message.offset() or 0, label_of(message.value()))
+
+
+def begin_by_number(consumer: Consumer, partitions: Sequence[TopicPartition], *, incremental: bool = False) -> None:
+    """Read each partition from its committed offset on, or from 0 (see `crash_transactions`). `incremental`: beside
+    what is read already. KafkaException: nobody could say."""
+    places = consumer.committed(list(partitions), SOON_S)
+    for place in places:
+        if place.error is not None:
+            raise KafkaException(place.error)
+        place.offset = max(place.offset, 0)
+    begin = consumer.incremental_assign if incremental else consumer.assign
+    begin(places)
+
+
+class NowhereToBegin(Exception):
+    """Nobody could say how far a group has read the partitions that a member was given."""
 
 
 class Recorded(threading.Thread):
@@ -162,7 +181,8 @@ class Tail(Recorded):
 
 
 class Member(Recorded):
-    """A member of a group of consumers: reads, and commits what it has read."""
+    """A member of a group of consumers: reads, and commits what it has read. Where nobody can say how far the group is
+    a new member takes its place."""
 
     def __init__(self, name: str, bootstrap: str, history: History, group: str, protocol: str, topic: str) -> None:
         super().__init__(name, bootstrap, history)
@@ -174,7 +194,12 @@ class Member(Recorded):
             self._settings |= {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
 
     def work(self) -> None:
-        consumer = self.consumer(self._group, **self._settings)
+        while not self.done.is_set():
+            self._read.clear()
+            with suppress(NowhereToBegin), closing(self.consumer(self._group, **self._settings)) as consumer:
+                self._read_on(consumer)
+
+    def _read_on(self, consumer: Consumer) -> None:
         consumer.subscribe([self._topic], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
         while not self.done.is_set():
             for _ in range(AT_ONCE):
@@ -189,13 +214,16 @@ class Member(Recorded):
                     raise KafkaException(error)
             if self._read:
                 self._commit(consumer)
-        consumer.close()
 
-    def _given(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
+    def _given(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
             place = each.topic, each.partition
             self._runs[place] = Run(self.name, place, self._group, time.monotonic())
             self.history.runs.append(self._runs[place])
+        try:
+            begin_by_number(consumer, partitions, incremental=self._settings["group.protocol"] == "consumer")
+        except KafkaException as error:
+            raise NowhereToBegin from error
 
     def _taken(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:

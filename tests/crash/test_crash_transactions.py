@@ -1,12 +1,13 @@
-"""What the loops of the crash tools tell their clients (tools/crash_transactions.py)."""
+"""What the crash tools tell their clients (tools/recorded_clients.py, tools/crash_transactions.py)."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tools.crash_transactions import begin_by_number
+from tools.history import History
+from tools.recorded_clients import Member, begin_by_number
 
 
 class Assigned:
@@ -20,6 +21,33 @@ class Assigned:
     def assign(self, partitions: list[Any]) -> None:
         self.begins = tuple(each.offset for each in partitions)
 
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        self.begins += tuple(each.offset for each in partitions)
+
+
+class Told(Assigned):
+    """A consumer that is given a partition at its first poll, and ends its member's work at the second."""
+
+    closed = False
+
+    def __init__(self, member: Member, code: int) -> None:
+        self.member, self.error = member, KafkaError(code) if code else None
+
+    def subscribe(self, _: list[str], *, on_assign: Any, **__: Any) -> None:
+        self.on_assign = on_assign
+
+    def committed(self, partitions: list[Any], _: float) -> list[Any]:
+        return [committed(-1001, self.error) for _ in partitions]
+
+    def poll(self, _: float) -> None:
+        if self.begins:
+            self.member.done.set()
+        else:
+            self.on_assign(self, [TopicPartition("t", 0)])
+
+    def close(self) -> None:
+        self.closed = True
+
 
 def committed(offset: int, error: KafkaError | None = None) -> Any:
     return SimpleNamespace(offset=offset, error=error)
@@ -29,6 +57,8 @@ def test_a_loop_begins_by_number_where_nothing_is_committed() -> None:
     consumer: Any = Assigned()
     begin_by_number(consumer, [committed(-1001), committed(40)])
     assert consumer.begins == (0, 40)
+    begin_by_number(consumer, [committed(-1001)], incremental=True)
+    assert consumer.begins == (0, 40, 0)
 
 
 def test_a_loop_begins_nowhere_where_nobody_can_say_what_is_committed() -> None:
@@ -36,3 +66,16 @@ def test_a_loop_begins_nowhere_where_nobody_can_say_what_is_committed() -> None:
     with pytest.raises(KafkaException):
         begin_by_number(consumer, [committed(-1001, KafkaError(KafkaError.NOT_COORDINATOR))])
     assert not consumer.begins
+
+
+def test_a_member_that_nobody_could_tell_where_to_begin_is_followed_by_a_new_one() -> None:
+    lives: list[Any] = []
+
+    class Unlucky(Member):
+        def consumer(self, group: str, **settings: Any) -> Any:
+            lives.append(Told(self, KafkaError.NOT_COORDINATOR if not lives else KafkaError.NO_ERROR))
+            return lives[-1]
+
+    member = Unlucky("m", "", History(), "g", "consumer", "t")
+    member.work()
+    assert [(each.begins, each.closed) for each in lives] == [((), True), ((0,), True)]
