@@ -67,7 +67,7 @@ FAULTS = 5
 SETTLE_S = 120.0
 CLOSES = "member.close()"
 """A call that may hang in librdkafka 2.16, all requests answered: where a share group's member takes a partition while
-it leaves, until it looks at the metadata 5 minutes later."""
+it leaves, until it looks at the metadata again, 5 minutes later where nothing else is asked for."""
 HANGS_S = 30.0
 """For how long a member that closes is waited for, when all is well again."""
 PAUSE_S = 0.005

@@ -46,6 +46,9 @@ SOON_S = 5.0
 """How long offsets may take: a node that was killed is back by then, or who asked begins anew."""
 AT_ONCE = 50
 """Records that a member reads before it commits, or fewer where no more come."""
+METADATA_MS = 10_000
+"""How often a member of a share group looks at the metadata: one that hangs as it leaves goes on then (see `CLOSES` in
+`crash_cluster`)."""
 SHARED_S = 4.0
 """How long a member of a share group lives: who comes after it can't have been given what it was."""
 
@@ -279,7 +282,12 @@ class Sharer(Recorded):
     def __init__(self, name: str, bootstrap: str, history: History, group: str, topic: str) -> None:
         super().__init__(name, bootstrap, history)
         self._topic = topic
-        self._settings = {"group.id": group, "share.acknowledgement.mode": "explicit", "max.poll.records": 20}
+        self._settings = {
+            "group.id": group,
+            "share.acknowledgement.mode": "explicit",
+            "max.poll.records": 20,
+            "topic.metadata.refresh.interval.ms": METADATA_MS,
+        }
 
     def work(self) -> None:
         while not self.done.is_set():
