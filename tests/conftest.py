@@ -1,5 +1,6 @@
 """Options of the whole test suite, how it is spread over processes, and what a test may read of its own output."""
 
+import gc
 import os
 import re
 import subprocess
@@ -55,6 +56,18 @@ MANY, AT_ONCE = 100, 50
 _SLOW = ("demo", "spark", "sim", "fuzz", "kmq", "crash", "ship", "conform", "docs", "server", "bench", "cli")
 SLOW_FIRST = {room: place for place, room in enumerate(_SLOW)}
 """Directories whose tests take long: begun early, they end with the others."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[object]:
+    """Keep the garbage collector from looking at thousands of tests, which stay: while they are collected and ever
+    after. It took a fifth of the CPU of small ones."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
