@@ -170,16 +170,22 @@ class Round:
         return check(self.history)
 
     def lacking(self) -> list[Any]:
-        """Partitions that have no leader or not all of their replicas in sync, as any node sees it."""
+        """Partitions that have no leader or not all of their replicas in sync, as any node sees it; nodes that can't
+        say."""
         found: list[Any] = []
         for node in NODES:
-            with Client(self.faults.cluster.address_of(node)) as client:
-                for topic in client.send(MetadataRequest(topics=None)).topics:
-                    found += [
-                        (topic.name, part.partition_index)
-                        for part in topic.partitions
-                        if part.leader_id < 0 or len(part.isr_nodes) < len(NODES)
-                    ]
+            try:
+                with Client(self.faults.cluster.address_of(node)) as client:
+                    topics = client.send(MetadataRequest(topics=None)).topics
+            except ClientFailure:  # it has just heard what it leads no more, and hangs up
+                found.append(node)
+                continue
+            found += [
+                (topic.name, part.partition_index)
+                for topic in topics
+                for part in topic.partitions
+                if part.leader_id < 0 or len(part.isr_nodes) < len(NODES)
+            ]
         return found
 
     def told(self) -> str:
