@@ -57,8 +57,9 @@ def current_version() -> str:
     return found[1]
 
 
-def name_version(wanted: str, today: str) -> None:
-    """Write the version into the package, and a heading for it above what CHANGELOG.md calls unreleased."""
+def texts_with_version(wanted: str, today: str) -> dict[Path, str]:
+    """Returns what the files that name a version shall say: the package it, and CHANGELOG.md a heading for it above
+    what was unreleased. Raises ReleaseRefused."""
     if re.fullmatch(r"\d+\.\d+\.\d+", wanted) is None:
         raise ReleaseRefused(f"{wanted!r} is no version: three numbers, as in 1.2.3.")
     if [int(part) for part in wanted.split(".")] < [int(part) for part in current_version().split(".")]:
@@ -71,8 +72,10 @@ def name_version(wanted: str, today: str) -> None:
         raise ReleaseRefused("CHANGELOG.md has nothing under Unreleased.")
     if run("git", "status", "--porcelain", cwd=TOP):
         raise ReleaseRefused("There are uncommitted changes; commit them first.")
-    PACKAGE.write_text(VERSION.sub(f'__version__ = "{wanted}"', PACKAGE.read_text()))
-    CHANGELOG.write_text(changes.replace("## Unreleased\n", f"## Unreleased\n\n## {wanted}, {today}\n", 1))
+    return {
+        PACKAGE: VERSION.sub(f'__version__ = "{wanted}"', PACKAGE.read_text()),
+        CHANGELOG: changes.replace("## Unreleased\n", f"## Unreleased\n\n## {wanted}, {today}\n", 1),
+    }
 
 
 def run(*command: str, cwd: Path) -> str:
@@ -110,16 +113,17 @@ def try_out(built: Path, version: str) -> None:
 
 
 def release(wanted: str | None) -> None:
-    kept = {path: path.read_text() for path in (PACKAGE, CHANGELOG)}
+    texts = {} if wanted is None else texts_with_version(wanted, datetime.now(UTC).date().isoformat())
+    before = {path: path.read_text() for path in texts}
     try:
-        if wanted is not None:
-            name_version(wanted, datetime.now(UTC).date().isoformat())
+        for path, text in texts.items():
+            path.write_text(text)
         version = current_version()
         for built in build(version):
             try_out(built, version)
             print(f"{hashlib.sha256(built.read_bytes()).hexdigest()}  {built.relative_to(TOP)}: installs and runs")
     except BaseException:
-        for path, text in kept.items():
+        for path, text in before.items():
             path.write_text(text)
         raise
     if wanted is not None:
