@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from ottla.cli.cluster import checked, planned
-from ottla.cli.cluster.processes import Plan
+from ottla.cli.cluster import planned, processes
+from ottla.cli.cluster.plan import Plan, checked
+from ottla.cli.main import main
 from ottla.cli.output import Failure, NotUnderstood
 from tools.node_process import held_ports
 
@@ -123,6 +124,116 @@ def test_what_cannot_be_started_is_said(place: tuple[str, int]) -> None:
     assert failed.stderr == (
         f"ottla: The cluster did not start: Node 2 did not start: Can't listen on 127.0.0.1:{port + 1}: Address "
         "already in use. Stop what uses the port, or choose another one.\n"
+    )
+
+
+def test_a_start_that_fails_is_not_remembered(place: tuple[str, int]) -> None:
+    directory, port = place
+    words = ["cluster", "start", "--data", directory, "--detach"]
+    failed = ottla(*words, "--nodes", "1", "--listen", f"127.0.0.1:{port}", "--set", "num.partitions=0")
+    assert (failed.returncode, "did not start: Invalid value 0" in failed.stderr) == (1, True)
+    assert planned(Path(directory), None, None, []) == Plan(3, "127.0.0.1:9092", [])
+    began = ottla(*words, "--nodes", "1", "--listen", f"127.0.0.1:{port}", "--set", "num.partitions=2")
+    assert began.returncode == 0, began.stderr
+    ottla("cluster", "stop", "--data", directory)
+    assert ottla(*words, "--nodes", "2", "--set", "num.partitions=0").returncode == 1
+    assert planned(Path(directory), None, None, []) == Plan(1, f"127.0.0.1:{port}", ["num.partitions=2"])
+
+
+def test_a_node_that_is_more_than_the_plan_says_is_one_that_runs(place: tuple[str, int]) -> None:
+    directory, port = place
+    words = ["cluster", "start", "--data", directory, "--listen", f"127.0.0.1:{port}", "--detach", "--nodes"]
+    assert ottla(*words, "2").returncode == 0
+    assert ottla("cluster", "stop", "--data", directory).returncode == 0
+    assert ottla("cluster", "start-node", "2", "--data", directory).returncode == 0
+    fewer = ottla(*words, "1")
+    assert (fewer.returncode, "runs already" in fewer.stderr) == (1, True)
+    stopped = ottla("cluster", "stop", "--data", directory)
+    assert (stopped.returncode, stopped.stdout) == (0, "Stopped node 2.\n")
+
+
+def test_a_cluster_is_the_same_under_another_name_of_its_directory(place: tuple[str, int], tmp_path: Path) -> None:
+    directory, port = place
+    Path(directory).mkdir()
+    other = tmp_path / "other"
+    other.symlink_to(directory)
+    words = ["cluster", "start", "--data", str(other), "--listen", f"127.0.0.1:{port}", "--detach", "--nodes", "1"]
+    assert ottla(*words).returncode == 0
+    assert "Node 1 runs already" in ottla("cluster", "start-node", "1", "--data", directory).stderr
+    stopped = ottla("cluster", "stop", "--data", directory)
+    assert (stopped.returncode, stopped.stdout) == (0, "Stopped node 1.\n")
+
+
+def test_two_who_start_it_at_once_start_it_once(place: tuple[str, int]) -> None:
+    directory, port = place
+    words = ["cluster", "start", "--data", directory, "--listen", f"127.0.0.1:{port}", "--detach", "--nodes", "2"]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "ottla", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    told = sorted((process.communicate(timeout=120), process.returncode) for process in both)
+    assert [code for _, code in told] == [1, 0]
+    assert "runs already" in told[0][0][1]
+    stopped = ottla("cluster", "stop", "--data", directory)
+    assert (stopped.returncode, stopped.stdout) == (0, "Stopped nodes 1, 2.\n")
+
+
+def test_nodes_run_on_where_what_they_say_can_be_written_nowhere(place: tuple[str, int]) -> None:
+    directory, port = place
+    words = ["cluster", "start", "--nodes", "2", "--data", directory, "--listen", f"127.0.0.1:{port}"]
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ottla", *words], stdout=subprocess.PIPE, stderr=full, text=True
+        )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("2 nodes serve")
+    before = pid_of(directory, 2)
+    os.kill(before, signal.SIGKILL)
+    soon(lambda: pid_of(directory, 2) != before or process.poll() is not None)
+    soon(lambda: [node["state"] for node in described(port)["nodes"]] == ["up", "up"])
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
+def test_a_node_that_stands_still_keeps_no_other_from_being_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "STOP_S", 0.5)
+    frozen, other = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
+    frozen.send_signal(signal.SIGSTOP)
+    soon(lambda: Path(f"/proc/{frozen.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    try:
+        with pytest.raises(Failure, match=rf"Node 1 \(process {frozen.pid}\) has not ended"):
+            processes.end_all({1: frozen.pid, 2: other.pid})
+        assert other.wait() == -signal.SIGTERM
+    finally:
+        frozen.kill()
+        frozen.wait()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "null",
+        "{}",
+        '{"nodes": "x", "listen": "127.0.0.1:1", "settings": []}',
+        '{"nodes": 0, "listen": "127.0.0.1:1", "settings": []}',
+        '{"nodes": 2, "listen": 5, "settings": []}',
+        '{"nodes": 2, "listen": "here", "settings": []}',
+        '{"nodes": 2, "listen": "127.0.0.1:1", "settings": [5]}',
+        '{"nodes": 2, "listen": "127.0.0.1:1", "settings": [], "removed": 7}',
+    ],
+)
+@pytest.mark.parametrize("command", ["start", "start-node 1"])
+def test_what_is_no_plan_of_a_cluster_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], written: str, command: str
+) -> None:
+    (tmp_path / "cluster.json").write_text(written)
+    assert main(["cluster", *command.split(), "--data", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        f"ottla: {tmp_path}/cluster.json is not what `ottla cluster start` writes there. Remove it, and start the "
+        "cluster with --nodes, --listen and --set as before.\n"
     )
 
 

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,31 +22,32 @@ import typer
 
 from ottla.cli.cluster.facts import facts
 from ottla.cli.cluster.move_metadata import move_metadata
+from ottla.cli.cluster.plan import DEFAULT_LISTEN, NODES_MAX, Plan, checked, has_plan, no_cluster, read_plan
 from ottla.cli.cluster.processes import (
     NODE_FILE,
+    STOP_S,
     SUPERVISOR,
     NodeProcess,
-    Plan,
     await_active,
+    directory_of,
     end,
-    has_plan,
-    read_plan,
+    end_all,
     removed_nodes,
     running,
+    running_nodes,
+    starting,
     supervisor,
+    tell,
 )
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, print_json, print_rows, say
 from ottla.cli.replicas.rebalance import rebalance
 
 app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_args_is_help=True)
 
 DEFAULT_DATA = Path("ottla-cluster")
-DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_NODES = 3
-LAST_PORT = 65535
-NODES_MAX = 99
 LOG = "cluster.log"
 """What who watches over detached nodes writes, in the cluster's directory."""
 QUICK_S = 10.0
@@ -92,18 +94,17 @@ def start(
     A cluster that was started before comes back as it was, but for what is said otherwise. Nodes that were removed from
     it stay out.
     """
-    directory = data.absolute()
-    plan = planned(directory, nodes, listen, set or [])
-    runs = [number for number in range(1, plan.nodes + 1) if running(directory, number)]
-    if supervisor(directory) or runs:
-        raise Failure(f"The cluster in {directory} runs already. `ottla cluster stop --data {data}` stops it.")
-    plan.write(directory)
-    for number in plan.removed:
-        again = f"`ottla cluster start-node {number} --data {data}` adds it again"
-        say(f"Node {number} was removed from the cluster, and is not started: {again}.", err=True)
-    if detach:
-        return detached(directory, plan, restart=not no_restart)
-    return watch(directory, plan, restart=not no_restart)
+    directory = directory_of(data)
+    directory.mkdir(parents=True, exist_ok=True)
+    with starting(directory) as done:
+        plan = planned(directory, nodes, listen, set or [])
+        if supervisor(directory) or running_nodes(directory):
+            raise Failure(f"The cluster in {directory} runs already. `ottla cluster stop --data {data}` stops it.")
+        for number in plan.removed:
+            again = f"`ottla cluster start-node {number} --data {data}` adds it again"
+            say(f"Node {number} was removed from the cluster, and is not started: {again}.", err=True)
+        run = detached if detach else watch
+        return run(directory, plan, done, restart=not no_restart)
 
 
 @app.command("start-node", epilog="Example: ottla cluster start-node 2 --data ./cluster")
@@ -115,17 +116,27 @@ def start_node(
 
     Nobody watches over it but you: what dies is started again by who has started it.
     """
-    directory = data.absolute()
-    plan = read_plan(directory)
-    if number > plan.nodes + 1:
-        raise Failure(f"The cluster in {directory} has nodes 1 to {plan.nodes}: the next new one is {plan.nodes + 1}.")
-    if number > plan.nodes:
-        checked(plan.listen, number)
-    if (pid := running(directory, number)) is not None:
-        raise Failure(f"Node {number} runs already (process {pid}).")
-    removed = [each for each in removed_nodes(directory, plan.nodes) if each != number]
-    plan = replace(plan, nodes=max(plan.nodes, number), removed=removed)
-    plan.write(directory)
+    directory = directory_of(data)
+    read_plan(directory)
+    with starting(directory):
+        plan = read_plan(directory)
+        if number > plan.nodes + 1:
+            raise Failure(
+                f"The cluster in {directory} has nodes 1 to {plan.nodes}: the next new one is {plan.nodes + 1}."
+            )
+        if number > plan.nodes:
+            checked(plan.listen, number)
+        if (pid := running(directory, number)) is not None:
+            raise Failure(f"Node {number} runs already (process {pid}).")
+        removed = [each for each in removed_nodes(directory, plan.nodes) if each != number]
+        plan = replace(plan, nodes=max(plan.nodes, number), removed=removed)
+        node = started(directory, plan, number)
+        plan.write(directory)
+    say(f"Node {number} serves at {node.address}.")
+
+
+def started(directory: Path, plan: Plan, number: int) -> NodeProcess:
+    """This node of the plan, which serves and is known to itself as one of the cluster. Raises Failure."""
     with open(directory / f"{number}.log", "a+") as log:
         node = NodeProcess(directory, plan, number, log=log)
         node.settled.wait()
@@ -134,7 +145,7 @@ def start_node(
             words = (log.read().splitlines() or ["it said nothing"])[-1].removeprefix("ottla: ")
             raise Failure(f"Node {number} did not start: {words}")
     await_active([node.address], [number], [node])
-    say(f"Node {number} serves at {node.address}.")
+    return node
 
 
 @app.command("stop-node", epilog="Example: ottla cluster stop-node 2 --data ./cluster")
@@ -143,9 +154,9 @@ def stop_node(
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Stop one node of a cluster: it stays stopped until `start-node`, or the next start of all."""
-    directory = data.absolute()
-    read_plan(directory)
+    directory = directory_of(data)
     if (pid := running(directory, number)) is None:
+        read_plan(directory)
         raise Failure(f"No node {number} of the cluster in {directory} runs.")
     end(pid, f"Node {number}")
     say(f"Stopped node {number}.")
@@ -154,17 +165,13 @@ def stop_node(
 @app.command(epilog="Example: ottla cluster stop --data ./cluster")
 def stop(data: Data = DEFAULT_DATA) -> None:
     """Stop all nodes of a cluster, one after the other."""
-    directory = data.absolute()
-    plan = read_plan(directory)
-    watcher = supervisor(directory)
-    found = [number for number in range(1, plan.nodes + 1) if running(directory, number)]
+    directory = directory_of(data)
+    watcher, found = supervisor(directory), running_nodes(directory)
     if watcher is None and not found:
-        raise Failure(f"No node of the cluster in {directory} runs.")
+        raise Failure(f"No node of the cluster in {directory} runs." if has_plan(directory) else no_cluster(directory))
     if watcher is not None:
-        end(watcher, "Who watches over the nodes")
-    for number in found:
-        if (pid := running(directory, number)) is not None:
-            end(pid, f"Node {number}")
+        end(watcher, "Who watches over the nodes", STOP_S * (len(found) + 1))
+    end_all(running_nodes(directory))
     say(f"Stopped {'node' if len(found) == 1 else 'nodes'} {', '.join(map(str, found)) or 'none'}.")
 
 
@@ -234,20 +241,8 @@ def planned(directory: Path, nodes: int | None, listen: str | None, settings: li
     return Plan(nodes, listen, settings or before.settings, removed_nodes(directory, nodes))
 
 
-def checked(listen: str, nodes: int) -> str:
-    """The address as it is; raises NotUnderstood where the nodes can't listen there."""
-    host, _, port = listen.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
-        raise NotUnderstood(
-            f"{listen!r} is not an address to listen on: write HOST:PORT, for example {DEFAULT_LISTEN}."
-        )
-    if (last := int(port) + nodes - 1) > LAST_PORT:
-        raise NotUnderstood(f"{nodes} nodes from port {port} on need ports up to {last}: {LAST_PORT} is the last one.")
-    return f"{host or '127.0.0.1'}:{port}"
-
-
-def watch(directory: Path, plan: Plan, *, restart: bool) -> int:
-    """Run the nodes until SIGINT or SIGTERM; returns the exit code."""
+def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: bool) -> int:
+    """Run the nodes until SIGINT or SIGTERM; returns the exit code. Once they serve, the start is `done`."""
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
@@ -262,17 +257,18 @@ def watch(directory: Path, plan: Plan, *, restart: bool) -> int:
         if not over.is_set():
             addresses = [node.address for node in nodes]
             await_active(addresses, plan.members, nodes)
+            plan.write(directory)
+            done()
             count = "1 node serves" if len(nodes) == 1 else f"{len(nodes)} nodes serve"
             say(f"{count} Kafka clients at {','.join(addresses)}, data in {directory}.")
             sys.stdout.flush()
         tend(directory, plan, nodes, over, restart=restart)
     finally:
-        for node in nodes:
-            if node.process.poll() is None:
-                end(node.process.pid, f"Node {node.number}")
-                node.process.wait()
-        with suppress(FileNotFoundError):
-            (directory / SUPERVISOR).unlink()
+        try:
+            end_all({node.number: node.process.pid for node in nodes if node.process.poll() is None})
+        finally:
+            with suppress(FileNotFoundError):
+                (directory / SUPERVISOR).unlink()
     return 0
 
 
@@ -289,7 +285,7 @@ def tend(directory: Path, plan: Plan, nodes: list[NodeProcess], over: threading.
             if node.process.pid not in told:
                 told.add(node.process.pid)
                 again = restart and code not in STOPPED
-                say(f"node {number} {how_it_ended(code)}{'; it is started again' if again else ''}", err=True)
+                tell(f"node {number} {how_it_ended(code)}{'; it is started again' if again else ''}")
                 if again:
                     quick = time.monotonic() - node.began < QUICK_S
                     due[number] = time.monotonic() + (REST_S if quick else 0)
@@ -306,7 +302,7 @@ def how_it_ended(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"has ended with code {code}"
 
 
-def detached(directory: Path, plan: Plan, *, restart: bool) -> int:
+def detached(directory: Path, plan: Plan, done: Callable[[], None], *, restart: bool) -> int:
     """Let a process of its own watch over the nodes; return once they serve. It is this one's child and not a new
     program: what is imported already costs no time again."""
     log = directory / LOG
@@ -321,7 +317,7 @@ def detached(directory: Path, plan: Plan, *, restart: bool) -> int:
             for old, new in ((nothing.fileno(), 0), (write, 1), (said.fileno(), 2)):
                 os.dup2(old, new)
         os.close(write)
-        return watch(directory, plan, restart=restart)
+        return watch(directory, plan, done, restart=restart)
     os.close(write)
     with open(read) as told:
         line = told.readline()

@@ -6,22 +6,21 @@ data in N/, its process id in N/ottla.pid and its log in N.log. Does not know wh
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from ottla.cli.cluster.plan import Plan
 from ottla.cli.output import Failure, say
 
-PLAN = "cluster.json"
 METADATA = "metadata.sqlite"
 SUPERVISOR = "supervisor.pid"
 PID = "ottla.pid"
@@ -33,46 +32,19 @@ STOP_S = 60.0
 START_S = 120.0
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a cluster was started as. `listen`: HOST:PORT of node 1; the others follow on the next ports. `removed`:
-    those of the nodes that it was told to forget."""
-
-    nodes: int
-    listen: str
-    settings: list[str]
-    removed: list[int] = field(default_factory=list[int])
-
-    @property
-    def members(self) -> list[int]:
-        """The numbers of the nodes that the cluster has."""
-        return [number for number in range(1, self.nodes + 1) if number not in self.removed]
-
-    @property
-    def addresses(self) -> list[str]:
-        host, _, port = self.listen.rpartition(":")
-        return [f"{host}:{int(port) + number}" for number in range(self.nodes)]
-
-    def write(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / PLAN).write_text(json.dumps(asdict(self), indent=2) + "\n")
+def directory_of(data: Path) -> Path:
+    """The directory of a cluster as its nodes are told of it, whatever links lead there."""
+    return Path(os.path.realpath(data))
 
 
-def has_plan(directory: Path) -> bool:
-    """Whether a cluster was started in this directory before."""
-    return (directory / PLAN).exists()
-
-
-def read_plan(directory: Path) -> Plan:
-    """What the cluster in this directory was started as. Raises Failure."""
-    try:
-        return Plan(**json.loads((directory / PLAN).read_text()))
-    except FileNotFoundError:
-        raise Failure(
-            f"There is no cluster in {directory}: `ottla cluster start --data {directory}` makes one."
-        ) from None
-    except (OSError, ValueError, TypeError) as error:
-        raise Failure(f"{directory / PLAN} can't be read: {error}") from None
+@contextmanager
+def starting(directory: Path) -> Iterator[Callable[[], None]]:
+    """Let nobody else start nodes here meanwhile: who has waited finds them running. What is given ends it early."""
+    with ExitStack() as held:
+        lock = os.open(directory, os.O_RDONLY)
+        held.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield held.close
 
 
 def removed_nodes(directory: Path, nodes: int) -> list[int]:
@@ -131,7 +103,13 @@ class NodeProcess:
     def _read_log(self) -> None:
         for line in self.process.stderr or ():
             self.last_words = line.rstrip().removeprefix("ottla: ")
-            say(f"{self.number} | {line.rstrip()}", err=True)
+            tell(f"{self.number} | {line.rstrip()}")
+
+
+def tell(sentence: str) -> None:
+    """Say this to who watches. Where that can't be, as a disk is full or nobody reads any more, the nodes run on."""
+    with suppress(OSError):
+        say(sentence, err=True)
 
 
 def command(directory: Path, plan: Plan, number: int) -> list[str]:
@@ -149,6 +127,13 @@ def command(directory: Path, plan: Plan, number: int) -> list[str]:
 
 
 # ---- who runs ------------------------------------------------------------------------------------------------------
+
+
+def running_nodes(directory: Path) -> dict[int, int]:
+    """The process ids of all nodes that run here, by number, also of those that no plan names."""
+    numbers = sorted(int(file.parent.name) for file in directory.glob(f"*/{PID}") if file.parent.name.isdecimal())
+    found = {number: running(directory, number) for number in numbers}
+    return {number: pid for number, pid in found.items() if pid is not None}
 
 
 def running(directory: Path, number: int) -> int | None:
@@ -171,15 +156,28 @@ def alive(file: Path, word: str) -> int | None:
     return pid if word.encode() in words else None
 
 
-def end(pid: int, what: str) -> None:
+def end(pid: int, what: str, seconds: float | None = None) -> None:
     """Stop this process in order, and wait for its end. Raises Failure where it does not end."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + STOP_S
+    seconds = STOP_S if seconds is None else seconds
+    until = time.monotonic() + seconds
     while Path(f"/proc/{pid}").exists() and not is_zombie(pid):
         if time.monotonic() > until:
-            raise Failure(f"{what} (process {pid}) has not ended after {STOP_S:.0f} s.")
+            raise Failure(f"{what} (process {pid}) has not ended after {seconds:.0f} s.")
         time.sleep(0.02)
+
+
+def end_all(nodes: Mapping[int, int]) -> None:
+    """Stop these nodes in order. Raises Failure for the first that does not end, when the others have."""
+    failures: list[Failure] = []
+    for number, pid in nodes.items():
+        try:
+            end(pid, f"Node {number}")
+        except Failure as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
 
 
 def is_zombie(pid: int) -> bool:

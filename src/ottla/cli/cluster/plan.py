@@ -1,0 +1,89 @@
+"""Keeps what a cluster of one machine was started as, in `cluster.json` of its directory: so it comes back as it was.
+
+Knows the file, and where so many nodes can listen. Does not know who runs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ottla.cli.output import Failure, NotUnderstood
+
+PLAN = "cluster.json"
+DEFAULT_LISTEN = "127.0.0.1:9092"
+LAST_PORT = 65535
+NODES_MAX = 99
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a cluster was started as. `listen`: HOST:PORT of node 1; the others follow on the next ports. `removed`:
+    those of the nodes that it was told to forget."""
+
+    nodes: int
+    listen: str
+    settings: list[str]
+    removed: list[int] = field(default_factory=list[int])
+
+    @property
+    def members(self) -> list[int]:
+        """The numbers of the nodes that the cluster has."""
+        return [number for number in range(1, self.nodes + 1) if number not in self.removed]
+
+    @property
+    def addresses(self) -> list[str]:
+        host, _, port = self.listen.rpartition(":")
+        return [f"{host}:{int(port) + number}" for number in range(self.nodes)]
+
+    def write(self, directory: Path) -> None:
+        from ottla.server.directory import replace_file
+
+        replace_file(str(directory / PLAN), json.dumps(asdict(self), indent=2) + "\n")
+
+
+def has_plan(directory: Path) -> bool:
+    """Whether a cluster was started in this directory before."""
+    return (directory / PLAN).exists()
+
+
+def read_plan(directory: Path) -> Plan:
+    """What the cluster in this directory was started as. Raises Failure."""
+    try:
+        return plan_of(json.loads((directory / PLAN).read_text()))
+    except FileNotFoundError:
+        raise Failure(no_cluster(directory)) from None
+    except OSError as error:
+        raise Failure(f"{directory / PLAN} can't be read: {error.strerror or error}.") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, NotUnderstood):
+        raise Failure(
+            f"{directory / PLAN} is not what `ottla cluster start` writes there. Remove it, and start the cluster with "
+            "--nodes, --listen and --set as before."
+        ) from None
+
+
+def plan_of(read: Any) -> Plan:
+    """The plan that a file holds. Raises what read_plan says in a sentence where it holds none."""
+    plan = Plan(read["nodes"], read["listen"], list(read["settings"]), list(read.get("removed", [])))
+    if not 1 <= plan.nodes <= NODES_MAX or not all(type(each) is str for each in plan.settings):
+        raise ValueError(read)
+    checked(plan.listen, plan.nodes)
+    return plan
+
+
+def no_cluster(directory: Path) -> str:
+    return f"There is no cluster in {directory}: `ottla cluster start --data {directory}` makes one."
+
+
+def checked(listen: str, nodes: int) -> str:
+    """The address as it is; raises NotUnderstood where the nodes can't listen there."""
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
+        raise NotUnderstood(
+            f"{listen!r} is not an address to listen on: write HOST:PORT, for example {DEFAULT_LISTEN}."
+        )
+    if (last := int(port) + nodes - 1) > LAST_PORT:
+        raise NotUnderstood(f"{nodes} nodes from port {port} on need ports up to {last}: {LAST_PORT} is the last one.")
+    return f"{host or '127.0.0.1'}:{port}"
