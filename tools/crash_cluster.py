@@ -217,14 +217,17 @@ def soon(what: str, holds: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def new_topics(bootstrap: str) -> None:
-    """The topics of a round, empty; those of the round before are gone when this returns."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+def new_topics(faults: Faults) -> None:
+    """The topics of a round, empty. No node knows those of the round before by then: a consumer of librdkafka's that
+    hears of a topic's leader epochs, and then that they begin anew with another topic of the name, never reads on."""
+    admin = AdminClient({"bootstrap.servers": faults.cluster.bootstrap_servers, "log_level": 0})
     known = admin.list_topics(timeout=30).topics
     there = [name for name in known if name in TOPICS or name.startswith(ASKED_PREFIX)]
     if there:
         for deleted in admin.delete_topics(there).values():
             deleted.result(30)
+        for node in NODES:
+            soon(f"node {node} knows no topic of the round before", lambda node=node: not known_to(faults, node, there))
     for made in admin.create_topics([NewTopic(name, PARTITIONS, len(NODES)) for name in TOPICS]).values():
         made.result(30)
     configs = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "15000"}
@@ -232,6 +235,16 @@ def new_topics(bootstrap: str) -> None:
     group = ConfigResource(ResourceType.GROUP, SHARE_GROUP, incremental_configs=entries)
     for altered in admin.incremental_alter_configs([group]).values():
         altered.result(30)
+
+
+def known_to(faults: Faults, node: int, topics: list[str]) -> list[str]:
+    """Those of the topics that a node lists; all of them where it can't say."""
+    try:
+        with Client(faults.cluster.address_of(node)) as client:
+            listed = {topic.name for topic in client.send(MetadataRequest(topics=None)).topics}
+    except ClientFailure:
+        return topics
+    return [name for name in topics if name in listed]
 
 
 def errors_logged(directory: str) -> Iterator[str]:
@@ -266,7 +279,7 @@ def run(
     settings = {**SETTINGS, "ottla.durability": durability}
     with Faults(random.Random(seed), directory, settings, zookeeper=zookeeper) as faults:
         for number, plan in enumerate(rounds, 1):
-            new_topics(faults.cluster.bootstrap_servers)
+            new_topics(faults)
             current = Round(faults, seed + number)
             failures += [*current.run(plan), *faults.failures, *errors_logged(directory)]
             say(f"round {number}: {current.told()}")
