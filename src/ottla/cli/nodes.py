@@ -57,7 +57,8 @@ def drain(
             moves = balance.emptied(racks, places, [node]) if replicas else balance.led_by_others(places, [node])
         except balance.Impossible as why:
             raise Failure(f"Node {node} can't be emptied: {why}") from None
-        moving.carry_out(client, moves, throttle)
+        leaving = [place for place, moved in moving.under_way(client).items() if node in moved.removing]
+        moving.carry_out(client, moves, throttle, leaving if replicas else ())
         await_led_by_others(client, node, [move.place for move in moves])
     left = "nothing is on it any more" if replicas else "it leads nothing any more"
     copied = sum(move.bytes_moved for move in moves)

@@ -267,6 +267,8 @@ def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: boo
         try:
             end_all({node.number: node.process.pid for node in nodes if node.process.poll() is None})
         finally:
+            for node in nodes:
+                node.process.poll()  # nobody else asks for its exit code
             with suppress(FileNotFoundError):
                 (directory / SUPERVISOR).unlink()
     return 0

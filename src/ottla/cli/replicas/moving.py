@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -38,10 +38,18 @@ class Moved(NamedTuple):
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
+    @property
+    def before(self) -> tuple[int, ...]:
+        return tuple(node for node in self.replicas if node not in self.adding)
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        return tuple(node for node in self.replicas if node not in self.removing)
+
 
 def where(client: Client, client_of: Callable[[str], Client]) -> tuple[dict[int, str | None], list[Replicas]]:
-    """The racks of the nodes that serve, and the replicas of every partition. A node that was killed a moment ago is
-    waited for until the cluster gives it up. Raises ClientFailure."""
+    """The racks of the nodes that serve, and the replicas of every partition, those that it will have where it is being
+    moved. A node that was killed a moment ago is waited for until the cluster gives it up. Raises ClientFailure."""
     from ottla.client import ClientFailure
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
@@ -55,9 +63,11 @@ def where(client: Client, client_of: Callable[[str], Client]) -> tuple[dict[int,
             if time.monotonic() > until:
                 raise
             time.sleep(LOOK_S)
+    moved = under_way(client)
+    found = {(part.topic, part.partition): part.replicas for part in placed_of(client)}
     places = [
-        Replicas((part.topic, part.partition), part.replicas, sizes.get((part.topic, part.partition), 0))
-        for part in placed_of(client)
+        Replicas(place, moved[place].after if place in moved else replicas, sizes.get(place, 0))
+        for place, replicas in found.items()
     ]
     return {broker.broker_id: broker.rack for broker in brokers}, places
 
@@ -84,24 +94,33 @@ def sizes_on(broker: Any, client_of: Callable[[str], Client]) -> dict[Place, int
 # ---- carrying out --------------------------------------------------------------------------------------------------
 
 
-def carry_out(client: Client, moves: Sequence[Move], throttle: int | None) -> None:
-    """Move, and wait for the end of it; the preferred replicas lead then. `throttle`: bytes a second that each node
-    sends and takes for it. Raises ClientFailure, Failure."""
-    if not moves:
-        return
+def carry_out(client: Client, moves: Sequence[Move], throttle: int | None, asked: Collection[Place] = ()) -> int:
+    """Move, and wait for the end of it, as of what others have begun for those `asked`; the preferred replicas lead
+    then. `throttle`: bytes a second that each node sends and takes for it. Returns how many were waited for. Raises
+    ClientFailure, Failure."""
+    moved = under_way(client)
+    begun = sorted(moved.keys() & set(asked) - {move.place for move in moves})
+    if begun:
+        say(f"{len(begun)} partitions are being moved there already: that is waited for.", err=True)
+    waited = [move._replace(before=moved[move.place].before) if move.place in moved else move for move in moves]
+    waited += [Move(place, moved[place].before, moved[place].after) for place in begun]
+    if not waited:
+        return 0
+    topics = {move.place[0] for move in waited}
     if throttle is not None:
-        throttles.limit(client, moves, throttle)
+        throttles.limit(client, waited, throttle)
     try:
         begin(client, moves)
     except Failure:
         if throttle is not None:
-            lift(client, {move.place[0] for move in moves})
+            lift(client, topics)
         raise
-    finish(client, [move.place for move in moves])
+    finish(client, [move.place for move in waited])
     if throttle is not None:
-        lift(client, {move.place[0] for move in moves})
-    wait_until_known(client, moves)
-    elect(client, [move.place for move in moves])
+        lift(client, topics)
+    wait_until_known(client, waited)
+    elect(client, [move.place for move in waited])
+    return len(waited)
 
 
 def begin(client: Client, moves: Sequence[Move]) -> None:

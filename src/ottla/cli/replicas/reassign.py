@@ -98,12 +98,12 @@ def reassign(
         if list or verify or cancel:
             look_after(client, topics or [], format, cancel=cancel, verify=verify)
             return
-        moves = planned(client, properties, topics or [], nodes, replication_factor, targets)
+        moves, asked = planned(client, properties, topics or [], nodes, replication_factor, targets)
         show(moves, format)
         if execute:
-            moving.carry_out(client, moves, throttle)
+            done = moving.carry_out(client, moves, throttle, asked)
             if format is Format.TABLE:
-                print_done(f"Done: {len(moves)} partitions are where they are to be." if moves else "", format)
+                print_done(f"Done: {done} partitions are where they are to be." if done else "", format)
         elif moves:
             tell_unchanged(execute, format)
 
@@ -133,16 +133,16 @@ def planned(
     nodes: Sequence[int] | None,
     factor: int | None,
     targets: dict[Place, tuple[int, ...]] | None,
-) -> list[Move]:
-    """The moves that are asked for. Raises Failure, ClientFailure."""
+) -> tuple[list[Move], list[Place]]:
+    """The moves that are asked for, and the partitions that they are asked for. Raises Failure, ClientFailure."""
     racks, everything = moving.where(client, connecting(properties))
     places = {each.place: each for each in everything}
     if targets is not None:
-        return moves_of(targets, places)
+        return moves_of(targets, places), list(targets)
     require_topics(topics, (name for name, _ in places))
     chosen = [each for place, each in sorted(places.items()) if place[0] in topics]
     try:
-        return placed_anew(racks, chosen, nodes, factor)
+        return placed_anew(racks, chosen, nodes, factor), [each.place for each in chosen]
     except Impossible as impossible:
         raise Failure(str(impossible)) from None
 
