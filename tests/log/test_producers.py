@@ -122,6 +122,24 @@ def test_markers_of_an_open_transaction(
     assert found == code
 
 
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "code"),
+    [
+        (-1, 0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (-1, -1, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (8, -1, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (8, -2, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (7, -1, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_a_marker_is_of_a_producer_in_an_epoch(producer_id: int, epoch: int, code: ErrorCode) -> None:
+    known = state()
+    known.add(7, 5, 0, 1, 1, 1, transactional=True)
+    with pytest.raises(AppendRefused) as refusal:
+        known.verify_marker(producer_id, epoch, 0)
+    assert refusal.value.error_code is code
+
+
 def test_a_repeated_marker_of_version_two_passes_with_nothing_open() -> None:
     known = state()
     known.end_transaction(7, 5, 3, 2, 1, aborted=False)

@@ -222,6 +222,36 @@ def test_the_epoch_behind_the_last_one_begins_nothing(stage: Stage) -> None:
     assert stage.state.producer_id == 100
 
 
+@pytest.mark.parametrize(("level", "goes_on"), [(0, False), (1, False), (2, True)])
+def test_whose_transaction_was_aborted_goes_on_in_the_epoch_after_it(stage: Stage, level: int, goes_on: bool) -> None:
+    """It says who it believes to be (KIP-588); who does so behind another life is fenced."""
+    stage.world.transaction_version = level
+    producer = ongoing(stage, 7, version=1)
+    stage.pass_time(60_000)
+    stage.marked()
+    for _ in range(2):
+        assert stage.init(producer)[0] == (E.NONE if goes_on else E.PRODUCER_FENCED)
+        assert stage.state.producer_epoch == 8
+    assert stage.init() == (E.NONE, 50, 9)
+    assert stage.init(producer)[0] is E.PRODUCER_FENCED
+
+
+def test_nobody_goes_on_in_the_epoch_behind_the_last_one(stage: Stage) -> None:
+    producer = ongoing(stage, LAST, version=1)
+    stage.pass_time(60_000)
+    stage.marked()
+    assert stage.state.producer_epoch == LAST + 1
+    assert stage.init(producer)[0] is E.PRODUCER_FENCED
+    assert stage.init() == (E.NONE, 100, 0)
+
+
+def test_whose_transaction_was_aborted_in_the_last_epoch_goes_on_under_another_id(stage: Stage) -> None:
+    producer = ongoing(stage, LAST, version=2)
+    stage.pass_time(60_000)
+    stage.marked()
+    assert stage.init(producer) == (E.NONE, 100, 0)
+
+
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_what_nobody_ends_is_aborted_in_the_version_that_the_cluster_is_at(stage: Stage, level: int) -> None:
     stage.world.transaction_version = level
@@ -394,7 +424,7 @@ def test_what_takes_too_long_is_aborted_in_the_next_epoch(stage: Stage) -> None:
     assert (stage.state.state, stage.state.producer_epoch) == (State.PREPARE_ABORT, 1)
     assert stage.end((100, 0), version=1) is E.INVALID_PRODUCER_EPOCH  # KIP-588: it may abort and go on
     stage.marked()
-    assert stage.init((100, 0))[0] == E.PRODUCER_FENCED
+    assert stage.init((100, 0)) == (E.NONE, 100, 1)
 
 
 def test_ids_that_nobody_uses_are_forgotten(stage: Stage) -> None:

@@ -364,6 +364,10 @@ class ProducerState:
         Under transaction version 2 every transaction has its own epoch: the marker's is above the known one, or equal
         with nothing open (the same marker once more).
         """
+        if producer_id < 0:
+            raise AppendRefused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"There is no producer {producer_id}.")
+        if epoch < 0:
+            raise AppendRefused(ErrorCode.INVALID_PRODUCER_EPOCH, f"There is no epoch {epoch} of a producer.")
         entry = self.entries.get(producer_id)
         if entry is None:
             return

@@ -308,8 +308,9 @@ class TransactionShard:
     def _abort(self, now: Millis, transactional_id: str, known: Transaction, decision: _Building) -> None:
         """Abort what is open, in the name of nobody.
 
-        A client of the second version asks under which epoch it goes on. Where all are used up and no other id is at
-        hand, it is told the last one, in which nothing can begin, and has to initialize.
+        Who had it open asks under which epoch it goes on, in the second version; or it initializes with the epoch that
+        it had (KIP-588). Where all are used up and no other id is at hand, it is told the last one, in which nothing
+        can begin, and has to initialize anew.
         """
         self._last_epochs.pop(transactional_id, None)
         version, next_producer_id = self._node.transaction_version, None
@@ -317,6 +318,8 @@ class TransactionShard:
             next_producer_id = self._node.new_producer_id()
         if next_producer_id is None:
             next_producer_id = NO_ID
+        if version >= 2 and (next_producer_id != NO_ID or not known.is_exhausted):
+            self._last_epochs[transactional_id] = known.producer_epoch
         self._prepare(now, transactional_id, fenced(known, version, next_producer_id, self._at(now)), decision)
 
     def _prepare(self, now: Millis, transactional_id: str, after: Transaction, decision: _Building) -> None:

@@ -113,6 +113,20 @@ def init(s: Stage) -> None:
     s.ask("empty id", api, "all", transactional_id="", transaction_timeout_ms=60_000)
 
 
+def init_in_an_open_one(s: Stage) -> None:
+    """What is open is aborted in the next epoch, and who had it open goes on in that one (KIP-588)."""
+    topic, p = s.create(retention_ms="-1"), Producer(s, "tx")
+    api, whose = "InitProducerId", {"transactional_id": p.name, "transaction_timeout_ms": 60_000}
+    p.add(topic, 0)
+    p.write(topic, "left open")
+    s.ask("its own epoch", api, 5, **whose, producer_id=p.id, producer_epoch=p.epoch)
+    p.rest()
+    s.ask("its own epoch again", api, "3-5", **whose, producer_id=p.id, producer_epoch=p.epoch)
+    s.ask("the epoch before", api, "3-5", **whose, producer_id=p.id, producer_epoch=p.epoch - 1)
+    s.ask("another life begins", api, 5, **whose)
+    s.ask("its own epoch behind it", api, "3-5", **whose, producer_id=p.id, producer_epoch=p.epoch)
+
+
 def find(s: Stage) -> None:
     Producer(s, "tx")
     for version in range(1, 7):
@@ -131,6 +145,8 @@ def adding(s: Stage) -> None:
     s.ask("a high epoch", api, "0-3", **p.adding(topic, 0, producer_epoch=p.epoch + 1))
     s.ask("an unknown partition", api, "0-3", **p.adding(topic, 0, 7))
     s.ask("an unknown topic", api, "0-3", **p.adding(s.name("nothing"), 0))
+    for internal in ("__consumer_offsets", "__transaction_state"):
+        s.ask(f"of the broker's own {internal}", api, "0-3", **p.adding(internal, 0))
     s.ask("one", api, 0, **p.adding(topic, 0))
     s.ask("the same", api, "0-3", **p.adding(topic, 0))
     s.ask("the other", api, 3, **p.adding(topic, 0, 1))
@@ -287,6 +303,8 @@ def offsets(s: Stage) -> None:
     s.ask("delete the group", "DeleteGroups", 2, groups_names=[s.name("other")])
     nothing = [{"name": s.name("nothing"), "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
     s.ask("of an unknown topic", committing, "0-4", **commit(topics=nothing))
+    s.ask("of no group", committing, "all", **commit(group_id=""))
+    s.ask("of no group and an unknown topic", committing, "all", **commit(group_id="", topics=nothing))
     beyond = [{"name": topic, "partitions": [{"partition_index": 4, "committed_offset": 1}]}]
     s.ask("of an unknown partition", committing, "0-4", **commit(topics=beyond))
     s.ask("in a low epoch", committing, "0-4", **commit(producer_epoch=p.epoch - 1))
@@ -357,9 +375,11 @@ def markers(s: Stage) -> None:
     p.add(topic, 0)
     p.write(topic, "a")
 
-    def marking(epoch: int, *, commit: bool = False, coordinator_epoch: int = 0, index: int = 0) -> dict[str, Any]:
+    def marking(
+        epoch: int, *, commit: bool = False, coordinator_epoch: int = 0, index: int = 0, whose: int = p.id
+    ) -> dict[str, Any]:
         marker = {
-            "producer_id": p.id,
+            "producer_id": whose,
             "producer_epoch": epoch,
             "transaction_result": commit,
             "topics": [{"name": topic, "partition_indexes": [index]}],
@@ -370,9 +390,17 @@ def markers(s: Stage) -> None:
     api = "WriteTxnMarkers"
     s.ask("a low epoch", api, "1-2", **marking(p.epoch - 1))
     s.ask("an unknown partition", api, "1-2", **marking(p.epoch, index=9))
+    for epoch in (-1, -2):
+        s.ask(f"epoch {epoch}", api, "1-2", **marking(epoch))
+        s.ask(f"epoch {epoch} of nobody known", api, "1-2", keep=marked, **marking(epoch, whose=p.id + 1_000_000))
+    s.ask("no producer", api, "1-2", keep=marked, **marking(0, whose=-1))
     s.ask("none", api, "1-2", markers=[])
     look(s, "open still", topic)
     s.ask("abort", api, 1, **marking(p.epoch, coordinator_epoch=3))
     look(s, "aborted", topic)
     s.ask("of an older coordinator", api, "1-2", **marking(p.epoch, coordinator_epoch=2))
     s.ask("once more", api, 1, **marking(p.epoch, coordinator_epoch=3))
+
+
+def marked(answer: dict[str, Any]) -> Any:
+    return [part["error_code"] for marker in answer["markers"] for part in marker["topics"][0]["partitions"]]

@@ -1,8 +1,9 @@
 """AddPartitionsToTxn, key 24, versions 0 to 5: a transaction is about to write to these partitions.
 
-What it does: refuses topics and partitions that are not there or not allowed, and then the whole transaction (the
-others hear OPERATION_NOT_ATTEMPTED); the rest goes to the transactional id. Up to version 3 from clients, for one
-transaction; from 4 on between nodes (ClusterAction), for several, and then perhaps only to verify (KIP-890).
+What it does: refuses topics and partitions that are not there or not allowed, as the broker's own are not to clients,
+and then the whole transaction: the others hear OPERATION_NOT_ATTEMPTED; the rest goes to the transactional id. Up to
+version 3 from clients, for one transaction; from 4 on between nodes (ClusterAction), for several, and then perhaps only
+to verify (KIP-890).
 
 What changed per version: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 many transactions and
 verify_only, 5 TRANSACTION_ABORTABLE is known.
@@ -111,10 +112,8 @@ def _refusal_of(node: Node, request: Request, asked: AddPartitionsToTxnTransacti
         return partitions_answer(asked, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     errors: dict[tuple[str, int], ErrorCode] = {}
     for topic in asked.topics:
-        may_write = (
-            not from_client
-            or topic.name in INTERNAL_TOPICS
-            or node.access.on_topic(request, Operation.WRITE, topic.name)
+        may_write = not from_client or (
+            topic.name not in INTERNAL_TOPICS and node.access.on_topic(request, Operation.WRITE, topic.name)
         )
         known = node.image.topics.get(topic.name)
         for index in topic.partitions:

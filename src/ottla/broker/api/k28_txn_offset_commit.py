@@ -85,6 +85,8 @@ def handle(node: Node, request: Request) -> Any:
     topics = [taken for taken in (_taken(node, request, topic, refused) for topic in body.topics) if taken.partitions]
     if not topics:
         return _answer(body, request.version, refused)
+    if not body.group_id:
+        return _refusal(body, request.version, ErrorCode.INVALID_GROUP_ID)
     asked = OffsetCommitRequest(body.group_id, body.generation_id, body.member_id, -1, body.group_instance_id, topics)
     commit = TransactionalCommit(asked, Writer(body.producer_id, body.producer_epoch))
     partition = node.leadership.led(CONSUMER_OFFSETS_TOPIC, node.groups.partition_for(body.group_id))
