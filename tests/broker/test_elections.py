@@ -61,6 +61,21 @@ def test_who_lost_bytes_leads_only_as_the_last_one_known_and_that_is_unclean() -
     assert (up.leader, up.isr, up.recovering) == (2, (2,), True)
 
 
+def test_who_is_back_with_nothing_leads_only_where_nobody_else_has_anything() -> None:
+    emptied = Standing(frozenset((2, 3)), damaged=frozenset((1,)), emptied=frozenset((1,)))
+    for before in (
+        PartitionRecord((1, 2, 3), (1,), 1),
+        PartitionRecord((1, 2, 3), (), -1, last_known_elr=(1,)),
+        PartitionRecord((1, 2, 3), (), -1, elr=(1,), last_known_elr=(1,)),
+    ):
+        down = settled(before, emptied, Rules(1))
+        assert (down.leader, down.isr, down.elr, down.last_known_elr) == (-1, (), (), ())
+        assert settled(down, ALL, Rules(1)) is down
+        assert settled(down, ALL, Rules(1, unclean=True)).leader == 1
+    alone = settled(settled(PartitionRecord((1,), (1,), 1), emptied, Rules(1)), ALL, Rules(1))
+    assert (alone.leader, alone.recovering) == (1, True)
+
+
 def test_unclean_elections_have_to_be_allowed() -> None:
     down = settled(PartitionRecord((1, 2, 3), (1,), 1), active(2, 3), TWO)
     assert down.leader == -1
@@ -102,6 +117,18 @@ def test_a_node_that_lost_bytes_and_is_given_up_before_it_was_active_may_not_lea
     assert [row.key for row in rows] == ["nodes/2", "topic/t"]
     assert isinstance(rows[1].record, TopicRecord)
     assert rows[1].record.partitions[0].elr == ()
+
+
+def test_a_node_with_another_disk_does_not_lead_as_the_last_one_known() -> None:
+    alone = PartitionRecord((1, 2), (), -1, 5, 9, elr=(2,), last_known_elr=(2,))
+    node = NodeRecord("b", 1, incarnation="second", state=NodeState.STARTING, intact=False, emptied=True)
+    assert NodeRecord.decode(node.encode()) == node
+    topic = TopicImage("t", TopicRecord(bytes(16), {}, (alone,)), 1)
+    image = MetadataImage(topics={"t": topic}, nodes={"1": NodeRecord("a", 1, incarnation="first"), "2": node})
+    _, row = duties(image, {1: "first", 2: "second"}, lambda _: Rules(1))
+    assert isinstance(row.record, TopicRecord)
+    (placed,) = row.record.partitions
+    assert (placed.leader, placed.isr, placed.elr, placed.last_known_elr) == (-1, (), (), ())
 
 
 ids = st.frozensets(st.integers(1, 3))

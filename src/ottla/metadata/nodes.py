@@ -1,8 +1,8 @@
 """Defines the rows of the nodes of a cluster: where each is reached, which life of it that is, what it may do.
 
     nodes/<id>    {"host": ..., "port": ..., "rack": ..., "endpoints": {listener: [host, port]}, "incarnation": ...,
-                   "state": ..., "intact": ..., "broker_epoch": ..., "offline": [[topic id, index], ...],
-                   "features": {name: highest level}}
+                   "state": ..., "intact": ..., "emptied": ..., "broker_epoch": ...,
+                   "offline": [[topic id, index], ...], "features": {name: highest level}}
 
 A node writes its row when it registers, `starting`, and when logs of it fail or work again; what becomes of it then is
 the controller's to say.
@@ -42,7 +42,8 @@ class NodeRecord:
     """One registration. `host` and `port`: the listener for other nodes; `endpoints`: where clients reach it, by the
     name of the listener; `rack` None where that is not known.
 
-    `incarnation` names the life of the node. `intact`: it has every byte that it ever stored. `broker_epoch`: the
+    `incarnation` names the life of the node. `intact`: it has every byte that it ever stored; `emptied`: it has
+    none of them, as its directory is another one. `broker_epoch`: the
     generation of the registration, which counts up for ever; 0 in the row that registers, as its version says it.
     `offline`: the partitions whose logs take nothing on this node, in order; others shall lead them. `by_fsync`: it
     says to have only what is on its disk, so that its next life is intact whatever happens to its power. `features`:
@@ -61,6 +62,7 @@ class NodeRecord:
     offline: tuple[Place, ...] = ()
     by_fsync: bool = False
     features: Mapping[str, int] = field(default_factory=lambda: UNSET)
+    emptied: bool = False
 
     def encode(self) -> bytes:
         row: dict[str, object] = {
@@ -78,6 +80,8 @@ class NodeRecord:
             row["offline"] = [(uuid_text(topic_id), index) for topic_id, index in self.offline]
         if self.by_fsync:
             row["by_fsync"] = True
+        if self.emptied:
+            row["emptied"] = True
         return json.dumps(row).encode()
 
     @staticmethod
@@ -100,4 +104,5 @@ class NodeRecord:
             offline=tuple((parse_uuid(topic_id), int(index)) for topic_id, index in row.get("offline", ())),
             by_fsync=bool(row.get("by_fsync", False)),
             features={str(name): int(level) for name, level in row.get("features", UNSET).items()},
+            emptied=bool(row.get("emptied", False)),
         )

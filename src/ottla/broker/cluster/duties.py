@@ -77,6 +77,7 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
     active: set[int] = set()
     leaving: set[int] = set()
     damaged: set[int] = set()
+    emptied: set[int] = set()
     failed: set[int] = set()
     for name, record in image.nodes.items():
         node_id = int(name)
@@ -91,12 +92,14 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
                 states[node_id] = NodeState.ACTIVE
             if record.state is NodeState.STARTING and not record.intact:
                 damaged.add(node_id)  # also where it is given up at once: the next row of its life says nothing of it
+                if record.emptied:
+                    emptied.add(node_id)
         elif record.state is NodeState.LEAVING:
             leaving.add(node_id)
         else:
             active.add(node_id)
     started = {node_id for node_id, state in states.items() if state is NodeState.ACTIVE}
-    before = Standing(frozenset(active), frozenset(leaving), frozenset(damaged))
+    before = Standing(frozenset(active), frozenset(leaving), frozenset(damaged), frozenset(emptied))
     after = Standing(frozenset(active | started), frozenset(leaving))
     return Turnover(states, before, after, frozenset(failed), offline_at(image))
 

@@ -8,8 +8,8 @@ Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the nu
   eligible to lead (ELR), as it holds all below the high watermark; a set that is enough needs no such members;
 - the leader stays while it is live and in sync; else the first live in-sync replica in the order of assignment leads,
   then the first live eligible one, which then is the in-sync set;
-- where nobody is left in either set, the last known leader leads when it is back, unclean, and where unclean elections
-  are allowed any live replica;
+- where nobody is left in either set, the last known leader leads when it is back, unclean, but with nothing only where
+  there are no other replicas, which may have more; and where unclean elections are allowed any live replica;
 - each change of leader, also to none, is a higher leader epoch, and so is the loss of a replica; each change at all a
   higher partition epoch.
 
@@ -29,16 +29,17 @@ from ottla.metadata.topics import PartitionRecord
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How the nodes stand. `active` may be given leaderships; `leaving` ones keep what nobody else can take; `damaged`
-    ones have lost bytes that they had stored."""
+    ones have lost bytes that they had stored, `emptied` ones among them all."""
 
     active: AbstractSet[int]
     leaving: AbstractSet[int] = frozenset()
     damaged: AbstractSet[int] = frozenset()
+    emptied: AbstractSet[int] = frozenset()
 
     def without(self, offline: AbstractSet[int]) -> Standing:
         """How they stand for a partition whose log takes nothing on these: they keep it where nobody else can."""
         kept = offline & (self.active | self.leaving)
-        return Standing(self.active - offline, self.leaving | kept, self.damaged) if offline else self
+        return replace(self, active=self.active - offline, leaving=self.leaving | kept) if offline else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ def brought_in_line(placed: PartitionRecord, nodes: Standing, rules: Rules) -> P
     last_known = placed.last_known_elr
     if not isr and not last_known and placed.leader != NOBODY:
         last_known = (placed.leader,)
+    if len(placed.replicas) > 1:
+        last_known = _without(last_known, nodes.emptied)
     return _led(replace(placed, isr=isr, elr=elr, last_known_elr=last_known), nodes, rules)
 
 

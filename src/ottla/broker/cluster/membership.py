@@ -80,6 +80,7 @@ class Membership:
         self._saying: tuple[Place, ...] = ()
         """What the row says that is being written, of logs that take nothing."""
         self._intact = True
+        self._emptied = False
         self._by_fsync = False
         self._is_leaving = False
         self._is_writing = False
@@ -106,6 +107,8 @@ class Membership:
         self._intact = kept
         known = self._metadata.image.nodes.get(str(self.members.node_id))
         if known is not None:
+            unheard = known.emptied and known.state is NodeState.STARTING
+            self._emptied = not same_disk or unheard
             if kept or (same_disk and known.by_fsync):
                 self._intact = not self._has_unheard_loss(files, directory, known)
             else:
@@ -227,6 +230,7 @@ class Membership:
             offline=offline,
             by_fsync=self._by_fsync,
             features=HIGHEST,
+            emptied=self._emptied and record is None,
         )
         yield Batch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])
 
