@@ -48,6 +48,20 @@ def test_what_is_open_is_listed_and_described(ottla: Any, ottla_broker: Embedded
     assert (row["state"], row["open_ms"]) == ("CompleteCommit", None)
 
 
+def test_what_has_ended_is_open_no_longer_however_long_ago_it_began(
+    ottla: Any, ottla_broker: EmbeddedBroker, topic: str
+) -> None:
+    producer, ended = open_one(ottla_broker, topic)
+    producer.commit_transaction(WAIT_S)
+    other, opened = open_one(ottla_broker, ottla_broker.create_topic(f"{topic}-2"))
+    listed = [row["transactional_id"] for row in ottla("transactions", "list", "--format", "json").json()]
+    longer = ottla("transactions", "list", "--longer-than-ms", "1", "--format", "json").json()
+    assert {ended, opened} <= {*listed}
+    assert ended not in (named := [row["transactional_id"] for row in longer])
+    assert opened in named
+    other.abort_transaction(WAIT_S)
+
+
 NO_TOPIC = "There is no topic nosuch. `ottla topics list` shows those that are there."
 
 
@@ -57,6 +71,7 @@ NO_TOPIC = "There is no topic nosuch. `ottla topics list` shows those that are t
         ("describe nosuch", 1, "There is no transactional id nosuch. `ottla transactions list` shows"),
         ("find-hanging --topic nosuch", 1, NO_TOPIC),
         ("abort --topic nosuch --partition 0 --start-offset 0", 1, NO_TOPIC),
+        (f"list --longer-than-ms {2**63}", 2, "Invalid value for '--longer-than-ms'"),
         ("list --state open", 2, "'open' is no state of a transaction: choose of Empty, Ongoing, PrepareCommit"),
     ],
 )
@@ -74,7 +89,8 @@ def test_one_that_hangs_is_found_and_aborted(ottla: Any, topic: str) -> None:
             answer = client.leader(name, 0).send(ProduceRequest("nobody", -1, 1000, [data]), 9)
             assert answer.responses[0].partition_responses[0].error_code == 0
         where = ("--bootstrap", careless.bootstrap_servers)
-        (row,) = ottla("transactions", "find-hanging", "--idle-ms", "0", "--format", "json", *where).json()
+        twice = ("--topic", name, "--topic", name)
+        (row,) = ottla("transactions", "find-hanging", "--idle-ms", "0", "--format", "json", *where, *twice).json()
         assert (row["topic"], row["partition"], row["producer_id"], row["start_offset"]) == (name, 0, 77, 0)
         asked = ("transactions", "abort", "--topic", name, "--partition", "0", "--start-offset", "0", *where)
         assert "Would abort" in ottla(*asked).out

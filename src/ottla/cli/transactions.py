@@ -27,7 +27,9 @@ Topics = Annotated[
     list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=complete_topics, help="Only these.")
 ]
 States = Annotated[list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state, as Ongoing.")]
-LongerThan = Annotated[int, typer.Option("--longer-than-ms", min=0, metavar="MS", help="Only what is open for longer.")]
+LongerThan = Annotated[
+    int, typer.Option("--longer-than-ms", min=0, max=2**63 - 1, metavar="MS", help="Only what is open for longer.")
+]
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 HANGING_COLUMNS = ("TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "COORDINATOR-EPOCH", "START-OFFSET", "IDLE-MS")
 IDLE_MS_MIN = 900_000
@@ -43,14 +45,18 @@ def list_(
     format: Output = Format.TABLE,
 ) -> None:
     """List the transactional ids that coordinators know, and their states."""
-    from ottla.client.transactions import list_transactions
+    from ottla.client.transactions import UNDER_WAY, list_transactions
 
     for state in states or ():
         if state not in STATES:
             raise NotUnderstood(f"{state!r} is no state of a transaction: choose of {', '.join(STATES)}.")
     with client(cluster) as asked:
         found = list_transactions(asked, states or (), longer_than_ms=longer_than_ms or -1)
-    rows = [(each.name, each.coordinator, each.producer_id, each.state) for each in found]
+    rows = [
+        (each.name, each.coordinator, each.producer_id, each.state)
+        for each in found
+        if not longer_than_ms or each.state in UNDER_WAY  # brokers count what has ended by when it began
+    ]
     print_rows(("TRANSACTIONAL-ID", "COORDINATOR (ID)", "PRODUCER-ID", "STATE"), rows, format)
 
 
@@ -108,7 +114,8 @@ def find_hanging(
         there = [each.name for each in asked.topics()]
         require_topics(topics or [], there)
         now = int(time.time() * 1000)
-        opened = [each for each in open_transactions(asked, topics or there) if now - each.last_ms >= idle_ms]
+        looked_at = dict.fromkeys(topics or there)
+        opened = [each for each in open_transactions(asked, looked_at) if now - each.last_ms >= idle_ms]
         found = hanging(asked, opened)
     rows = [
         (
