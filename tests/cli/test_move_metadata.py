@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.client import Client
 from ottla.metadata.sqlite import SqliteStore
-from ottla.metadata.store import Delete, Put
+from ottla.metadata.store import Put, StoreFailed
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.server.listeners import ServeRefused
 from ottla.server.presence import LockedPresence
@@ -119,8 +119,11 @@ def test_what_makes_no_sense_is_said(tmp_path: Path, ottla: Run, address: str, c
 
 
 def test_a_cluster_of_one_machine_is_moved_once_all_its_nodes_have_stopped(
-    zookeeper: ZooKeepers, tmp_path: Path, ottla: Run
+    zookeeper: ZooKeepers, tmp_path: Path, ottla: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def interrupted(*_: Any) -> None:
+        raise StoreFailed("interrupted")
+
     place = fresh(zookeeper)
     store = SqliteStore(str(tmp_path / "metadata.sqlite"))
     store.commit([Put("cluster/id", b"x"), Put("topic/t", b"{}")])
@@ -130,8 +133,8 @@ def test_a_cluster_of_one_machine_is_moved_once_all_its_nodes_have_stopped(
     move = ("cluster", "move-metadata", place, "--data", str(tmp_path))
     assert ottla(*move, code=1).err == "ottla: Node 2 of this cluster runs. Stop it first.\n"
     running[1].leave()
-    assert ottla(*move).out.startswith(f"2 rows of cluster x, 1 topics among them, are at {place}: compared")
-    again = SqliteStore(str(tmp_path / "metadata.sqlite"))  # as it is where the last step was not done any more
-    again.commit([Delete("cluster/moved-to")])
-    again.close()
-    assert ": moved there before, and used since.\n" in ottla(*move).out
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "commit", interrupted)
+        assert ottla(*move, code=1).err == "ottla: Interrupted.\n"  # right before its last step
+    told = f"2 rows of cluster x, 1 topics among them, are at {place}: moved there before, and used since.\n"
+    assert ottla(*move).out.startswith(told)

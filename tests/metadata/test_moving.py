@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.metadata.memory import MemoryStore
-from ottla.metadata.store import ABSENT, CommitUnknown, Conflict, Put, StoreFailed, Versioned
+from ottla.metadata.store import ABSENT, CommitUnknown, Conflict, Delete, Put, StoreFailed, Versioned
 from ottla.metadata.zookeeper import moving
 from ottla.metadata.zookeeper.ensemble import ensemble_of
 from ottla.metadata.zookeeper.moving import move
@@ -87,6 +87,22 @@ def test_wherever_it_is_interrupted_it_goes_on_and_no_node_starts_before(
     assert steps > 4
     with closing(opened(str(session.ensemble))) as store:
         assert (dict(store.list("")), store.generation) == (rows_of(source), source.generation)
+
+
+def test_what_is_used_after_it_was_moved_is_moved_anew_unless_both_are(source: MemoryStore, session: Session) -> None:
+    """Who interrupts a move right before its source is told of it may start a node there."""
+    assert moved(source, session)
+    assert not moved(source, session)
+    source.commit([Put("topic/late", b"x"), Delete("topic/0")])
+    assert moved(source, session)
+    with closing(opened(str(session.ensemble))) as store:
+        assert (dict(store.list("")), store.generation) == (rows_of(source), source.generation)
+        store.commit([Put("topic/there", b"y")])
+        assert not moved(source, session)
+        source.commit([Put("topic/here", b"z")])
+        with pytest.raises(StoreFailed, match="each lacks what the other has"):
+            moved(source, session)
+        assert store.get("topic/there") is not None
 
 
 def test_nothing_is_moved_over_another_cluster(source: MemoryStore, session: Session) -> None:

@@ -1,10 +1,12 @@
 """Moves a metadata store into ZooKeeper: all rows with their versions, so that everything goes on counting.
 
     ROOT/moving    CLUSTER GENERATION: whose rows are coming, while not all of them are there; nodes do not start on it
+    ROOT/moved     CLUSTER GENERATION: whose rows came, as they were then
 
 A move that was interrupted is begun again and goes on where it stopped. Everything is read again and compared before
 the last transaction, which gives the store its generation: until then it is none, from then on it is the cluster's.
-What a move finds in ZooKeeper that is not its own it leaves alone.
+What a move finds in ZooKeeper that is not its own it leaves alone. A move that has ended, although its source was not
+told so, is not made twice: unless the source was used since, which is moved anew if what came of it was not used.
 
 Knows no keys but the one of the cluster's id.
 """
@@ -32,26 +34,37 @@ def move(rows: Rows, generation: int, session: Session, is_unchanged: Callable[[
     whether they were not there before. Raises StoreFailed with a sentence, CommitUnknown: begin again."""
     root, place = session.ensemble.root, session.ensemble
     directory, note_path, head_path = f"{root}/rows", f"{root}/{MOVING}", f"{root}/generation"
+    moved_path = f"{root}/moved"
     writes = {path_of(directory, key): encoded(key, row.value, row.version) for key, row in rows.items()}
     cluster, cluster_path = rows[CLUSTER_ID_KEY].value, path_of(directory, CLUSTER_ID_KEY)
     session.make((directory, f"{root}/changes", f"{root}/batches"))
-    note, known, cluster_there = session.read([note_path, head_path, cluster_path])
+    note, known, cluster_there, moved = session.read([note_path, head_path, cluster_path, moved_path])
+    text = b"%s %d" % (cluster, generation)
     if note is not None and note.content.split()[0] != cluster:
         raise StoreFailed(f"the metadata of another cluster is being moved to {place}: name another path")
     if note is None and known is not None and head_of(known).generation:
         if cluster_there is None or cluster_there.content != writes[cluster_path]:
             raise StoreFailed(f"the metadata of another cluster is at {place}: name another path")
-        return False
+        if moved is None or moved.content == text:
+            return False
+        if head_of(known).generation != int(moved.content.split()[1]):
+            raise StoreFailed(
+                f"nodes have used what was moved to {place}, and what it was moved from too: each lacks what the other "
+                "has. Start the nodes on the one that is to stay; the other one can only be moved to another path"
+            )
+        with _undisturbed(session):
+            session.carry_out([Set(head_path, Head(0, 1, None, 0).encoded(), known.version), Create(note_path, text)])
+        return move(rows, generation, session, is_unchanged)
     after = Head(generation, generation + 1, None, 0).encoded()
     with _undisturbed(session):
-        text = b"%s %d" % (cluster, generation)
         session.carry_out([Create(note_path, text) if note is None else Set(note_path, text)])
         _write(session, directory, writes)
         _compare(session, directory, writes)
         if not is_unchanged():
             raise StoreFailed("a node has written to the store that is moved meanwhile: stop it, and begin again")
         last = Create(head_path, after) if known is None else Set(head_path, after, known.version)
-        session.carry_out([last, Remove(note_path)])
+        done = Create(moved_path, text) if moved is None else Set(moved_path, text)
+        session.carry_out([last, done, Remove(note_path)])
     return True
 
 
