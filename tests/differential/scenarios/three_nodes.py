@@ -267,6 +267,52 @@ def coordinated(stage: Stage) -> int:
     return node_id
 
 
+def transactions_elsewhere(s: Stage) -> None:
+    """What a node says of transactions and of groups whose members it assigns to, where it coordinates neither."""
+    name, transactional_id, group = placed(s, "t", [2], [3]), s.name("tx"), s.name("g")
+    begin: dict[str, Any] = {"transactional_id": transactional_id, "transaction_timeout_ms": 60_000}
+    keys = {"key_type": 1, "coordinator_keys": [transactional_id]}
+    ready = s.until(lambda a: a.coordinators[0].error_code == 0, "FindCoordinator", 4, **keys)
+    at = int(ready.coordinators[0].node_id)
+    s.send("InitProducerId", 5, on=f"node {at}")  # so that its producer id is not 0
+    it = s.until(lambda a: a.error_code == 0, "InitProducerId", 5, on=f"node {at}", **begin)
+    whose = {"transactional_id": transactional_id, "producer_id": it.producer_id, "producer_epoch": it.producer_epoch}
+    other = f"node {at % 3 + 1}"
+    topics = [{"name": name, "partitions": [0]}]
+    s.ask("begin", "InitProducerId", "all", on=other, **begin)
+    s.ask("add", "AddPartitionsToTxn", "0-3", on=other, v3_and_below_topics=topics,
+          **{f"v3_and_below_{field}": value for field, value in whose.items()})  # fmt: skip
+    for verify in (True, False):
+        asked = [whose | {"verify_only": verify, "topics": topics}]
+        s.ask(f"asked by a node, verify {verify}", "AddPartitionsToTxn", "4-5", on=other, transactions=asked)
+    s.ask("add a group", "AddOffsetsToTxn", "all", on=other, **whose, group_id=group)
+    s.ask("end", "EndTxn", "all", on=other, **whose, committed=True)
+    s.ask("describe", "DescribeTransactions", on=other, transactional_ids=[transactional_id])
+    s.ask("list", "ListTransactions", "all", on=other, producer_id_filters=[it.producer_id])
+    s.ask("list at its coordinator", "ListTransactions", "all", on=f"node {at}", producer_id_filters=[it.producer_id])
+    other = f"node {coordinated(s) % 3 + 1}"
+    topic_id = s.topic_id(name)
+    part = {"partition_index": 0, "committed_offset": 5}
+    of_one = {"name": name, "partitions": [part]}
+    s.ask("commit in it", "TxnOffsetCommit", "all", on=other, **whose, group_id=group, topics=[of_one])
+    member = {"group_id": group, "member_id": "m", "generation_id_or_member_epoch": 1}
+    s.ask("commit", "OffsetCommit", "2-", on=other, **member, topics=[of_one | {"topic_id": topic_id}])
+    joining = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": [name], "topic_partitions": []}
+    s.ask("join", "ConsumerGroupHeartbeat", "all", on=other, group_id=group, member_id="m", **joining)
+    s.ask("leave", "ConsumerGroupHeartbeat", "all", on=other, group_id=group, member_id="m", member_epoch=-1)
+    s.ask("describe the group", "ConsumerGroupDescribe", "all", on=other, group_ids=[group])
+    s.ask("delete it", "DeleteGroups", on=other, groups_names=[group])
+    marker = {
+        "producer_id": it.producer_id,
+        "producer_epoch": it.producer_epoch,
+        "transaction_result": False,
+        "topics": [{"name": name, "partition_indexes": [0, 1]}],
+        "coordinator_epoch": 0,
+    }
+    s.ask("markers", "WriteTxnMarkers", "1-2", on="node 2", markers=[marker])
+    s.ask("producers", "DescribeProducers", on="node 2", topics=[{"name": name, "partition_indexes": [0, 1]}])
+
+
 def configs_of_nodes(s: Stage) -> None:
     for asked in ("1", "2", "3", "9", "x", ""):
         resource = {"resource_type": BROKER, "resource_name": asked, "configuration_keys": ["log.retention.ms"]}
