@@ -9,16 +9,21 @@ from ottla.replica.divergence import EpochEnd, truncation_offset
 from ottla.replica.followers import Followers, Proposal
 
 LAG_MS = 1_000
+PLACE = (bytes(16), 0)
 
 
 class Nodes:
-    """Everybody is registered in epoch 7, but those who are said not to be."""
+    """Everybody is registered in epoch 7, but those who are said not to be, and takes records."""
 
     def __init__(self) -> None:
         self.epochs: dict[int, int | None] = {}
+        self.full: set[tuple[int, tuple[bytes, int]]] = set()
 
     def broker_epoch_of(self, node_id: int) -> int | None:
         return self.epochs.get(node_id, 7)
+
+    def takes_nothing(self, node_id: int, place: tuple[bytes, int]) -> bool:
+        return (node_id, place) in self.full
 
 
 class Led:
@@ -33,6 +38,7 @@ class Led:
             self.now,
             1,
             self.nodes,
+            PLACE,
             replicas=(1, 2, 3),
             isr=isr,
             leader_epoch=5,
@@ -219,6 +225,21 @@ def test_nobody_runs_away_from_who_was_caught_up_a_moment_ago() -> None:
     assert led.high_watermark == 10
     led.now += LAG_MS + 1
     assert led.high_watermark == 12
+
+
+def test_nobody_waits_for_who_has_left_as_its_log_takes_nothing(led: Led) -> None:
+    led.fetch(2, 10)
+    led.fetch(3, 10)
+    led.end = 30
+    led.fetch(2, 30)
+    led.nodes.full.add((3, PLACE))
+    assert led.high_watermark == 10, "it is in sync until the cluster says otherwise"
+    assert led.followers.metadata(led.now, (1, 2, 3), (1, 2), 5, 9)
+    assert led.high_watermark == 30
+    led.fetch(3, 30)
+    assert led.grow(3) is None
+    led.nodes.full.clear()
+    assert led.grow(3) is not None
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
 
 SEEDS = range(2)
+LAG_MS = 2_000
+"""replica.lag.time.max.ms of these nodes."""
 HEAR_US = 2 * MS
 """What a node that looks for news of the store asks its way for (sim/workloads/following.py)."""
 
@@ -72,6 +74,21 @@ def test_a_leader_whose_disk_is_full_is_followed_by_another(seed: int) -> None:
     assert first not in cluster.isr(), "it takes nothing, so nobody waits for it"
     disk.capacity = None
     cluster.until(lambda: first in cluster.isr())
+    cluster.settle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nobody_waits_for_a_follower_whose_disk_is_full(seed: int) -> None:
+    """It leaves the in-sync replicas, and that it was caught up a moment ago holds no high watermark back."""
+    cluster = running(seed)
+    first = led(cluster)
+    full = next(node_id for node_id in cluster.isr() if node_id != first)
+    disk = cluster.hosts[full].disk
+    disk.capacity = disk.used
+    cluster.until(lambda: full not in cluster.isr(), LAG_MS // 4)
+    cluster.until(more_is_acknowledged(cluster), LAG_MS // 2)
+    disk.capacity = None
+    cluster.until(lambda: full in cluster.isr())
     cluster.settle()
 
 

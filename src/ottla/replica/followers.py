@@ -48,6 +48,10 @@ class Registrations(Protocol):
         """The epoch of the node's registration; None where it is not registered, fenced, or about to leave."""
         ...
 
+    def takes_nothing(self, node_id: int, place: tuple[bytes, int]) -> bool:
+        """Whether the node has said that its log of this partition, a topic's id and an index, takes no records."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -100,6 +104,7 @@ class Followers:
         "min_isr_wanted",
         "node_id",
         "partition_epoch",
+        "place",
         "proposal",
         "registrations",
         "start_offset",
@@ -110,6 +115,7 @@ class Followers:
         now: Millis,
         node_id: int,
         registrations: Registrations,
+        place: tuple[bytes, int],
         *,
         replicas: Iterable[int],
         isr: tuple[int, ...],
@@ -121,6 +127,7 @@ class Followers:
     ) -> None:
         self.node_id = node_id
         self.registrations = registrations
+        self.place = place
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
         self.start_offset = start_offset
@@ -210,9 +217,11 @@ class Followers:
         return now - follower.caught_up_ms <= self.lag_ms_max and self._is_eligible(node_id, follower)
 
     def _is_eligible(self, node_id: int, follower: Follower) -> bool:
-        """Registered, neither fenced nor leaving, and it is this life of it that fetched (KIP-841, KIP-903)."""
+        """Active, the life of it that fetched (KIP-841, KIP-903), and with a log that takes records."""
         epoch = self.registrations.broker_epoch_of(node_id)
-        return epoch is not None and epoch == follower.broker_epoch
+        if epoch is None or epoch != follower.broker_epoch:
+            return False
+        return not self.registrations.takes_nothing(node_id, self.place)
 
     # ---- changes of the ISR ----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Knows the rows of the nodes in the metadata image. Sources: KIP-841, KIP-903.
 from __future__ import annotations
 
 from ottla.broker.cluster.metadata import Metadata
-from ottla.metadata.nodes import NodeState
+from ottla.metadata.nodes import NodeState, Place
 
 
 class Registrations:
@@ -21,6 +21,11 @@ class Registrations:
         """The epoch of the node's registration; None where it may not join: unknown, fenced, starting or leaving."""
         record = self._metadata.image.nodes.get(str(node_id))
         return None if record is None or record.state is not NodeState.ACTIVE else record.broker_epoch
+
+    def takes_nothing(self, node_id: int, place: Place) -> bool:
+        """Whether the node has said that its log of this partition takes no records."""
+        record = self._metadata.image.nodes.get(str(node_id))
+        return record is not None and place in record.offline
 
     @property
     def controller_id(self) -> int | None:

@@ -269,6 +269,7 @@ class Placement(Subscriber):
             now,
             self._environment.node_id,
             self._registrations,
+            (partition.log.topic_id, partition.index),
             replicas=placed.replicas,
             isr=placed.isr,
             leader_epoch=placed.leader_epoch,
