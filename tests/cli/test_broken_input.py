@@ -282,12 +282,19 @@ def test_values_that_make_no_sense(told: Told, name: str) -> None:
     ["1e999", "NaN", "null", "-1", "9" * 25, '"12"', "[1.5]", pytest.param("[" * 100_000, id="deep")],
 )
 def test_plans_that_make_no_sense(told: Told, tmp_path: Path, field: str, value: str) -> None:
-    """What `topics reassign --plan` reads, with one field of it broken; a topic of any other name is not there."""
+    """What `topics reassign --plan` reads, with one field of it broken."""
     fields = {"topic": '"orders"', "partition": "0", "replicas": "[1]", field: value}
     plan = tmp_path / "plan.json"
     moved = ", ".join(f'"{key}": {each}' for key, each in fields.items())
     plan.write_text(f'{{"partitions": [{{{moved}}}]}}')
-    assert_sentence(told("topics reassign", f"--plan {plan} --execute"), 1, says="is no" if field != "topic" else "")
+    assert_sentence(told("topics reassign", f"--plan {plan} --execute"), 1, says="is no")
+
+
+def test_a_plan_that_names_a_partition_twice(told: Told, tmp_path: Path, here: str) -> None:
+    plan = tmp_path / "plan.json"
+    moved = ", ".join(f'{{"topic": "{here}", "partition": 0, "replicas": [{node}]}}' for node in (1, 1))
+    plan.write_text(f'{{"partitions": [{moved}]}}')
+    assert_sentence(told("topics reassign", f"--plan {plan} --execute"), 1, says=f"names {here}-0 more than once.")
 
 
 @pytest.mark.parametrize(

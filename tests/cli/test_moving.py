@@ -41,7 +41,7 @@ class Cluster:
         self.nodes = {node: Node(self, many) for node, many in zip((1, 2, 3), late or (0, 0, 0), strict=True)}
         self.moved: list[str] = []
         self.limited = {(BROKER, "1"), (BROKER, "3"), (TOPIC, "t"), (TOPIC, "u")}
-        self.refuses = False
+        self.refuses = self.refuses_limits = False
 
     def broker(self, node: int) -> Node:
         return self.nodes[node]
@@ -82,6 +82,9 @@ class Cluster:
 
     def IncrementalAlterConfigsRequest(self, asked: Any) -> Any:
         for each in asked.resources:
+            if each.resource_type == TOPIC and self.refuses_limits and each.configs[0].config_operation == 0:
+                wrong = SimpleNamespace(error_code=44, error_message="no", resource_name=each.resource_name)
+                return SimpleNamespace(responses=[wrong])
             is_set = each.configs[0].config_operation == 0
             (self.limited.add if is_set else self.limited.discard)((each.resource_type, each.resource_name))
         return SimpleNamespace(responses=[])
@@ -130,5 +133,14 @@ def test_a_move_that_is_refused_leaves_no_limit() -> None:
     cluster.limited.clear()
     cluster.refuses = True
     with pytest.raises(Failure, match="t-0 could not be moved: no"):
+        moving.carry_out(cluster, [MOVE], 1_000)  # type: ignore[arg-type]
+    assert not cluster.limited
+
+
+def test_a_limit_that_is_refused_leaves_none_elsewhere() -> None:
+    cluster = Cluster()
+    cluster.limited.clear()
+    cluster.refuses_limits = True
+    with pytest.raises(Failure, match="could not be set at t: no"):
         moving.carry_out(cluster, [MOVE], 1_000)  # type: ignore[arg-type]
     assert not cluster.limited

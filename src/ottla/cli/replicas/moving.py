@@ -107,9 +107,9 @@ def carry_out(client: Client, moves: Sequence[Move], throttle: int | None, asked
     if not waited:
         return 0
     topics = {move.place[0] for move in waited}
-    if throttle is not None:
-        throttles.limit(client, waited, throttle)
     try:
+        if throttle is not None:
+            throttles.limit(client, waited, throttle)
         begin(client, moves)
     except Failure:
         if throttle is not None:

@@ -8,6 +8,7 @@ plan is made (resizing.py), nor how it is carried out (moving.py).
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -170,10 +171,10 @@ def read_plan(path: Path) -> dict[Place, tuple[int, ...]]:
     """The replicas that a file names, by partition. Raises Failure."""
     try:
         read = json.loads(path.read_text())
-        return {
-            (str(each["topic"]), number(each["partition"])): tuple(map(number, each["replicas"]))
+        targets = [
+            ((text(each["topic"]), number(each["partition"])), tuple(map(number, each["replicas"])))
             for each in read["partitions"]
-        }
+        ]
     except OSError as error:
         raise Failure(f"{path} can't be read: {error.strerror or error}.") from None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -181,6 +182,17 @@ def read_plan(path: Path) -> dict[Place, tuple[int, ...]]:
             f'{path} is no plan: {{"version": 1, "partitions": [{{"topic": "orders", "partition": 0, "replicas": '
             "[1, 2]}]} is one."
         ) from None
+    twice = [place for place, count in Counter(place for place, _ in targets).items() if count > 1]
+    if twice:
+        raise Failure(f"{path} names {twice[0][0]}-{twice[0][1]} more than once.")
+    return dict(targets)
+
+
+def text(value: object) -> str:
+    """The name of a topic. Raises ValueError."""
+    if type(value) is not str:
+        raise ValueError(value)
+    return value
 
 
 def number(value: object) -> int:
