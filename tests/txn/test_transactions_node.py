@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from node_stage import DiskStage, NodeStage
 
+from ottla.broker.requests import Session
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.log.answers import Appended, StorageFailed
 from ottla.log.log import Log
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
@@ -127,6 +129,20 @@ def committed(stage: NodeStage, *, stable: bool = True) -> tuple[int, E]:
     (group,) = stage.ask(OffsetFetchRequest(groups=[wanted], require_stable=stable), 8).groups
     part = group.topics[0].partitions[0]
     return part.committed_offset, E(part.error_code)
+
+
+class AllButWriting:
+    """Allows everything but to write to topics."""
+
+    def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        return (operation, resource_type) != (Operation.WRITE, ResourceType.TOPIC)
+
+
+def test_a_topic_that_the_client_may_not_write_to_comes_into_no_transaction(stage: NodeStage) -> None:
+    producer = Producer(stage, version=2)
+    stage.node.access.authorizer = AllButWriting()
+    assert producer.write(b"a") is E.TOPIC_AUTHORIZATION_FAILED
+    assert producer.state == "Empty"
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -387,6 +387,9 @@ def _opening(
     opening: list[TransactionalAppend] = []
     second_version = version >= _ADDS_PARTITIONS_SINCE
     for append in transactional:
+        if not _may_write(node, session, append.topic):
+            append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            continue
         partition = node.leadership.led(append.topic, append.index)
         if append.error or isinstance(partition, ErrorCode):
             continue
@@ -400,6 +403,12 @@ def _opening(
             if append.guard is not None:
                 opening.append(append)
     return opening if opening and node.verifier.asks(second_version=second_version) else []
+
+
+def _may_write(node: Node, session: Session, topic: str | bytes) -> bool:
+    """Whether the client may write to a topic; to one that is not there it may, as nothing comes of it."""
+    name = None if node.access.authorizer is None else node.image.name_of(topic)
+    return name is None or node.access.allows(session, Operation.WRITE, ResourceType.TOPIC, name)
 
 
 def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
@@ -501,11 +510,9 @@ def append_one(
     node: Node, now: Millis, session: Session, version: int, client_id: str | None, acks: int, append: PartitionAppend
 ) -> None:
     """Find the partition and append its batch, or say in `append` why not."""
-    if node.access.authorizer is not None:
-        name = node.image.name_of(append.topic)
-        if name is not None and not node.access.allows(session, Operation.WRITE, ResourceType.TOPIC, name):
-            append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            return
+    if node.access.authorizer is not None and not _may_write(node, session, append.topic):
+        append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return
     partition = node.leadership.led(append.topic, append.index)
     if isinstance(partition, ErrorCode):
         append.refuse(partition)
