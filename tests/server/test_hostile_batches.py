@@ -1,7 +1,6 @@
 """What small batches that unpack to very much cost the others: a stream of them, beside a probe (`fairness.py`)."""
 
 import itertools
-import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -72,17 +71,18 @@ def produce(topic: str, partitions: int, batch: bytes) -> bytes:
     return bytes(encode_request(RequestHeader(0, 9, 1, "hostile"), request))
 
 
-def stream(socks: list[socket.socket], frames: list[bytes]) -> None:
-    """Each connection has a request under way all the time, for a while."""
+def stream(node: NodeProcess, frames: list[bytes]) -> None:
+    """Each of two connections has a request under way all the time, for a while."""
     following = itertools.cycle(frames)
     ends = time.monotonic() + STREAM_S
-    for sock in socks:
-        sock.sendall(next(following))
-    for sock in itertools.cycle(socks):
-        read_frame(sock)
-        if time.monotonic() >= ends:
-            return
-        sock.sendall(next(following))
+    with node.connect() as one, node.connect() as other:
+        for sock in (one, other):
+            sock.sendall(next(following))
+        for sock in itertools.cycle((one, other)):
+            read_frame(sock)
+            if time.monotonic() >= ends:
+                return
+            sock.sendall(next(following))
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -91,9 +91,7 @@ def test_batches_that_unpack_to_much_leave_the_others_their_turn(
 ) -> None:
     batches = [bomb(4_000_000), bomb(PARTS_MAX), crowd(PARTS_MAX, 0), crowd(PARTS_MAX, 600), crowd(PARTS_MAX + 1, 0)]
     frames = [produce(topic, 1, batch) for batch in batches]
-    with probe.watch() as seen, node.connect() as one, node.connect() as other:
-        stream([one, other], frames)
-    seen.must_be_fair(idle)
+    assert_fair_burst(probe, idle, lambda: stream(node, frames))
 
 
 @pytest.mark.parametrize(
@@ -129,6 +127,4 @@ def test_searches_by_time_leave_the_others_their_turn(node: NodeProcess, probe: 
     asked = [ListOffsetsPartition(partition, -1, late) for partition in range(PARTITIONS)]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[ListOffsetsTopic("plain", asked)])
     frame = bytes(encode_request(RequestHeader(2, 6, 1, "hostile"), request))
-    with probe.watch() as seen, node.connect() as one, node.connect() as other:
-        stream([one, other], [frame])
-    seen.must_be_fair(idle)
+    assert_fair_burst(probe, idle, lambda: stream(node, [frame]))
