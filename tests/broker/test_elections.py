@@ -10,7 +10,7 @@ from ottla.broker.cluster.duties import duties
 from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
 from ottla.broker.cluster.isr_changes import IsrProposal, altered
 from ottla.metadata.image import MetadataImage, TopicImage
-from ottla.metadata.nodes import NodeRecord, NodeState
+from ottla.metadata.nodes import LogEnd, NodeRecord, NodeState
 from ottla.metadata.topics import PartitionRecord, TopicRecord
 from ottla.protocol.errors import ErrorCode as E
 
@@ -61,19 +61,33 @@ def test_who_lost_bytes_leads_only_as_the_last_one_known_and_that_is_unclean() -
     assert (up.leader, up.isr, up.recovering) == (2, (2,), True)
 
 
-def test_who_is_back_with_nothing_leads_only_where_nobody_else_has_anything() -> None:
-    emptied = Standing(frozenset((2, 3)), damaged=frozenset((1,)), emptied=frozenset((1,)))
+def test_where_nobody_is_eligible_the_longest_log_leads_once_all_have_reported() -> None:
+    damaged = Standing(frozenset((2, 3)), damaged=frozenset((1,)))
+    ends = {1: LogEnd(4, 100), 2: LogEnd(5, 60), 3: LogEnd(5, 61)}
     for before in (
         PartitionRecord((1, 2, 3), (1,), 1),
         PartitionRecord((1, 2, 3), (), -1, last_known_elr=(1,)),
         PartitionRecord((1, 2, 3), (), -1, elr=(1,), last_known_elr=(1,)),
     ):
-        down = settled(before, emptied, Rules(1))
-        assert (down.leader, down.isr, down.elr, down.last_known_elr) == (-1, (), (), ())
+        down = settled(before, damaged, Rules(1))
+        assert (down.leader, down.isr, down.elr, down.last_known_elr) == (-1, (), (), (1,))
         assert settled(down, ALL, Rules(1)) is down
-        assert settled(down, ALL, Rules(1, unclean=True)).leader == 1
-    alone = settled(settled(PartitionRecord((1,), (1,), 1), emptied, Rules(1)), ALL, Rules(1))
+        two_of_three = {node_id: ends[node_id] for node_id in (1, 2)}
+        assert settled(down, replace(ALL, log_ends=two_of_three), Rules(1)) is down, "3 may have more"
+        assert settled(down, Standing(frozenset((2, 3)), log_ends=ends), Rules(1)) is down, "1 is not there"
+        led = settled(down, replace(ALL, log_ends=ends), Rules(1))
+        assert (led.leader, led.isr, led.leader_epoch, led.unclean_epoch, led.recovering) == (3, (3,), 6, 6, True)
+        unclean = settled(down, replace(ALL, log_ends=two_of_three), Rules(1, unclean=True))
+        assert unclean.leader == 2
+    alone = settled(settled(PartitionRecord((1,), (1,), 1), damaged, Rules(1)), ALL, Rules(1))
     assert (alone.leader, alone.recovering) == (1, True)
+
+
+def test_an_in_sync_replica_that_refuses_to_follow_the_leader_leads() -> None:
+    after = settled(WHOLE, replace(ALL, refusing=frozenset((3,))), TWO)
+    assert after == replace(WHOLE, leader=3, leader_epoch=6, partition_epoch=10)
+    out_of_sync = PartitionRecord((1, 2, 3), (1, 2), 1, 5, 9)
+    assert settled(out_of_sync, replace(ALL, refusing=frozenset((3,))), TWO) is out_of_sync
 
 
 def test_unclean_elections_have_to_be_allowed() -> None:
@@ -119,16 +133,42 @@ def test_a_node_that_lost_bytes_and_is_given_up_before_it_was_active_may_not_lea
     assert rows[1].record.partitions[0].elr == ()
 
 
-def test_a_node_with_another_disk_does_not_lead_as_the_last_one_known() -> None:
+def test_a_node_with_an_incomplete_log_does_not_lead_that_partition_and_leads_others() -> None:
     alone = PartitionRecord((1, 2), (), -1, 5, 9, elr=(2,), last_known_elr=(2,))
-    node = NodeRecord("b", 1, incarnation="second", state=NodeState.STARTING, intact=False, emptied=True)
+    place, other_end = (bytes(16), 0), LogEnd(4, 17)
+    node = NodeRecord(
+        "b",
+        1,
+        incarnation="second",
+        state=NodeState.STARTING,
+        incomplete=(place,),
+        refusing={place: 3},
+        log_ends={place: (5, other_end)},
+    )
     assert NodeRecord.decode(node.encode()) == node
-    topic = TopicImage("t", TopicRecord(bytes(16), {}, (alone,)), 1)
+    topic = TopicImage("t", TopicRecord(bytes(16), {}, (alone, alone)), 1)
     image = MetadataImage(topics={"t": topic}, nodes={"1": NodeRecord("a", 1, incarnation="first"), "2": node})
     _, row = duties(image, {1: "first", 2: "second"}, lambda _: Rules(1))
     assert isinstance(row.record, TopicRecord)
-    (placed,) = row.record.partitions
-    assert (placed.leader, placed.isr, placed.elr, placed.last_known_elr) == (-1, (), (), ())
+    incomplete, whole = row.record.partitions
+    assert (incomplete.leader, incomplete.isr, incomplete.elr) == (-1, (), ())
+    assert (whole.leader, whole.isr, whole.recovering) == (2, (2,), False)
+
+
+def test_where_a_log_ends_counts_only_in_the_leader_epoch_in_which_it_was_reported() -> None:
+    place = (bytes(16), 0)
+    for reported, leader in ((6, 1), (5, -1)):
+        nodes = {
+            str(node_id): NodeRecord(
+                "a", 1, incarnation="life", state=NodeState.ACTIVE, log_ends={place: (reported, LogEnd(2, 9))}
+            )
+            for node_id in (1, 2)
+        }
+        nobody = PartitionRecord((1, 2), (), -1, 6, 9)
+        topic = TopicImage("t", TopicRecord(bytes(16), {}, (nobody,)), 1)
+        rows = duties(MetadataImage(topics={"t": topic}, nodes=nodes), {1: "life", 2: "life"}, lambda _: Rules(1))
+        leaders = [each.leader for row in rows if isinstance(row.record, TopicRecord) for each in row.record.partitions]
+        assert leaders == ([leader] if leader > 0 else [])
 
 
 ids = st.frozensets(st.integers(1, 3))
@@ -150,13 +190,15 @@ def test_whatever_happens_the_record_makes_sense(
         assert not set(after.isr) & set(after.elr)
         assert after.leader in after.isr if after.leader != -1 else True
         assert not (after.elr and len(after.isr) >= min(min_isr, count))
-        assert after.leader_epoch - placed.leader_epoch == (after.leader != placed.leader)
+        led_by_log = after.unclean_epoch > placed.unclean_epoch
+        assert (after.leader_epoch > placed.leader_epoch) == (led_by_log or after.leader != placed.leader)
+        assert after.leader_epoch - placed.leader_epoch <= 1 or led_by_log
         assert after.partition_epoch - placed.partition_epoch == (after != placed)
         if nodes.active & {*placed.isr, *placed.elr}:
             assert after.leader in nodes.active
             assert unclean or not after.recovering or placed.recovering
-        if not unclean and after.leader != -1:
-            assert after.leader in {*placed.isr, *placed.elr, *placed.last_known_elr}
+        if not unclean and after.leader != -1 and count > 1:
+            assert after.leader in {*placed.isr, *placed.elr}
         assert settled(after, nodes, Rules(min_isr, unclean)) is after
         placed = after
 

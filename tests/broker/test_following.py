@@ -24,11 +24,19 @@ from ottla.protocol.wire import Message
 from tests.node_stage import DiskStage
 
 
-def follow_node_2(stage: DiskStage) -> None:
+def follow_node_2(stage: DiskStage, unclean_epoch: int = -1) -> None:
     """One change of the metadata has node 2 lead all of t."""
     record = stage.node.image.topics["t"].record
     partitions = tuple(
-        replace(placed, leader=2, leader_epoch=9, partition_epoch=9, replicas=(1, 2), isr=(1, 2))
+        replace(
+            placed,
+            leader=2,
+            leader_epoch=9,
+            partition_epoch=9,
+            replicas=(1, 2),
+            isr=(1, 2),
+            unclean_epoch=unclean_epoch,
+        )
         for placed in record.partitions
     )
     stage.store.commit([Put(f"{NODE_PREFIX}2", NodeRecord("host", 9).encode())])
@@ -72,16 +80,34 @@ def answer(stage: DiskStage, message: Message) -> None:
     stage.settle()
 
 
+def answer_that_the_log_is_empty(stage: DiskStage) -> None:
+    topic_id = stage.node.image.topics["t"].id
+    out_of_range = PartitionData(0, E.OFFSET_OUT_OF_RANGE, -1)
+    answer(stage, FetchResponse(responses=[FetchableTopicResponse(topic_id=topic_id, partitions=[out_of_range])]))
+    ends = ListOffsetsPartitionResponse(partition_index=0, offset=0)
+    answer(stage, ListOffsetsResponse(topics=[ListOffsetsTopicResponse("t", [ends])]))
+
+
+@pytest.mark.parametrize("unclean_epoch", [-1, 0, 9])
+def test_a_replica_keeps_what_is_committed_until_the_cluster_has_accepted_its_loss(unclean_epoch: int) -> None:
+    """An unclean election before the records were written accepts nothing."""
+    stage = DiskStage()
+    partition = stage.create("t", 1).partitions[0]
+    stage.append("t")
+    follow_node_2(stage, unclean_epoch)
+    answer_that_the_log_is_empty(stage)
+    accepted = unclean_epoch == 9
+    assert partition.log.log_end_offset == (0 if accepted else 1)
+    assert partition.refused_epoch == (-1 if accepted else 9)
+    assert any("It does not follow this leader" in note for note in stage.notes) != accepted
+
+
 def test_a_log_that_cannot_be_cut_where_its_leader_ends_is_told_of() -> None:
     """Else the cluster counts on a replica that is shut."""
     stage = DiskStage()
     stage.create("t", 1)
     stage.append("t")
-    follow_node_2(stage)
-    topic_id = stage.node.image.topics["t"].id
-    out_of_range = PartitionData(0, E.OFFSET_OUT_OF_RANGE, -1)
-    answer(stage, FetchResponse(responses=[FetchableTopicResponse(topic_id=topic_id, partitions=[out_of_range])]))
+    follow_node_2(stage, unclean_epoch=9)
     stage.disk.sync_failures = 1.0
-    ends = ListOffsetsPartitionResponse(partition_index=0, offset=0)
-    answer(stage, ListOffsetsResponse(topics=[ListOffsetsTopicResponse("t", [ends])]))
+    answer_that_the_log_is_empty(stage)
     assert any(note.startswith("t-0 takes no more writes") for note in stage.notes)

@@ -47,6 +47,7 @@ from ottla.broker.forwarding import Forwarding
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.leadership import Leadership
+from ottla.broker.partitions.own_logs import OwnLogs
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.quotas import Throttle
@@ -65,7 +66,7 @@ from ottla.machine import Entropy, Millis, Unanswered, WallClock
 from ottla.metadata.features import FEATURES_KEY
 from ottla.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
-from ottla.metadata.nodes import NodeState, Place
+from ottla.metadata.nodes import NodeState
 from ottla.metadata.quotas import PREFIX as QUOTA_PREFIX
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
@@ -233,7 +234,15 @@ class Node:
         self.upkeep.start(now)
         if self.membership is not None:
             kept, by_fsync = clean or self.environment.same_boot, self.upkeep.commits.by_fsync
-            self.membership.join(now, files, directory, kept=kept, by_fsync=by_fsync, same_disk=was_here)
+            self.membership.join(
+                now,
+                files,
+                directory,
+                kept=kept,
+                by_fsync=by_fsync,
+                same_disk=was_here,
+                incomplete=self.topics.incomplete,
+            )
 
     def _forwarding(self) -> Forwarding:
         def refused(request: Request, error: ErrorCode, sentence: str) -> Any:
@@ -258,24 +267,10 @@ class Node:
             return every_s * 1000 if self.settings["auto.leader.rebalance.enable"] else None
 
         rack = self.settings["broker.rack"]
+        logs = OwnLogs(self.metadata, self.replicas, self.failures.takes_nothing)
         return Membership(
-            self.metadata, self.members, self.peers, joining, rack, rules_of, return_every_ms, self._offline, self.notes
+            self.metadata, self.members, self.peers, joining, rack, rules_of, return_every_ms, logs, self.notes
         )
-
-    def _offline(self) -> tuple[Place, ...]:
-        """The partitions with replicas elsewhere whose logs here take nothing: somebody else should lead them."""
-        offline = [
-            (topic.id, index)
-            for topic in self.replicas.by_name.values()
-            for index, partition in topic.partitions.items()
-            if partition.log.failed is not None or self.failures.takes_nothing(partition)
-        ]
-        topics = self.image.topics_by_id
-        return tuple(sorted(place for place in offline if place[0] in topics and self._is_replicated(*place)))
-
-    def _is_replicated(self, topic_id: bytes, index: int) -> bool:
-        placed = self.image.topics_by_id[topic_id].partitions
-        return index < len(placed) and len(placed[index].replicas) > 1
 
     def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
         """Before `stop`, for a shell that can sync many files at once: batches of files, each to be synced whole.

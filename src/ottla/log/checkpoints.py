@@ -21,6 +21,8 @@ LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 LOST_SINCE_FILE: Final = ".lost-since"
+LIVES_FILE: Final = ".lives"
+LIVES_KEPT: Final = 200
 CHECKPOINT_VERSION: Final = 0
 
 
@@ -177,12 +179,33 @@ def take_clean_shutdown(files: FileSystem, data_directory: str) -> int | None:
     return broker_epoch
 
 
-def write_lost_since(files: FileSystem, data_directory: str, incarnation: str) -> None:
-    """Say that bytes may be gone which this life of the node had stored, or one before it. Raises OSError."""
-    files.write_atomically(f"{data_directory}/{LOST_SINCE_FILE}", f"{incarnation}\n".encode())
+def write_lost_since(
+    files: FileSystem, data_directory: str, incarnation: str, places: Iterable[tuple[bytes, int]] = ()
+) -> None:
+    """Note that records may be lost which this incarnation of the node had stored, or one before it: of these
+    partitions (topic id, index), or of any where none is named. Raises OSError."""
+    lines = [incarnation, *(f"{uuid_text(topic_id)} {index}" for topic_id, index in places)]
+    files.write_atomically(f"{data_directory}/{LOST_SINCE_FILE}", "".join(f"{line}\n" for line in lines).encode())
 
 
-def read_lost_since(files: FileSystem, data_directory: str) -> str | None:
-    """The life that was last said to have lost bytes, None where none was. Raises OSError."""
+def read_lost_since(files: FileSystem, data_directory: str) -> tuple[str, set[tuple[bytes, int]]] | None:
+    """The incarnation that was last noted, with the partitions; no partitions: any. None without a note, and an
+    incarnation that no node ever had where the note is damaged in that line. Raises OSError."""
     path = f"{data_directory}/{LOST_SINCE_FILE}"
-    return files.read_bytes(path).decode(errors="replace").strip() if files.exists(path) else None
+    if not files.exists(path):
+        return None
+    incarnation, *lines = files.read_bytes(path).decode(errors="replace").splitlines() or [""]
+    try:
+        return incarnation, {(parse_uuid(topic_id), int(index)) for topic_id, index in map(str.split, lines)}
+    except ValueError:
+        return incarnation, set()
+
+
+def note_life(files: FileSystem, directory: str, incarnation: str) -> list[str]:
+    """Add this incarnation to those that the directory lists, durably; returns the earlier ones, the last at the end.
+    The list of a copy of the directory lacks the later ones. Raises OSError."""
+    path = f"{directory}/{LIVES_FILE}"
+    known = files.read_bytes(path).decode(errors="replace").split() if files.exists(path) else []
+    earlier = [each for each in known if each != incarnation][-LIVES_KEPT:]
+    files.write_atomically(path, "".join(f"{each}\n" for each in (*earlier, incarnation)).encode())
+    return earlier

@@ -194,6 +194,11 @@ class LogState:
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
     @property
+    def last_record_epoch(self) -> int:
+        """The epoch of the last record, -1 without any: newer epochs may have begun, and have no record yet."""
+        return self.epochs.epoch_at(self.log_end_offset - 1)
+
+    @property
     def latest_epoch(self) -> int:
         """The newest epoch assigned, -1 without any."""
         return self.epochs.latest_epoch

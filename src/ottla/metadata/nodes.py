@@ -2,7 +2,9 @@
 
     nodes/<id>    {"host": ..., "port": ..., "rack": ..., "endpoints": {listener: [host, port]}, "incarnation": ...,
                    "state": ..., "intact": ..., "emptied": ..., "broker_epoch": ...,
-                   "offline": [[topic id, index], ...], "features": {name: highest level}}
+                   "offline": [[topic id, index], ...], "features": {name: highest level},
+                   "incomplete": [[topic id, index], ...], "refusing": [[topic id, index, leader epoch], ...],
+                   "log_ends": [[topic id, index, leader epoch, newest epoch, end offset], ...]}
 
 A node writes its row when it registers, `starting`, and when logs of it fail or work again; what becomes of it then is
 the controller's to say.
@@ -13,10 +15,10 @@ Sources: Kafka's BrokerRegistration.java, RegisterBrokerRecord; KIP-858 for what
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from ottla.metadata.features import UNSET
 from ottla.protocol.uuids import parse_uuid, uuid_text
@@ -24,6 +26,14 @@ from ottla.protocol.uuids import parse_uuid, uuid_text
 Place: TypeAlias = tuple[bytes, int]
 """A topic's id and the index of a partition."""
 PREFIX: Final = "nodes/"
+
+
+class LogEnd(NamedTuple):
+    """Where a replica's log ends: the newest epoch that it has records of, -1 without any, and its end offset. Of two
+    logs the greater one lacks nothing that was acknowledged and that the other one has (KIP-101)."""
+
+    epoch: int
+    end_offset: int
 
 
 class NodeState(StrEnum):
@@ -48,6 +58,11 @@ class NodeRecord:
     `offline`: the partitions whose logs take nothing on this node, in order; others shall lead them. `by_fsync`: it
     says to have only what is on its disk, so that its next life is intact whatever happens to its power. `features`:
     the highest level that it supports of each; it supports all below. `version` is that of the row, and stands in none.
+
+    `incomplete`: the partitions whose logs here may lack acknowledged records, as the node found when it started.
+    `refusing`: the partitions whose leader lacks what this replica knows to be committed, with the leader epoch in
+    which it does not follow. `log_ends`: where the logs of partitions end that have no eligible leader, with the leader
+    epoch of the partition at that moment. `emptied` is read by earlier versions only.
     """
 
     host: str
@@ -63,6 +78,9 @@ class NodeRecord:
     by_fsync: bool = False
     features: Mapping[str, int] = field(default_factory=lambda: UNSET)
     emptied: bool = False
+    incomplete: tuple[Place, ...] = ()
+    refusing: Mapping[Place, int] = field(default_factory=dict[Place, int])
+    log_ends: Mapping[Place, tuple[int, LogEnd]] = field(default_factory=dict[Place, tuple[int, LogEnd]])
 
     def encode(self) -> bytes:
         row: dict[str, object] = {
@@ -82,6 +100,15 @@ class NodeRecord:
             row["by_fsync"] = True
         if self.emptied:
             row["emptied"] = True
+        if self.incomplete:
+            row["incomplete"] = [(uuid_text(topic_id), index) for topic_id, index in self.incomplete]
+        if self.refusing:
+            row["refusing"] = [(uuid_text(place[0]), place[1], epoch) for place, epoch in self.refusing.items()]
+        if self.log_ends:
+            row["log_ends"] = [
+                (uuid_text(place[0]), place[1], leader_epoch, *end)
+                for place, (leader_epoch, end) in self.log_ends.items()
+            ]
         return json.dumps(row).encode()
 
     @staticmethod
@@ -101,8 +128,18 @@ class NodeRecord:
             NodeState(row.get("state", NodeState.ACTIVE)),
             bool(row.get("intact", True)),
             int(row.get("broker_epoch", 0)),
-            offline=tuple((parse_uuid(topic_id), int(index)) for topic_id, index in row.get("offline", ())),
+            offline=_places(row.get("offline", ())),
             by_fsync=bool(row.get("by_fsync", False)),
             features={str(name): int(level) for name, level in row.get("features", UNSET).items()},
             emptied=bool(row.get("emptied", False)),
+            incomplete=_places(row.get("incomplete", ())),
+            refusing={(parse_uuid(topic), int(index)): int(epoch) for topic, index, epoch in row.get("refusing", ())},
+            log_ends={
+                (parse_uuid(topic), int(index)): (int(leader_epoch), LogEnd(int(epoch), int(end_offset)))
+                for topic, index, leader_epoch, epoch, end_offset in row.get("log_ends", ())
+            },
         )
+
+
+def _places(columns: Iterable[tuple[str, int]]) -> tuple[Place, ...]:
+    return tuple((parse_uuid(topic_id), int(index)) for topic_id, index in columns)

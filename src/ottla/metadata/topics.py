@@ -3,11 +3,13 @@
 Knows the key and the JSON of a topic's record, with every field replication will need: replicas, in-sync replicas,
 eligible leader replicas, epochs. Does not know logs or clients.
 
-    topic/<name>            {"topic_id": base64url, "configs": {name: text}, "partitions": [[...], ...]}
+    topic/<name>            {"topic_id": base64url, "configs": {name: text}, "partitions": [[...], ...],
+                             "unclean": {index: leader epoch}}
     deleted/<topic_id hex>/<node id>  {"name": ..., "partitions": n}: gone, but files may still be on that node's disk
 
 A partition is an array, because 10,000 of them must fit into one value:
 [replicas, isr, elr, last_known_elr, adding, removing, leader, leader_epoch, partition_epoch, recovering].
+`unclean` has an entry for each partition that was ever led by a replica which may have lacked acknowledged records.
 
 Source: Kafka's TopicRecord and PartitionRecord (metadata/src/main/resources/common/metadata), KIP-497, KIP-966.
 """
@@ -38,6 +40,9 @@ class PartitionRecord:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     recovering: bool = False
+    unclean_epoch: int = -1
+    """The newest leader epoch whose leader may have lacked acknowledged records when it was elected, -1 for none. Only
+    a replica whose log is older than that gives up records that it knows to be committed."""
 
     @property
     def is_moving(self) -> bool:
@@ -69,7 +74,7 @@ class PartitionRecord:
         ]
 
     @staticmethod
-    def of(columns: list[Any]) -> PartitionRecord:
+    def of(columns: list[Any], unclean_epoch: int = -1) -> PartitionRecord:
         replicas, isr, elr, last_known_elr, adding, removing, leader, leader_epoch, partition_epoch, recovering = (
             columns
         )
@@ -86,9 +91,10 @@ class PartitionRecord:
             adding=tuple(adding),
             removing=tuple(removing),
             recovering=bool(recovering),
+            unclean_epoch=unclean_epoch,
         )
 
-    def stands_in(self, columns: list[Any]) -> bool:
+    def stands_in(self, columns: list[Any], unclean_epoch: int = -1) -> bool:
         """Whether these columns say the same, without a record being made of them: of thousands few have changed."""
         replicas, isr, elr, last_known_elr, adding, removing, *rest = columns
         return (
@@ -99,6 +105,7 @@ class PartitionRecord:
             and self.last_known_elr == (*last_known_elr,)
             and self.adding == (*adding,)
             and self.removing == (*removing,)
+            and self.unclean_epoch == unclean_epoch
         )
 
     def led_anew(self, leader: int) -> PartitionRecord:
@@ -122,14 +129,19 @@ class TopicRecord:
     partitions: tuple[PartitionRecord, ...]
 
     def encode(self) -> bytes:
-        return json.dumps(
-            {
-                "topic_id": uuid_text(self.topic_id),
-                "configs": self.configs,
-                "partitions": [partition.columns() for partition in self.partitions],
-            },
-            separators=(",", ":"),
-        ).encode()
+        row: dict[str, object] = {
+            "topic_id": uuid_text(self.topic_id),
+            "configs": self.configs,
+            "partitions": [partition.columns() for partition in self.partitions],
+        }
+        unclean = {
+            str(index): partition.unclean_epoch
+            for index, partition in enumerate(self.partitions)
+            if partition.unclean_epoch >= 0
+        }
+        if unclean:  # beside the columns: earlier versions read rows with exactly these
+            row["unclean"] = unclean
+        return json.dumps(row, separators=(",", ":")).encode()
 
     @staticmethod
     def decode(value: bytes, known: tuple[PartitionRecord, ...] = ()) -> TopicRecord:
@@ -137,13 +149,16 @@ class TopicRecord:
         the value is not a topic's."""
         fields = json.loads(value)
         columns = fields["partitions"]
+        unclean = {int(index): int(epoch) for index, epoch in fields.get("unclean", {}).items()}
         before = [*known[: len(columns)], *[None] * (len(columns) - len(known))]
         return TopicRecord(
             topic_id=parse_uuid(fields["topic_id"]),
             configs=texts(fields["configs"]),
             partitions=tuple(
-                old if old is not None and old.stands_in(new) else PartitionRecord.of(new)
-                for old, new in zip(before, columns, strict=True)
+                old
+                if old is not None and old.stands_in(new, unclean.get(index, -1))
+                else PartitionRecord.of(new, unclean.get(index, -1))
+                for index, (old, new) in enumerate(zip(before, columns, strict=True))
             ),
         )
 

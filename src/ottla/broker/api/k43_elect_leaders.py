@@ -124,12 +124,14 @@ def _elect(
     node: Node, topic: TopicImage, index: int, election_type: int, changed: dict[str, list[PartitionRecord]]
 ) -> PartitionResult:
     placed = topic.partitions[index]
-    needless = placed.leader == placed.replicas[0] if election_type == PREFERRED else placed.leader >= 0
-    if node.membership is None or needless:
+    after = placed
+    if node.membership is not None:
+        after = node.membership.controller.elected(topic, index, placed, unclean=election_type == UNCLEAN)
+    is_led = placed.leader == placed.replicas[0] if election_type == PREFERRED else placed.leader >= 0
+    if after is placed and (is_led or node.membership is None):
         sentence = "Leader election not needed for topic partition."
         return PartitionResult(index, NOT_NEEDED, sentence)
-    after = node.membership.controller.elected(topic, index, placed, unclean=election_type == UNCLEAN)
-    if after.leader in (placed.leader, -1):
+    if after is placed or after.leader == -1:
         error = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         if election_type == UNCLEAN:
             error = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ottla.broker.cluster.duties import RulesOf, claim, duties, is_concerned, returned, turnover
-from ottla.broker.cluster.elections import Standing, preferred, settled
+from ottla.broker.cluster.elections import Standing, accepted, preferred, settled
 from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned
 from ottla.machine import Millis
@@ -62,7 +62,7 @@ class Controller:
         if self._members.is_controller and self.present is not None:
             turn = turnover(self._metadata.image, self.present)
             placed = (
-                (each, turn.at((topics[name].id, index))[0])
+                (each, turn.at((topics[name].id, index), each)[0])
                 for name in names
                 if name in topics
                 for index, each in enumerate(topics[name].partitions)
@@ -72,7 +72,7 @@ class Controller:
 
     def nodes_at(self, topic: TopicImage, index: int) -> Standing:
         """How the nodes stand for this partition, as far as this one knows."""
-        return turnover(self._metadata.image, self.present or {}).at((topic.id, index))[0]
+        return turnover(self._metadata.image, self.present or {}).at((topic.id, index), topic.partitions[index])[0]
 
     def moves_away(self, place: Place, nodes: Standing) -> bool:
         """Whether this node leads the partition, and that would not stay as it is where the nodes stand so."""
@@ -83,11 +83,14 @@ class Controller:
         return settled(placed, nodes, self.rules_of(topic)) is not placed
 
     def elected(self, topic: TopicImage, index: int, placed: PartitionRecord, *, unclean: bool) -> PartitionRecord:
-        """The partition led by its preferred replica, or by any that is there where none in sync is: by somebody else
-        than now where that can be."""
+        """The partition led by its preferred replica. `unclean`: where it has no leader, led by any live replica; where
+        replicas refuse to follow the leader it has, led by it in an epoch in which they give in. The same object where
+        nothing changes."""
         nodes = self.nodes_at(topic, index)
         if not unclean:
             return preferred(placed, nodes)
+        if placed.leader != NOBODY:
+            return accepted(placed) if nodes.refusing else placed
         return settled(placed, nodes, replace(self.rules_of(topic), unclean=True))
 
     def look(self, now: Millis) -> None:

@@ -33,7 +33,7 @@ from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.features import beyond
 from ottla.metadata.image import MetadataImage, TopicImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
-from ottla.metadata.nodes import NodeRecord, NodeState, Place
+from ottla.metadata.nodes import LogEnd, NodeRecord, NodeState, Place
 from ottla.metadata.store import ABSENT
 from ottla.metadata.topics import PartitionRecord, key_of
 
@@ -64,11 +64,23 @@ class Turnover:
     failed: frozenset[int]
     offline: Mapping[Place, frozenset[int]]
     """The nodes on which the log of a partition takes nothing."""
+    incomplete: Mapping[Place, frozenset[int]]
+    """The nodes that start with a log of a partition which may lack acknowledged records."""
+    reports: Mapping[Place, Mapping[int, NodeRecord]]
+    """The rows that say of a partition where its log ends, or that its leader is not followed, by node."""
 
-    def at(self, place: Place) -> tuple[Standing, Standing]:
+    def at(self, place: Place, placed: PartitionRecord) -> tuple[Standing, Standing]:
         """How the nodes stand for this partition, before and after."""
-        offline = self.offline.get(place, NO_NODES)
-        return self.before.without(offline), self.after.without(offline)
+        before, after = self.before, self.after
+        if place in self.incomplete:
+            before = replace(before, damaged=before.damaged | self.incomplete[place])
+        if place in self.offline:
+            before, after = before.without(self.offline[place]), after.without(self.offline[place])
+        if place in self.reports:
+            refusing, log_ends = _reported(self.reports[place], place, placed)
+            before = replace(before, refusing=refusing, log_ends=log_ends)
+            after = replace(after, refusing=refusing, log_ends=log_ends)
+        return before, after
 
 
 def turnover(image: MetadataImage, present: Present) -> Turnover:
@@ -77,7 +89,6 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
     active: set[int] = set()
     leaving: set[int] = set()
     damaged: set[int] = set()
-    emptied: set[int] = set()
     failed: set[int] = set()
     for name, record in image.nodes.items():
         node_id = int(name)
@@ -92,25 +103,49 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
                 states[node_id] = NodeState.ACTIVE
             if record.state is NodeState.STARTING and not record.intact:
                 damaged.add(node_id)  # also where it is given up at once: the next row of its life says nothing of it
-                if record.emptied:
-                    emptied.add(node_id)
         elif record.state is NodeState.LEAVING:
             leaving.add(node_id)
         else:
             active.add(node_id)
     started = {node_id for node_id, state in states.items() if state is NodeState.ACTIVE}
-    before = Standing(frozenset(active), frozenset(leaving), frozenset(damaged), frozenset(emptied))
+    before = Standing(frozenset(active), frozenset(leaving), frozenset(damaged))
     after = Standing(frozenset(active | started), frozenset(leaving))
-    return Turnover(states, before, after, frozenset(failed), offline_at(image))
+    starting = {name: record for name, record in image.nodes.items() if record.state is NodeState.STARTING}
+    incomplete = _by_place(starting, lambda record: record.incomplete)
+    return Turnover(states, before, after, frozenset(failed), offline_at(image), incomplete, _reports(image))
 
 
 def offline_at(image: MetadataImage) -> dict[Place, frozenset[int]]:
     """The nodes on which the log of a partition takes nothing, as they say."""
-    offline: dict[Place, frozenset[int]] = {}
+    return _by_place(image.nodes, lambda record: record.offline)
+
+
+def _by_place(
+    nodes: Mapping[str, NodeRecord], named: Callable[[NodeRecord], Iterable[Place]]
+) -> dict[Place, frozenset[int]]:
+    """The nodes whose rows name a partition."""
+    found: dict[Place, frozenset[int]] = {}
+    for name, record in nodes.items():
+        for place in named(record):
+            found[place] = found.get(place, NO_NODES) | {int(name)}
+    return found
+
+
+def _reports(image: MetadataImage) -> dict[Place, dict[int, NodeRecord]]:
+    reports: dict[Place, dict[int, NodeRecord]] = {}
     for name, record in image.nodes.items():
-        for place in record.offline:
-            offline[place] = offline.get(place, NO_NODES) | {int(name)}
-    return offline
+        for place in {**record.log_ends, **record.refusing}:
+            reports.setdefault(place, {})[int(name)] = record
+    return reports
+
+
+def _reported(
+    rows: Mapping[int, NodeRecord], place: Place, placed: PartitionRecord
+) -> tuple[frozenset[int], dict[int, LogEnd]]:
+    """Who refuses to follow the partition's leader, and where logs end: what was said of its present epoch."""
+    refusing = {node_id for node_id, row in rows.items() if row.refusing.get(place) == placed.leader_epoch}
+    ends = {node_id: row.log_ends[place] for node_id, row in rows.items() if place in row.log_ends}
+    return frozenset(refusing), {node_id: end for node_id, (epoch, end) in ends.items() if epoch == placed.leader_epoch}
 
 
 def duties(image: MetadataImage, present: Present, rules_of: RulesOf) -> list[RowChange]:
@@ -121,7 +156,7 @@ def duties(image: MetadataImage, present: Present, rules_of: RulesOf) -> list[Ro
         rules: Rules | None = None
         partitions: list[PartitionRecord] | None = None
         for index, placed in enumerate(topic.partitions):
-            nodes, then = turn.at((topic.id, index))
+            nodes, then = turn.at((topic.id, index), placed)
             if not is_concerned(placed, nodes):
                 continue
             rules = rules or rules_of(topic)
@@ -142,7 +177,9 @@ def returned(image: MetadataImage, turn: Turnover) -> list[RowChange]:
     for topic in image.topics.values():
         if all(placed.leader == placed.replicas[0] for placed in topic.partitions):
             continue
-        partitions = [preferred(placed, turn.at((topic.id, index))[0]) for index, placed in enumerate(topic.partitions)]
+        partitions = [
+            preferred(placed, turn.at((topic.id, index), placed)[0]) for index, placed in enumerate(topic.partitions)
+        ]
         moved = sum(after is not before for before, after in zip(topic.partitions, partitions, strict=True))
         if moved:
             rows.append(topic_row(topic, partitions))
@@ -169,5 +206,7 @@ def _state_row(image: MetadataImage, node_id: int, state: NodeState) -> RowChang
 def is_concerned(placed: PartitionRecord, nodes: Standing) -> bool:
     """Whether anything can change for this partition."""
     if placed.leader == NOBODY or is_complete(placed) or any(member in nodes.damaged for member in placed.elr):
+        return True
+    if any(member in nodes.refusing for member in placed.isr):
         return True
     return not all(member in nodes.active for member in placed.isr)

@@ -77,8 +77,12 @@ class Leaving:
         place."""
         if self._members.node_id in self._members.active():
             return True
-        turn = turnover(self._metadata.image, self._controller.present or {})
-        return any(self._controller.moves_away(place, turn.at(place)[0]) for place in self._led)
+        image = self._metadata.image
+        turn = turnover(image, self._controller.present or {})
+        return any(
+            self._controller.moves_away(place, turn.at(place, image.topics_by_id[place[0]].partitions[place[1]])[0])
+            for place in self._led
+        )
 
     def _still_led(self) -> set[Place]:
         return {

@@ -15,22 +15,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ottla.broker.cluster.controller import Controller
 from ottla.broker.cluster.duties import RulesOf, state_row
-from ottla.broker.cluster.elections import Standing
+from ottla.broker.cluster.elections import Standing, awaits_logs
 from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
 from ottla.broker.cluster.peers import Peers
-from ottla.log.checkpoints import read_lost_since, write_lost_since
+from ottla.log.checkpoints import note_life, read_lost_since, write_lost_since
 from ottla.log.files import FileSystem
 from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
 from ottla.metadata.features import HIGHEST
 from ottla.metadata.image import MetadataDelta
-from ottla.metadata.nodes import PREFIX, NodeRecord, NodeState, Place
+from ottla.metadata.nodes import PREFIX, LogEnd, NodeRecord, NodeState, Place
 from ottla.metadata.store import ABSENT, StoreFailed
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 
@@ -51,8 +51,24 @@ class Joining:
     endpoints: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
 
 
+class OwnLogs(Protocol):
+    """What the node's row says of its logs."""
+
+    def offline(self) -> tuple[Place, ...]:
+        """The partitions with replicas elsewhere whose logs here take nothing, in order."""
+        ...
+
+    def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
+        """Where the logs here end of partitions that have no eligible leader, with their leader epoch."""
+        ...
+
+    def refusing(self) -> dict[Place, int]:
+        """The partitions whose leader this node refuses to follow, with the leader epoch that it refuses."""
+        ...
+
+
 class Membership:
-    """See the module's docstring. `offline`: the partitions whose logs here take nothing, in order."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -63,10 +79,10 @@ class Membership:
         rack: str | None,
         rules_of: RulesOf,
         return_every_ms: Callable[[], Millis | None],
-        offline: Callable[[], tuple[Place, ...]],
+        logs: OwnLogs,
         notes: Callable[[str], None],
     ) -> None:
-        self._offline = offline
+        self._logs = logs
         self.members = members
         self.joining = joining
         self._fresh_until: Millis = 0
@@ -81,6 +97,7 @@ class Membership:
         """What the row says that is being written, of logs that take nothing."""
         self._intact = True
         self._emptied = False
+        self._incomplete: tuple[Place, ...] = ()
         self._by_fsync = False
         self._is_leaving = False
         self._is_writing = False
@@ -98,29 +115,54 @@ class Membership:
         return record if record is not None and record.incarnation == self.joining.incarnation else None
 
     def join(
-        self, now: Millis, files: FileSystem, directory: str, *, kept: bool, by_fsync: bool, same_disk: bool
+        self,
+        now: Millis,
+        files: FileSystem,
+        directory: str,
+        *,
+        kept: bool,
+        by_fsync: bool,
+        same_disk: bool,
+        incomplete: AbstractSet[Place],
     ) -> None:
         """Register: the logs are open. `kept`: they have every byte that the last life here had, be it on the disk or
         not. `by_fsync`: this life says to have only what is on its disk; `same_disk`: an earlier life was in this
-        directory. Raises OSError."""
+        directory; `incomplete`: the partitions whose logs may lack acknowledged records. Raises OSError."""
         self._by_fsync = by_fsync
         self._intact = kept
+        earlier = note_life(files, directory, self.joining.incarnation)
         known = self._metadata.image.nodes.get(str(self.members.node_id))
         if known is not None:
-            unheard = known.emptied and known.state is NodeState.STARTING
-            self._emptied = not same_disk or unheard
-            if kept or (same_disk and known.by_fsync):
-                self._intact = not self._has_unheard_loss(files, directory, known)
-            else:
+            self._emptied = not same_disk or (known.emptied and known.state is NodeState.STARTING)
+            is_older = bool(earlier) and known.incarnation not in (*earlier, self.joining.incarnation)
+            if is_older:
+                self._notes(
+                    f"{directory} is older than what the cluster knows of node {self.members.node_id}: it was restored "
+                    "or copied. This node leads nothing before it has caught up with the other replicas"
+                )
+            if is_older or not (kept or (same_disk and known.by_fsync)):
+                self._intact = False
                 write_lost_since(files, directory, known.incarnation)
+            else:
+                self._note_incomplete(files, directory, known, incomplete)
         self._write(now)
 
-    def _has_unheard_loss(self, files: FileSystem, directory: str, known: NodeRecord) -> bool:
-        """Whether a life since the one that the cluster knows lost bytes and ended before it could replace that one's
-        row; or the one that it knows did, and ended before the controller saw its row."""
-        if read_lost_since(files, directory) == known.incarnation:
-            return True
-        return known.state is NodeState.STARTING and not known.intact
+    def _note_incomplete(
+        self, files: FileSystem, directory: str, known: NodeRecord, incomplete: AbstractSet[Place]
+    ) -> None:
+        """Add what a life lost since the one that the cluster knows, and could not report before it ended; or the one
+        that it knows, whose row the controller has not seen."""
+        lost = set(incomplete)
+        self._intact = known.intact or known.state is not NodeState.STARTING
+        noted = read_lost_since(files, directory)
+        if noted is not None and noted[0] == known.incarnation:
+            self._intact = self._intact and bool(noted[1])
+            lost |= noted[1]
+        if known.state is NodeState.STARTING:
+            lost |= set(known.incomplete)
+        self._incomplete = tuple(sorted(lost))
+        if lost and self._intact:
+            write_lost_since(files, directory, known.incarnation, self._incomplete)
 
     def confirmed(self, at: Millis) -> None:
         """The lease was renewed at that moment, and what others have committed until then is known."""
@@ -154,13 +196,30 @@ class Membership:
             self.controller.look(now)
         else:
             self.controller.follow(now, delta.names(TOPIC_PREFIX))
+        if self._has_news_of_leaders(delta):
+            self.look_at_logs(now)
+
+    def _has_news_of_leaders(self, delta: MetadataDelta) -> bool:
+        """Whether a partition has lost its last eligible leader, or one has a leader of which the row says more."""
+        record, topics = self.record, self._metadata.image.topics
+        if record is None:
+            return False
+        if record.log_ends or record.refusing:
+            return True
+        named = [topics[name] for name in delta.names(TOPIC_PREFIX) if name in topics]
+        return any(awaits_logs(placed) for topic in named for placed in topic.partitions)
 
     def look_at_logs(self, now: Millis) -> None:
-        """Logs have failed, or work again: the row says which, so that others lead in this node's place. One that
-        leaves says no more: they do so anyway."""
+        """Logs have failed, or work again, or the controller has to know where they end: the row says so. A node that
+        leaves reports no more: others lead in its place anyway."""
         record = self.record
-        if record is not None and not self._is_leaving and record.offline != self._offline():
+        if record is not None and not self._is_leaving and record != self._with_logs(record):
             self._write(now)
+
+    def _with_logs(self, record: NodeRecord) -> NodeRecord:
+        """This row with what is to be said of the logs now."""
+        logs = self._logs
+        return replace(record, offline=logs.offline(), log_ends=logs.log_ends(), refusing=logs.refusing())
 
     def _look_at_given_up(self) -> None:
         """A log that takes nothing stays led from here where nobody else may, and can be read. Who may and is down may
@@ -209,13 +268,12 @@ class Membership:
             if record.state in (NodeState.ACTIVE, NodeState.STARTING):
                 yield Batch([state_row(record, node_id, NodeState.LEAVING)])
             return
-        offline = self._offline()
         if record is not None and record.state is not NodeState.FENCED:
-            if record.offline != offline:
-                row = replace(record, offline=offline, version=0)
-                self._saying = offline
+            row = self._with_logs(record)
+            if row != record:
+                self._saying = row.offline
                 self._look_at_given_up()
-                yield Batch([RowChange(f"{PREFIX}{node_id}", row, record.version)])
+                yield Batch([RowChange(f"{PREFIX}{node_id}", replace(row, version=0), record.version)])
             return
         known = image.nodes.get(str(node_id))
         joining = self.joining
@@ -227,11 +285,12 @@ class Membership:
             joining.incarnation,
             NodeState.STARTING,
             self._intact or record is not None,
-            offline=offline,
             by_fsync=self._by_fsync,
             features=HIGHEST,
             emptied=self._emptied and record is None,
+            incomplete=self._incomplete if record is None else (),
         )
+        row = self._with_logs(row)
         yield Batch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])
 
     def change_ended(self, now: Millis, result: Any) -> None:

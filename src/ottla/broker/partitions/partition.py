@@ -85,6 +85,7 @@ class Partition:
         "leads",
         "log",
         "partition_epoch",
+        "refused_epoch",
         "topic_name",
         "traffic",
     )
@@ -111,6 +112,8 @@ class Partition:
         self.traffic = traffic
         self.holding = False
         self.followers: Followers | None = None
+        self.refused_epoch = -1
+        """The leader epoch whose leader this replica does not follow, as that lacks what is committed here."""
         self._commits = commits
         self._wakes = wakes
         self._commit_waiters: deque[tuple[int, Ticket, object | None]] = deque()

@@ -13,6 +13,7 @@ Sources: Kafka's ReplicaFetcherThread, AbstractFetcherThread; KIP-101, KIP-320.
 
 from __future__ import annotations
 
+from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import FETCH_LINE, Peers
 from ottla.broker.cluster.registrations import Registrations
 from ottla.broker.environment import Environment
@@ -45,12 +46,14 @@ class Fetching:
     def __init__(
         self,
         environment: Environment,
+        metadata: Metadata,
         registrations: Registrations,
         peers: Peers,
         upkeep: Upkeep,
         throttle: Throttle,
     ) -> None:
         self._environment = environment
+        self._metadata = metadata
         self._registrations = registrations
         self._peers = peers
         self._upkeep = upkeep
@@ -69,6 +72,9 @@ class Fetching:
         if known is not None:
             before = known[1].fetcher.partitions[key]
             if known == (partition, self._of_leader.get(leader)) and before.leader_epoch == partition.leader_epoch:
+                if partition.refused_epoch == partition.leader_epoch and not self._may_refuse(partition):
+                    partition.refused_epoch = -1
+                    self.go_on(key, partition)
                 return
             known[1].fetcher.drop(key)
         is_cut = self._cut_unless_it_has_epochs(now, partition)
@@ -208,7 +214,7 @@ class Fetching:
     def _hold_back(self, key: Key, partition: Partition) -> None:
         """Fetch on only once the log takes records, and has on the disk what has to be there."""
         fetcher, log = self._followed[key][1].fetcher, partition.log
-        if log.failed is not None:
+        if log.failed is not None or partition.refused_epoch == partition.leader_epoch:
             fetcher.stop(key)
         elif partition.fsyncs_each and log.recovery_point < log.log_end_offset:
             self._unsynced[key] = None
@@ -238,15 +244,39 @@ class Fetching:
             known[1].fetcher.rest(now, key)
 
     def cut_to(self, now: Millis, partition: Partition, offset: int) -> None:
-        """The leader's log is another one from here on, or ends here: what this log has goes. Raises StorageFailed."""
+        """The leader's log is another one from here on, or ends here: what this log has goes, but for records that are
+        committed, where this replica refuses to follow. Raises StorageFailed."""
         log = partition.log
         end = log.log_end_offset
+        if offset < log.high_watermark and self._may_refuse(partition):
+            self._refuse(partition, offset)
+            return
         if offset < end:
             self._environment.notes(
                 f"{partition.name} is cut from {end} to {offset}: its leader has other records there"
             )
         log.truncate_to(offset, now=now)
         self._was_cut(now, partition)
+
+    def _may_refuse(self, partition: Partition) -> bool:
+        """Whether this replica keeps what it knows to be committed against a leader that lacks it: not where the
+        cluster has accepted the loss with the leader's election, nor where most replicas agree with the leader."""
+        placed = self._metadata.image.partition(partition.topic_name, partition.index)
+        if placed is None or placed.unclean_epoch > partition.log.last_record_epoch:
+            return False
+        return self._environment.node_id in placed.isr or 2 * len(placed.isr) <= len(placed.replicas)
+
+    def _refuse(self, partition: Partition, offset: int) -> None:
+        """Follow this leader no further, and report it to the controller."""
+        log = partition.log
+        partition.refused_epoch = partition.leader_epoch
+        self._environment.warn(
+            f"{partition.name}: this replica has committed records up to offset {log.high_watermark}, and its leader "
+            f"has other records from offset {offset} on. It does not follow this leader, so that no record is lost. If "
+            f"the leader stays, run `ottla topics elect-leaders --unclean {partition.topic_name}` to accept the loss"
+        )
+        self._upkeep.failures.has_news = True
+        self._environment.outbox.deadline_moved = True
 
     def begin_at(self, now: Millis, partition: Partition, offset: int) -> None:
         """The leader begins behind this log's end: the log is empty and begins there. Raises StorageFailed."""

@@ -45,7 +45,7 @@ class Replication:
         registrations = Registrations(metadata)
         self.leader_throttle = Throttle(LEADER, environment.node_id, environment.settings, metadata)
         follower_throttle = Throttle(FOLLOWER, environment.node_id, environment.settings, metadata)
-        self._fetching = Fetching(environment, registrations, peers, upkeep, follower_throttle)
+        self._fetching = Fetching(environment, metadata, registrations, peers, upkeep, follower_throttle)
         self._changes = IsrChanges(environment.node_id, registrations, peers)
         self.fetch_waits = FetchWaits(parking)
         self._keys: dict[str, dict[Key, None]] = {}

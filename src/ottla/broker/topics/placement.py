@@ -36,6 +36,7 @@ from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage, TopicImage
+from ottla.metadata.nodes import Place
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord
 
@@ -85,6 +86,8 @@ class Placement(Subscriber):
         self.unopened = Unopened(environment, self._open_again)
         self.logs = Logs(environment, upkeep)
         self._opened: dict[tuple[str, int], Log] = {}
+        self.incomplete: set[Place] = set()
+        """The replicas whose logs may lack acknowledged records, as the start found."""
         environment.settings.subscribe("replicas", self)
 
     def open_all(
@@ -112,6 +115,8 @@ class Placement(Subscriber):
                 now, name, record, index, configs[name], clean_shutdown=clean_shutdown, interrupted=interrupted
             )
             self._opened[name, index] = log
+            if self.logs.is_incomplete(log, name, index):
+                self.incomplete.add((record.topic_id, index))
             self._producer_ids.seen(log.producers.entries)
         self.unopened.note([place for place in places if self._opened[place].unopened])
         return self._opened

@@ -1,0 +1,61 @@
+"""Reports what the node's own row says of its logs: which take nothing, where they end, whose leader is not followed.
+
+Source: KIP-858 for failed logs; KIP-966 for what the controller does with the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ottla.broker.cluster.elections import awaits_logs
+from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.replicas import Replicas
+from ottla.metadata.nodes import LogEnd, Place
+
+
+class OwnLogs:
+    """The replicas of one node; a `membership.OwnLogs`. `takes_nothing`: whether writes to a replica's log fail."""
+
+    def __init__(self, metadata: Metadata, replicas: Replicas, takes_nothing: Callable[[Partition], bool]) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._takes_nothing = takes_nothing
+
+    def offline(self) -> tuple[Place, ...]:
+        """See `membership.OwnLogs`."""
+        return tuple(
+            sorted(
+                place
+                for place, partition in self._replicated()
+                if partition.log.failed is not None or self._takes_nothing(partition)
+            )
+        )
+
+    def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
+        """See `membership.OwnLogs`."""
+        ends: dict[Place, tuple[int, LogEnd]] = {}
+        for topic in self._metadata.image.topics.values():
+            for index, placed in enumerate(topic.partitions):
+                partition = self._replicas.get(topic.id, index) if awaits_logs(placed) else None
+                if partition is not None and partition.log.failed is None:
+                    log = partition.log
+                    ends[topic.id, index] = placed.leader_epoch, LogEnd(log.last_record_epoch, log.log_end_offset)
+        return ends
+
+    def refusing(self) -> dict[Place, int]:
+        """See `membership.OwnLogs`."""
+        return {
+            place: partition.leader_epoch
+            for place, partition in self._replicated()
+            if partition.refused_epoch == partition.leader_epoch
+        }
+
+    def _replicated(self) -> Iterator[tuple[Place, Partition]]:
+        """The partitions here that have replicas elsewhere, as the image says."""
+        topics = self._metadata.image.topics_by_id
+        for local in self._replicas.by_name.values():
+            placed = topics[local.id].partitions if local.id in topics else ()
+            for index, partition in local.partitions.items():
+                if index < len(placed) and len(placed[index].replicas) > 1:
+                    yield (local.id, index), partition
