@@ -19,6 +19,7 @@ from ottla.sim.workloads.clustered_transactions import ClusteredTransactionsRun
 from ottla.sim.workloads.groups_run import GroupsRun
 from ottla.sim.workloads.run import Outcome, Run
 from ottla.sim.workloads.share_run import ShareRun
+from ottla.sim.workloads.spoiled_run import SpoiledRun
 from ottla.sim.workloads.transactions_run import TransactionsRun
 
 WORKLOADS: dict[str, type[Run] | type[ClusterRun] | type[ClusteredRun]] = {
@@ -27,6 +28,7 @@ WORKLOADS: dict[str, type[Run] | type[ClusterRun] | type[ClusteredRun]] = {
     "transactions": TransactionsRun,
     "groups": GroupsRun,
     "cluster": ClusterRun,
+    "spoiled": SpoiledRun,
     "cluster-transactions": ClusteredTransactionsRun,
     "cluster-groups": ClusteredGroupsRun,
     "cluster-share": ClusteredShareRun,

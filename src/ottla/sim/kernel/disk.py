@@ -489,6 +489,49 @@ class Disk:
         """Path and size of every file, by path: for traces."""
         return dict(sorted((path_of(inode), len(inode.content)) for inode in self._inodes(self._root)))
 
+    # ---- what somebody does to it while the process is down --------------------------------------------------------
+
+    def settle_everything(self) -> None:
+        """All that the living saw is on the platter."""
+        self._keep(self._volatile)
+        for inode in list(self.dirty.values()):
+            self.settle(inode, inode.settled + len(inode.volatile))
+
+    def content(self, path: str) -> bytes:
+        """What a file holds, read past the process and its troubles."""
+        return bytes(self._file(path).content)
+
+    def put(self, path: str, content: bytes | None) -> None:
+        """Have this file hold these bytes, durably and without its directories' doing; None: it is gone."""
+        directory = self._root
+        *names, name = _names(path)
+        for each in names:
+            found = directory.entries.get(each)
+            if found is None:
+                found = directory.entries[each] = Directory(self._next_serial(), directory, each)
+                directory.kept[each] = found
+            assert isinstance(found, Directory), path
+            directory = found
+        old = directory.entries.pop(name, None)
+        directory.kept.pop(name, None)
+        if isinstance(old, Inode):
+            self._gone(old)
+        if content is not None:
+            inode = Inode(self._next_serial(), directory, name)
+            inode.content, inode.kept = bytearray(content), bytearray(content)
+            directory.entries[name] = directory.kept[name] = inode
+            self.used += len(content)
+
+    def drop_empty_directories(self, directory: Directory | None = None) -> None:
+        """Directories without any file below them are gone too."""
+        directory = self._root if directory is None else directory
+        for name, node in list(directory.entries.items()):
+            if isinstance(node, Directory):
+                self.drop_empty_directories(node)
+                if not node.entries:
+                    del directory.entries[name]
+                    directory.kept.pop(name, None)
+
     # ---- within ----------------------------------------------------------------------------------------------------
 
     def _alive(self) -> None:

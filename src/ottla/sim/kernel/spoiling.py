@@ -1,0 +1,90 @@
+"""Spoils what lies on a simulated disk while its node is down: bits flip, files are cut, lost, or old ones come back.
+
+Knows the files of one disk; each kind of harm returns a sentence for the trace. Does not know what the files hold.
+
+Source: Alagappan et al., "Protocol-Aware Recovery for Consensus-Based Storage" (FAST 2018).
+"""
+
+import random
+
+from ottla.sim.kernel.disk import Disk
+
+
+class Spoiler:
+    """The harm that one disk takes. `disk`: where a node's data directory is, whose node is down."""
+
+    def __init__(self, disk: Disk, directory: str, rng: random.Random) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._rng = rng
+        self._backup: dict[str, bytes] = {}
+
+    def back_up(self) -> None:
+        """Copy the data directory, also of a node that runs."""
+        self._backup = {path: self._disk.content(path) for path in self._files()}
+
+    def spoil(self) -> str:
+        """Do one kind of harm."""
+        self._disk.settle_everything()
+        kinds = [self._flip_bit] * 3 + [self._cut_file] * 2 + [self._lose_file] * 2 + [self._lose_directory]
+        if self._backup:
+            kinds += [self._restore] * 2
+        return self._rng.choice(kinds)()
+
+    def _files(self) -> list[str]:
+        return [path for path in self._disk.files() if path.startswith(f"{self._directory}/")]
+
+    def _any_file(self) -> str | None:
+        files = [path for path in self._files() if self._disk.size(path)]
+        logs = [path for path in files if path.endswith(".log")]
+        return self._rng.choice(logs if logs and self._rng.random() < 0.5 else files) if files else None
+
+    def _flip_bit(self) -> str:
+        path = self._any_file()
+        if path is None:
+            return "has nothing to flip a bit of"
+        content = bytearray(self._disk.content(path))
+        bit = self._rng.randrange(8 * len(content))
+        content[bit // 8] ^= 1 << bit % 8
+        self._disk.put(path, bytes(content))
+        return f"has bit {bit} of {path} flipped"
+
+    def _cut_file(self) -> str:
+        path = self._any_file()
+        if path is None:
+            return "has no file to cut"
+        content = self._disk.content(path)
+        size = self._rng.randrange(len(content))
+        self._disk.put(path, content[:size])
+        return f"has {path} cut from {len(content)} to {size} bytes"
+
+    def _lose_file(self) -> str:
+        path = self._any_file()
+        if path is None:
+            return "has no file to lose"
+        self._disk.put(path, None)
+        return f"has lost {path}"
+
+    def _lose_directory(self) -> str:
+        directories = sorted({path.rpartition("/")[0] for path in self._files()})
+        if not directories:
+            return "has no directory to lose"
+        lost = self._rng.choice(directories)
+        self._lose(lost)
+        return f"has lost {lost}"
+
+    def _lose(self, directory: str) -> None:
+        for path in self._files():
+            if path.startswith(f"{directory}/"):
+                self._disk.put(path, None)
+        self._disk.drop_empty_directories()
+
+    def _restore(self) -> str:
+        """The whole directory as it was at some earlier moment; or copied over what is there, without hidden files."""
+        whole = self._rng.random() < 0.5
+        if whole:
+            self._lose(self._directory)
+        kept = {path: content for path, content in self._backup.items() if whole or "/." not in path}
+        for path, content in kept.items():
+            self._disk.put(path, content)
+        return f"has {self._directory} restored from a backup, {'whole' if whole else 'over what is there'}"
