@@ -143,7 +143,13 @@ def test_a_replica_on_a_node_that_is_down_stays() -> None:
 @given(clusters(), st.integers(1, 9))
 def test_others_lead(cluster: tuple[Racks, list[Replicas]], node: int) -> None:
     racks, partitions = cluster
-    moves = led_by_others(partitions, [node])
+    moves = led_by_others(partitions, [node], {})
     after = check(racks, partitions, moves)
     assert all(move.bytes_moved == 0 for move in moves)
     assert all(each.nodes[0] != node or len(each.nodes) == 1 for each in after)
+
+
+def test_of_what_a_node_leads_the_first_replica_in_sync_is_preferred() -> None:
+    partitions = [Replicas(("t", 0), (1, 3, 2)), Replicas(("t", 1), (3, 1, 2)), Replicas(("t", 2), (3, 2, 1))]
+    moves = led_by_others(partitions, [1], {("t", 0): (1, 2), ("t", 1): (1, 2)})
+    assert [(move.place, move.after) for move in moves] == [(("t", 0), (2, 3, 1)), (("t", 1), (2, 3, 1))]

@@ -54,12 +54,15 @@ def drain(
             client, lambda address: own_clients({**properties, "bootstrap.servers": address})()
         )
         try:
-            moves = balance.emptied(racks, places, [node]) if replicas else balance.led_by_others(places, [node])
+            in_sync = {(part.topic, part.partition): part.isr for part in moving.led_by(client, node)}
+            moves = (
+                balance.emptied(racks, places, [node]) if replicas else balance.led_by_others(places, [node], in_sync)
+            )
         except balance.Impossible as why:
             raise Failure(f"Node {node} can't be emptied: {why}") from None
         leaving = [place for place, moved in moving.under_way(client).items() if node in moved.removing]
         moving.carry_out(client, moves, throttle, leaving if replicas else ())
-        await_led_by_others(client, node, [move.place for move in moves])
+        await_led_by_others(client, node)
     left = "nothing is on it any more" if replicas else "it leads nothing any more"
     copied = sum(move.bytes_moved for move in moves)
     print_done(f"Drained node {node}: {left}.", format, drained=node, moved=len(moves), bytes=copied)
@@ -102,17 +105,25 @@ def known_to(asked: Client | Connection) -> set[int]:
     return {each.broker_id for each in asked.send(DescribeClusterRequest(include_fenced_brokers=True)).brokers}
 
 
-def await_led_by_others(client: Client, node: int, moved: list[balance.Place]) -> None:
-    """Return when this node leads nothing. Raises Failure naming what it leads still."""
+def await_led_by_others(client: Client, node: int) -> None:
+    """Have the preferred replicas lead what this node leads; return when it leads nothing. Raises Failure naming what
+    it leads still."""
     until = time.monotonic() + LED_S
-    while (led := moving.led_by(client, node)) and {(part.topic, part.partition) for part in led} & set(moved):
-        if time.monotonic() > until:
-            break
+    while led := moving.led_by(client, node):
+        may_go = [(part.topic, part.partition) for part in led if set(part.isr) - {node}]
+        if not may_go or time.monotonic() > until:
+            raise Failure(_still_leads(node, may_go or [(part.topic, part.partition) for part in led], bool(may_go)))
+        moving.elect(client, may_go)
         time.sleep(moving.LOOK_S)
-    if led:
-        names = ", ".join(f"{part.topic}-{part.partition}" for part in led[:NAMES_MAX])
-        more = f" and {len(led) - NAMES_MAX} more" if len(led) > NAMES_MAX else ""
-        raise Failure(
-            f"Node {node} still leads {names}{more}: no other replica is in sync. Add --replicas, or wait until "
-            "`ottla cluster describe` shows others in sync."
-        )
+
+
+def _still_leads(node: int, led: list[balance.Place], may_go: bool) -> str:
+    names = ", ".join(f"{topic}-{partition}" for topic, partition in led[:NAMES_MAX])
+    more = f" and {len(led) - NAMES_MAX} more" if len(led) > NAMES_MAX else ""
+    why = (
+        f"no other replica has taken over within {LED_S:.0f} s. Run the command again."
+        if may_go
+        else "no other replica is in sync. Wait until `ottla cluster describe` shows others in sync, or move the "
+        "replicas elsewhere with --replicas."
+    )
+    return f"Node {node} still leads {names}{more}: {why}"

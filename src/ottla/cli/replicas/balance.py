@@ -76,11 +76,15 @@ def emptied(racks: Mapping[int, str | None], partitions: Iterable[Replicas], nod
     return balance.moves()
 
 
-def led_by_others(partitions: Iterable[Replicas], nodes: Collection[int]) -> list[Move]:
-    """The moves after which others than these nodes are preferred as leaders, where a partition has others."""
+def led_by_others(
+    partitions: Iterable[Replicas], nodes: Collection[int], in_sync: Mapping[Place, Collection[int]]
+) -> list[Move]:
+    """The moves after which others than these nodes are preferred as leaders, where a partition has others. `in_sync`:
+    who may lead the partitions that these nodes lead now; such a replica comes first there."""
     moves: list[Move] = []
     for place, before, size in partitions:
-        after = tuple(sorted(before, key=lambda node: node in nodes))
+        may_lead = in_sync.get(place, before)
+        after = tuple(sorted(before, key=lambda node: (node in nodes, node not in may_lead)))
         if after[0] != before[0]:
             moves.append(Move(place, before, after, size))
     return moves
