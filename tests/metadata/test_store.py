@@ -193,3 +193,19 @@ def test_producer_ids_are_never_given_twice(store: MetadataStore) -> None:
     taken += [take(ProducerIds(0), store) for _ in range(3)]
     assert len(set(taken)) == len(taken)
     assert min(taken) == 0
+
+
+def test_a_store_can_leave_out_generations(store: MetadataStore) -> None:
+    for i in range(3):
+        store.commit([Put(f"k{i}", b"")])
+    store.rise(2)
+    assert store.commit([Put("a", b"1")]) == 4
+    store.rise(100)
+    assert store.commit([Put("a", b"2")]) == store.generation == 101
+    assert store.commit([Put("b", b"3")]) == 102
+    row = store.get("a")
+    assert row is not None
+    assert row.version == 101
+    assert store.changes_since(101) == store_module.Changes(102, ("b",))
+    changes = store.changes_since(2)
+    assert changes is None or changes == store_module.Changes(102, ("k2", "a", "b"))

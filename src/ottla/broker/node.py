@@ -59,7 +59,7 @@ from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.clean_stop import completing
 from ottla.broker.upkeep.identity import StartRefused, identify, is_identified, shared_secret, too_old_for
 from ottla.broker.upkeep.upkeep import Upkeep
-from ottla.log.checkpoints import take_clean_shutdown
+from ottla.log.checkpoints import forget_seen, take_clean_shutdown
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
@@ -78,6 +78,7 @@ from ottla.protocol.wire import Buffer, has_elements
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.membership import Joining, Membership
+    from ottla.broker.cluster.store_memory import StoreMemory
     from ottla.broker.coordinators.metadata_view import GroupShards
     from ottla.broker.coordinators.shards import ShardClass, ShardHost
     from ottla.broker.coordinators.verification import Verifier
@@ -195,6 +196,7 @@ class Node:
             self.metrics,
             self,
         )
+        self.store_memory = None if joining is None else self._store_memory()
         self.membership = None if joining is None else self._membership(joining)
         self.forwarding = self._forwarding()
         self.fetch_sessions = FetchSessions(self.settings, entropy)
@@ -215,6 +217,7 @@ class Node:
         was_here = is_identified(files, directory)
         alone = self.members.is_alone
         self.cluster_id = identify(files, directory, self.store, self.node_id, self.environment.entropy, alone=alone)
+        self._compare_store()
         secret = self.settings["ottla.cluster.secret"]
         if secret or not alone:
             self.peers.share(secret or shared_secret(self.store, self.environment.entropy))
@@ -242,7 +245,24 @@ class Node:
                 by_fsync=by_fsync,
                 same_disk=was_here,
                 incomplete=self.topics.incomplete,
+                lost_commits=self.store.lost,
             )
+
+    def _compare_store(self) -> None:
+        """Find out whether the store is older than the one that an earlier life here has seen; `store.lost` says so
+        from now on."""
+        if self.store_memory is None or self.membership is None:
+            forget_seen(self.environment.files, self.environment.directory)
+        else:
+            self.store_memory.begin(self.store, self.membership.joining.incarnation)
+        self.topics.producer_ids.lost(self.store.lost)
+
+    def _store_memory(self) -> StoreMemory:
+        from ottla.broker.cluster.store_memory import StoreMemory
+
+        by_fsync = self.upkeep.commits.by_fsync
+        environment = self.environment
+        return StoreMemory(environment.files, environment.directory, self.node_id, environment.warn, durable=by_fsync)
 
     def _forwarding(self) -> Forwarding:
         def refused(request: Request, error: ErrorCode, sentence: str) -> Any:
@@ -285,6 +305,8 @@ class Node:
         for host in self._in_use(*_COORDINATORS.values()):
             host.stop()
         self.topics.removals.finish(now)
+        if self.store_memory is not None:
+            self.store_memory.finish(self.image)
         self.upkeep.finish(now, self.store)
 
     # Coordinators come with the first request for them, or at start where their topic exists: most nodes in tests never
@@ -599,8 +621,8 @@ class Node:
         """The metadata store has new rows, whoever wrote them. Deltas come in the order of their generations."""
         self.outbox.deadline_moved = True
         before = self.metadata.move(delta)
-        if self.membership is not None:
-            self.membership.enter()
+        if self.membership is not None and self.membership.enter() and self.store_memory is not None:
+            self.store_memory.reported(self.image)
         self.settings.follow(now, delta)
         if delta.names(QUOTA_PREFIX):
             self._keep_to_quotas()
@@ -611,6 +633,8 @@ class Node:
             for host in self._in_use("share"):
                 host.features_changed(now)
         names = delta.names(TOPIC_PREFIX)
+        if self.store_memory is not None:  # first of all that follows
+            self.store_memory.follow(before, self.image, names)
         if names:
             self.topics.follow(now, before, names)
             self._replicate(now, names)

@@ -23,6 +23,7 @@ CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 LOST_SINCE_FILE: Final = ".lost-since"
 LIVES_FILE: Final = ".lives"
 LIVES_KEPT: Final = 200
+SEEN_FILE: Final = ".metadata-seen"
 CHECKPOINT_VERSION: Final = 0
 
 
@@ -209,3 +210,11 @@ def note_life(files: FileSystem, directory: str, incarnation: str) -> list[str]:
     earlier = [each for each in known if each != incarnation][-LIVES_KEPT:]
     files.write_atomically(path, "".join(f"{each}\n" for each in (*earlier, incarnation)).encode())
     return earlier
+    return files.read_bytes(path).decode(errors="replace").strip() if files.exists(path) else None
+
+
+def forget_seen(files: FileSystem, data_directory: str) -> None:
+    """Remove what a node of a cluster remembers of the metadata store that it shared. Raises OSError."""
+    path = f"{data_directory}/{SEEN_FILE}"
+    if files.exists(path):
+        files.unlink(path)

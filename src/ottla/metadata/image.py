@@ -1,8 +1,8 @@
 """Holds what the cluster agrees on as one immutable value: the metadata image.
 
 Knows the topics with their partitions, the dynamic configurations, client quotas, the nodes and the controller, the
-levels of features and how far producer ids were given out, as the rows of the metadata store say them. Does not know
-what lies on a node's disk: which of these partitions a node has, and what is in them, is its own.
+levels of features, the starts of nodes and how far producer ids were given out, as the rows of the metadata store say
+them. Does not know what lies on a node's disk: which of these partitions a node has, and what is in them, is its own.
 
 An image moves only by `changed`, a pure function of the old image and a `MetadataDelta`: rows that were written or
 removed, whoever did it. Deltas come in the order of the store's generations; however many commits each of them covers,
@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.features import FEATURES_KEY, UNSET, FeaturesRecord
+from ottla.metadata.history import HISTORY_KEY, HistoryRecord
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
@@ -41,21 +42,23 @@ _PREFIXES: Final = (
     CONTROLLER_KEY,
     PRODUCER_IDS_KEY,
     FEATURES_KEY,
+    HISTORY_KEY,
 )
 
 Configs: TypeAlias = Mapping[str, str]
 """Properties as text."""
-KeptRecord: TypeAlias = TopicRecord | NodeRecord | ControllerRecord | ProducerIdsRecord | FeaturesRecord
+KeptRecord: TypeAlias = TopicRecord | NodeRecord | ControllerRecord | ProducerIdsRecord | FeaturesRecord | HistoryRecord
 """What knows by itself how it is written."""
 Record: TypeAlias = KeptRecord | Configs
 
-_Only = TypeVar("_Only", ControllerRecord, ProducerIdsRecord, FeaturesRecord)
+_Only = TypeVar("_Only", ControllerRecord, ProducerIdsRecord, FeaturesRecord, HistoryRecord)
 _KINDS: Final[tuple[tuple[str, type[KeptRecord]], ...]] = (
     (TOPIC_PREFIX, TopicRecord),
     (NODE_PREFIX, NodeRecord),
     (CONTROLLER_KEY, ControllerRecord),
     (PRODUCER_IDS_KEY, ProducerIdsRecord),
     (FEATURES_KEY, FeaturesRecord),
+    (HISTORY_KEY, HistoryRecord),
 )
 """What the rows under a key or a prefix are; all others are configs, or limits by name."""
 
@@ -122,6 +125,8 @@ class MetadataImage:
     """None where nobody has claimed any yet."""
     features: FeaturesRecord | None = None
     """None where no level was ever set."""
+    history: HistoryRecord | None = None
+    """The starts of nodes; None where no node of a cluster has started yet."""
 
     def level_of(self, feature: str) -> int:
         """The level of one of the features in `features.HIGHEST`."""
@@ -177,6 +182,7 @@ def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
         _only(image.controller, delta, CONTROLLER_KEY, ControllerRecord),
         _only(image.producer_ids, delta, PRODUCER_IDS_KEY, ProducerIdsRecord),
         _only(image.features, delta, FEATURES_KEY, FeaturesRecord),
+        _only(image.history, delta, HISTORY_KEY, HistoryRecord),
     )
 
 
@@ -242,7 +248,8 @@ def encoded(record: Record) -> bytes:
 def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
     """Every row of the store, and which of the image's are gone."""
     tables = (image.topics, image.broker_configs, image.group_configs, image.client_quotas, image.nodes)
-    only = [() if each is None else ("",) for each in (image.controller, image.producer_ids, image.features)]
+    rows_of_one = (image.controller, image.producer_ids, image.features, image.history)
+    only = [() if each is None else ("",) for each in rows_of_one]
     gone = [prefix + name for prefix, table in zip(_PREFIXES, (*tables, *only), strict=True) for name in table]
     while True:
         generation = store.generation

@@ -22,13 +22,13 @@ from ottla.metadata.store import (
 class MemoryStore:
     """See `store.MetadataStore`."""
 
-    __slots__ = ("_changed", "_generation", "_rows", "lost", "place", "way_on")
+    __slots__ = ("_changed", "_floor", "_generation", "_rows", "lost", "place", "way_on")
 
     def __init__(self) -> None:
         self.place = "in memory"
         self.way_on = "Start over"
         self.lost = 0
-        self._generation = 0
+        self._generation = self._floor = 0
         self._rows: dict[str, Versioned] = {}
         self._changed: dict[int, tuple[str, ...]] = {}
 
@@ -53,7 +53,7 @@ class MemoryStore:
                 found = row.version if row else 0
                 if found != item.expected:
                     raise Conflict(item.key, item.expected, found)
-        self._generation += 1
+        self._generation = max(self._generation, self._floor) + 1
         for write in writes:
             match write:
                 case Put(key, value):
@@ -61,7 +61,8 @@ class MemoryStore:
                 case Delete(key):
                     self._rows.pop(key, None)
         self._changed[self._generation] = tuple(sorted(write.key for write in writes))
-        self._changed.pop(self._generation - CHANGES_MAX, None)
+        while (oldest := next(iter(self._changed))) <= self._generation - CHANGES_MAX:
+            del self._changed[oldest]
         return self._generation
 
     def changes_since(self, generation: int) -> Changes | None:
@@ -71,10 +72,13 @@ class MemoryStore:
             return None
         keys: dict[str, None] = {}
         for at in range(generation + 1, self._generation + 1):
-            for key in self._changed[at]:
+            for key in self._changed.get(at, ()):
                 keys.pop(key, None)
                 keys[key] = None
         return Changes(self._generation, tuple(keys))
+
+    def rise(self, generation: int) -> None:
+        self._floor = max(self._floor, generation)
 
     def close(self) -> None:
         """Nothing to close: the rows outlive the node."""

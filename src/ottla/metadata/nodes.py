@@ -4,7 +4,7 @@
                    "state": ..., "intact": ..., "emptied": ..., "broker_epoch": ...,
                    "offline": [[topic id, index], ...], "features": {name: highest level},
                    "incomplete": [[topic id, index], ...], "refusing": [[topic id, index, leader epoch], ...],
-                   "log_ends": [[topic id, index, leader epoch, newest epoch, end offset], ...]}
+                   "log_ends": [[topic id, index, leader epoch, newest epoch, end offset], ...], "lost_commits": ...}
 
 A node writes its row when it registers, `starting`, and when logs of it fail or work again; what becomes of it then is
 the controller's to say.
@@ -63,6 +63,8 @@ class NodeRecord:
     `refusing`: the partitions whose leader lacks what this replica knows to be committed, with the leader epoch in
     which it does not follow. `log_ends`: where the logs of partitions end that have no eligible leader, with the leader
     epoch of the partition at that moment. `emptied` is read by earlier versions only.
+    `lost_commits`: how many commits the start of this incarnation found missing in the metadata store: it has seen a
+    newer store, and its logs may depend on that.
     """
 
     host: str
@@ -81,6 +83,7 @@ class NodeRecord:
     incomplete: tuple[Place, ...] = ()
     refusing: Mapping[Place, int] = field(default_factory=dict[Place, int])
     log_ends: Mapping[Place, tuple[int, LogEnd]] = field(default_factory=dict[Place, tuple[int, LogEnd]])
+    lost_commits: int = 0
 
     def encode(self) -> bytes:
         row: dict[str, object] = {
@@ -109,6 +112,8 @@ class NodeRecord:
                 (uuid_text(place[0]), place[1], leader_epoch, *end)
                 for place, (leader_epoch, end) in self.log_ends.items()
             ]
+        if self.lost_commits:
+            row["lost_commits"] = self.lost_commits
         return json.dumps(row).encode()
 
     @staticmethod
@@ -138,6 +143,7 @@ class NodeRecord:
                 (parse_uuid(topic), int(index)): (int(leader_epoch), LogEnd(int(epoch), int(end_offset)))
                 for topic, index, leader_epoch, epoch, end_offset in row.get("log_ends", ())
             },
+            lost_commits=int(row.get("lost_commits", 0)),
         )
 
 

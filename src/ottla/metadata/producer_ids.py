@@ -46,7 +46,8 @@ class ProducerIdsRecord:
 
 
 class ProducerIds:
-    """The node's source of new producer ids: a block in hand. `lost`: how many commits the store has lost."""
+    """The node's source of new producer ids: a block in hand. `lost`: how many commits the store has lost, as far as
+    that is known yet."""
 
     __slots__ = ("_end", "_floor", "_lost", "_next")
 
@@ -55,6 +56,10 @@ class ProducerIds:
         self._next = 0
         self._end = 0
         self._lost = lost  # commits of an earlier life; each may have handed out a block
+
+    def lost(self, commits: int) -> None:
+        """The store has lost so many commits of earlier lives."""
+        self._lost = commits
 
     def seen(self, producer_ids: Iterable[int]) -> None:
         """A log knows these ids: where the store does not know how far it had come, it goes on behind them."""

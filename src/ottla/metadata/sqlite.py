@@ -181,6 +181,10 @@ class SqliteStore:
             return None
         return Changes(newest, tuple(row[1].decode() for row in rows if row[1] is not None))
 
+    def rise(self, generation: int) -> None:
+        with self._one:
+            self._floor = max(self._floor, generation)
+
     def close(self) -> None:
         with contextlib.suppress(AttributeError):  # it could not even be opened
             self._connection.close()

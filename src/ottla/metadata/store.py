@@ -5,7 +5,8 @@ controller must be stopped by the version of *another* key), so `commit` takes a
 does all or nothing.
 
 Invariants:
-- `generation` starts at 0 and rises by one with every commit; it never repeats, not even across a crash.
+- `generation` starts at 0 and rises with every commit, by one but for what `rise` asks for; it never repeats, not even
+  across a crash. A store that was restored from a backup counts from there (see `metadata.history`).
 - A key's version is the generation that last wrote it. So a key that was deleted and made again never has an old
   version, and no caller can mistake the new one for the one it read.
 - A commit that returned is durable.
@@ -136,6 +137,11 @@ class MetadataStore(Protocol):
 
     def changes_since(self, generation: int) -> Changes | None:
         """What changed after `generation`; None where that is too long ago to tell (read everything again)."""
+        ...
+
+    def rise(self, generation: int) -> None:
+        """Number the commits of this object from now on above this generation, which the store had once. Commits of
+        other processes are numbered above the first of these."""
         ...
 
     def close(self) -> None: ...

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ottla.broker.cluster.duties import RulesOf, claim, duties, is_concerned, returned, turnover
+from ottla.broker.cluster.duties import RulesOf, claim, duties, is_concerned, missing_commits, returned, turnover
 from ottla.broker.cluster.elections import Standing, accepted, preferred, settled
 from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned
@@ -127,7 +127,19 @@ class Controller:
         if self._members.is_controller:
             rows = duties(self._metadata.image, self.present, self.rules_of)
             if rows:
+                self._note_lost_commits()
                 yield Batch(rows, (), self._members.guards(rows))
+
+    def _note_lost_commits(self) -> None:
+        image = self._metadata.image
+        lost = missing_commits(image, turnover(image, self.present or {}).states)
+        if lost:
+            self._notes(
+                f"the metadata store lacks its newest {lost} commits: it was restored from an older copy. The replica "
+                "of each partition whose log ends last leads, once all of its replicas are there; `ottla cluster "
+                "describe` shows which partitions wait. To continue without a replica, run `ottla topics elect-leaders "
+                "--unclean`"
+            )
 
     def change_ended(self, now: Millis, result: Any) -> None:
         self._is_looking = False

@@ -13,6 +13,9 @@ work is followed by one that goes on.
 (*) Not while the cluster is at a level of a feature that it does not support: it was set while the node registered, and
 the node's next start is refused.
 
+Who starts and has seen commits that the store lacks has seen a newer store than this one: then nobody is known to be in
+sync, and the logs of each partition decide (`elections.undecided`).
+
 Who is fenced loses its leaderships and its places in in-sync sets with the same batch; so does who is starting, before
 it is active: what it led in its life before it leads in a higher epoch, or not at all.
 
@@ -25,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
+from ottla.broker.cluster.elections import Rules, Standing, preferred, settled, undecided
 from ottla.broker.cluster.members import NOBODY
 from ottla.broker.cluster.metadata import RowChange
 from ottla.broker.cluster.reassignments import completed, is_complete
@@ -151,22 +154,32 @@ def _reported(
 def duties(image: MetadataImage, present: Present, rules_of: RulesOf) -> list[RowChange]:
     """The rows that bring nodes and partitions in line with who is there."""
     turn = turnover(image, present)
+    lost_commits = missing_commits(image, turn.states)
     rows = [_state_row(image, node_id, state) for node_id, state in sorted(turn.states.items())]
     for topic in image.topics.values():
         rules: Rules | None = None
         partitions: list[PartitionRecord] | None = None
         for index, placed in enumerate(topic.partitions):
-            nodes, then = turn.at((topic.id, index), placed)
-            if not is_concerned(placed, nodes):
-                continue
-            rules = rules or rules_of(topic)
-            after = completed(settled(settled(placed, nodes, rules), then, rules), then)
+            if lost_commits:
+                after = undecided(placed, lost_commits)
+            else:
+                nodes, then = turn.at((topic.id, index), placed)
+                if not is_concerned(placed, nodes):
+                    continue
+                rules = rules or rules_of(topic)
+                after = completed(settled(settled(placed, nodes, rules), then, rules), then)
             if after is not placed:
                 partitions = partitions or list(topic.partitions)
                 partitions[index] = after
         if partitions is not None:
             rows.append(topic_row(topic, partitions))
     return rows
+
+
+def missing_commits(image: MetadataImage, node_ids: Iterable[int]) -> int:
+    """How many commits the store lacks, as those of these nodes report that start; 0 where it lacks none."""
+    rows = [image.nodes[str(node_id)] for node_id in node_ids]
+    return max((row.lost_commits for row in rows if row.state is NodeState.STARTING), default=0)
 
 
 def returned(image: MetadataImage, turn: Turnover) -> list[RowChange]:

@@ -82,6 +82,14 @@ def awaits_logs(placed: PartitionRecord) -> bool:
     return placed.leader == NOBODY and not placed.isr and not placed.elr
 
 
+def undecided(placed: PartitionRecord, lost_commits: int) -> PartitionRecord:
+    """The record where nobody is known to be in sync, as the store has lost so many commits: the logs decide. The epoch
+    passes those that the lost commits may have given: each raised it by 2 at the most."""
+    nobody = replace(placed, leader=NOBODY, isr=(), elr=(), last_known_elr=())
+    epoch = placed.leader_epoch + 2 * lost_commits + 1
+    return replace(nobody, leader_epoch=epoch, partition_epoch=placed.partition_epoch + 2 * lost_commits + 1)
+
+
 def preferred(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
     """The record led by the first replica of its assignment, where that may lead."""
     first = placed.replicas[0]

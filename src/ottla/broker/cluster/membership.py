@@ -99,6 +99,7 @@ class Membership:
         self._emptied = False
         self._incomplete: tuple[Place, ...] = ()
         self._by_fsync = False
+        self._lost_commits = 0
         self._is_leaving = False
         self._is_writing = False
         self._retry_at: Millis | None = None
@@ -123,12 +124,15 @@ class Membership:
         kept: bool,
         by_fsync: bool,
         same_disk: bool,
-        incomplete: AbstractSet[Place],
+        incomplete: AbstractSet[Place] = frozenset(),
+        lost_commits: int = 0,
     ) -> None:
         """Register: the logs are open. `kept`: they have every byte that the last life here had, be it on the disk or
         not. `by_fsync`: this life says to have only what is on its disk; `same_disk`: an earlier life was in this
-        directory; `incomplete`: the partitions whose logs may lack acknowledged records. Raises OSError."""
+        directory; `incomplete`: the partitions whose logs may lack acknowledged records; `lost_commits`: what the store
+        lacks that this node or the store knows of. Raises OSError."""
         self._by_fsync = by_fsync
+        self._lost_commits = lost_commits
         self._intact = kept
         earlier = note_life(files, directory, self.joining.incarnation)
         known = self._metadata.image.nodes.get(str(self.members.node_id))
@@ -177,11 +181,12 @@ class Membership:
         self.controller.present = dict(present)
         self.controller.look(now)
 
-    def enter(self) -> None:
-        """The image has moved: if the controller has made this life active, it may lead from now on."""
+    def enter(self) -> bool:
+        """The image has moved: if the controller has made this life active, it may lead from now on. Whether it has."""
         record = self.record
         if record is not None and record.state is NodeState.ACTIVE:
             self.members.has_joined = True
+        return self.members.has_joined
 
     def follow(self, now: Millis, delta: MetadataDelta) -> None:
         """The image has moved by this delta, and the node with it."""
@@ -289,6 +294,7 @@ class Membership:
             features=HIGHEST,
             emptied=self._emptied and record is None,
             incomplete=self._incomplete if record is None else (),
+            lost_commits=self._lost_commits if record is None else 0,
         )
         row = self._with_logs(row)
         yield Batch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])

@@ -88,7 +88,7 @@ class ZooKeeperStore:
         self._rows, self._changes, self._batches = f"{root}/rows", f"{root}/changes", f"{root}/batches"
         self._head = f"{root}/generation"
         self._groups: set[str] = set()
-        self._moves = self._watched = 0
+        self._moves = self._watched = self._floor = 0
         self._marked = -1
         self._heard: Callable[[], None] | None = None
         session.make((self._rows, self._changes, self._batches))
@@ -170,6 +170,9 @@ class ZooKeeperStore:
                 keys[key] = None
         return Changes(head.generation, tuple(keys))
 
+    def rise(self, generation: int) -> None:
+        self._floor = max(self._floor, generation)
+
     def hurry(self) -> None:
         """Clients are served from now on; nothing here waits longer for it."""
 
@@ -224,11 +227,13 @@ class ZooKeeperStore:
 
     def _commit(self, head: Head, writes: Sequence[Write], znodes: dict[str, Znode | None]) -> int:
         """Write behind this head. Raises Raced where it is not the newest any more."""
-        generation = head.generation + 1
+        generation = max(head.generation, self._floor) + 1
         rows = [self._row(write, generation) for write in writes]
         wanted = [operation(row, znodes[write.key]) for row, write in zip(rows, writes, strict=True)]
         made = [each for each in wanted if each is not None]
-        oldest = max(head.oldest, generation - CHANGES_MAX + 1)
+        # Where numbers are left out, readers of the older ones read everything again.
+        is_next = generation == head.generation + 1
+        oldest = max(head.oldest, generation - CHANGES_MAX + 1) if is_next else generation
         staged = None
         if size_of(made) > BYTES_MAX:
             staged, made = self._staged(rows), []
@@ -236,7 +241,7 @@ class ZooKeeperStore:
         operations: list[Operation] = [
             Set(self._head, after.encoded(), head.version),
             Create(f"{self._changes}/{generation}", _keys(writes)),
-            *(Remove(f"{self._changes}/{each}") for each in range(head.oldest, oldest)),
+            *(Remove(f"{self._changes}/{each}") for each in range(head.oldest, min(oldest, head.generation + 1))),
         ]
         self.session.carry_out([*operations, *made])
         if staged is not None:

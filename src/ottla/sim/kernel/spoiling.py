@@ -28,7 +28,7 @@ class Spoiler:
         self._disk.settle_everything()
         kinds = [self._flip_bit] * 3 + [self._cut_file] * 2 + [self._lose_file] * 2 + [self._lose_directory]
         if self._backup:
-            kinds += [self._restore] * 2
+            kinds += [self._restore_any] * 2
         return self._rng.choice(kinds)()
 
     def _files(self) -> list[str]:
@@ -79,9 +79,11 @@ class Spoiler:
                 self._disk.put(path, None)
         self._disk.drop_empty_directories()
 
-    def _restore(self) -> str:
-        """The whole directory as it was at some earlier moment; or copied over what is there, without hidden files."""
-        whole = self._rng.random() < 0.5
+    def _restore_any(self) -> str:
+        return self.restore(whole=self._rng.random() < 0.5)
+
+    def restore(self, *, whole: bool) -> str:
+        """Bring the backup back: the whole directory, or copied over what is there, without hidden files."""
         if whole:
             self._lose(self._directory)
         kept = {path: content for path, content in self._backup.items() if whole or "/." not in path}

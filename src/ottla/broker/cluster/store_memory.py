@@ -1,0 +1,165 @@
+"""Remembers how far this node has seen the metadata store, so that its next start notices an older one.
+
+    .metadata-seen    generation=107
+                      starts=88:NAME,90:NAME     the newest entries of the history (`metadata.history`) by then
+                      lost=7                     commits found missing, until the controller has seen the node's row
+
+The node writes this file in its data directory before it acts on what may not be forgotten: a leader epoch of a
+partition that it has a replica of, or a smaller set of in-sync replicas. Whatever it acknowledges later depends on that
+commit. So a store that lacks the commit is older than what the file says. With `fsync` durability the file is synced.
+
+A start compares the file with the store, and begins with a commit of its own: it adds the start to the history, under a
+number above all that this node has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ottla.log.checkpoints import SEEN_FILE, CheckpointUnreadable, read_properties
+from ottla.log.files import FileSystem
+from ottla.metadata.history import ENTRIES_REMEMBERED, HISTORY_KEY, HistoryRecord, lost_commits
+from ottla.metadata.image import MetadataImage
+from ottla.metadata.store import ABSENT, CommitUnknown, Conflict, MetadataStore, Put, StoreFailed, Versioned, decoded
+from ottla.metadata.topics import PartitionRecord
+
+ATTEMPTS_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """What a start of a node found. `lost_commits`: how many of the commits that this node has seen, or that the store
+    itself knows of, are missing; 0 where none is. `seen`: the newest generation that the node had seen before."""
+
+    lost_commits: int = 0
+    seen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the file says."""
+
+    generation: int
+    starts: tuple[tuple[int, str], ...] = ()
+    lost: int = 0
+
+    def encode(self) -> bytes:
+        starts = ",".join(f"{generation}:{name}" for generation, name in self.starts)
+        return f"generation={self.generation}\nstarts={starts}\nlost={self.lost}\n".encode()
+
+
+def read_seen(files: FileSystem, path: str) -> Seen | None:
+    """None without the file. Raises CheckpointUnreadable, OSError."""
+    properties = read_properties(files, path)
+    if properties is None:
+        return None
+    try:
+        pairs = [entry.partition(":") for entry in properties["starts"].split(",") if entry]
+        starts = tuple((int(generation), name) for generation, _, name in pairs)
+        return Seen(int(properties["generation"]), starts, int(properties["lost"]))
+    except (KeyError, ValueError) as error:
+        raise CheckpointUnreadable(f"{path} does not say which metadata the node has seen: {error}") from error
+
+
+class StoreMemory:
+    """See the module's docstring. `durable`: whether each write is synced."""
+
+    def __init__(
+        self, files: FileSystem, directory: str, node_id: int, warn: Callable[[str], None], *, durable: bool
+    ) -> None:
+        self._files = files
+        self._path = f"{directory}/{SEEN_FILE}"
+        self._node_id = node_id
+        self._warn = warn
+        self._durable = durable
+        self._lost = 0
+        self._failed = False
+
+    # ---- start and stop --------------------------------------------------------------------------------------------
+
+    def begin(self, store: MetadataStore, name: str) -> StoreStatus:
+        """Compare the store with the file, and add this start, of that name, to its history. `store.lost` says
+        afterwards how many commits are missing. Raises StoreFailed, OSError."""
+        try:
+            seen = read_seen(self._files, self._path) or Seen(0)
+        except CheckpointUnreadable as unreadable:
+            self._warn(f"{unreadable}; an older metadata store would not be noticed by it")
+            seen = Seen(0)
+        lost = max(seen.lost, store.lost)
+        store.rise(seen.generation)
+        for _ in range(ATTEMPTS_MAX):
+            newest = store.generation
+            row = store.get(HISTORY_KEY)
+            known = None if row is None else _record(store, row)
+            entries = () if known is None else known.entries
+            if known is None or known.newest != name:
+                lost = max(lost, lost_commits(seen.generation, seen.starts, entries, newest))
+                before = newest if lost else None
+                record = HistoryRecord(name, before) if known is None else known.followed_by(name, before)
+                with suppress(Conflict, CommitUnknown):  # the next look says what is there
+                    store.commit([Put(HISTORY_KEY, record.encode(), ABSENT if row is None else row.version)])
+                continue
+            self._lost = store.lost = lost
+            self._write(Seen(known.version, _starts(known), lost), durable=True)
+            return StoreStatus(lost, seen.generation)
+        raise StoreFailed(f"other nodes write to the metadata store {store.place} all the time; try again")
+
+    def finish(self, image: MetadataImage) -> None:
+        """Write the file for a clean stop."""
+        self._note(image, durable=True)
+
+    # ---- while the node serves -------------------------------------------------------------------------------------
+
+    def follow(self, before: MetadataImage, image: MetadataImage, topics: Iterable[str]) -> None:
+        """The image has moved, and these topics of it with it; the node has not acted on that yet."""
+        if any(self._matters(before, image, name) for name in topics):
+            self._note(image, durable=self._durable)
+
+    def reported(self, image: MetadataImage) -> None:
+        """The controller has seen the row of this node, with what its start found missing."""
+        if self._lost:
+            self._lost = 0
+            self._note(image, durable=self._durable)
+
+    def _matters(self, before: MetadataImage, image: MetadataImage, name: str) -> bool:
+        """Whether a partition here got another leader epoch, or has fewer replicas in sync."""
+        old, new = before.topics.get(name), image.topics.get(name)
+        if new is None:
+            return False
+        known = () if old is None or old.id != new.id else old.partitions
+        return any(
+            placed is not was and self._node_id in placed.replicas and (was is None or _differs(was, placed))
+            for placed, was in zip(new.partitions, (*known, *[None] * len(new.partitions)), strict=False)
+        )
+
+    def _note(self, image: MetadataImage, *, durable: bool) -> None:
+        try:
+            self._write(Seen(image.generation, _starts(image.history), self._lost), durable=durable)
+        except OSError as error:
+            if not self._failed:
+                self._warn(
+                    f"{self._path} can't be written: {error}. The next start would not notice that the metadata store "
+                    "was restored from an older backup"
+                )
+            self._failed = True
+        else:
+            self._failed = False
+
+    def _write(self, seen: Seen, *, durable: bool) -> None:
+        self._files.write_atomically(self._path, seen.encode(), durable=durable)
+
+
+def _starts(history: HistoryRecord | None) -> tuple[tuple[int, str], ...]:
+    entries = () if history is None else history.entries[-ENTRIES_REMEMBERED:]
+    return tuple((entry.generation, entry.name) for entry in entries)
+
+
+def _record(store: MetadataStore, row: Versioned) -> HistoryRecord:
+    return replace(decoded(store, HISTORY_KEY, HistoryRecord.decode, row.value), version=row.version)
+
+
+def _differs(was: PartitionRecord, placed: PartitionRecord) -> bool:
+    return placed.leader_epoch != was.leader_epoch or not set(was.isr) <= set(placed.isr)

@@ -1,0 +1,82 @@
+"""Defines the row that tells one history of the metadata store from another: the starts of nodes, newest last.
+
+    cluster/history    {"newest": NAME, "before": GENERATION, "earlier": [[GENERATION, NAME, GENERATION], ...]}
+
+The first commit of every start of a node adds an entry here. An entry has the generation of the commit which added it
+(of the newest entry that is the version of the row), and the one before that. They follow each other, unless the node
+found commits missing: then the new numbers begin above the lost ones.
+
+A store that was restored from a backup counts again through generations that it had before. So a generation alone does
+not show what was lost: a node remembers it together with the newest entries that it saw by then. After a restore all
+nodes start again, so the new history begins with an entry that the lost one did not have:
+
+    before the restore    ... 98 99 100 101 102 ... 107        a node has seen 107, and no entry behind 90
+    after it              ... 98 99 100 101 (a start) 102 ...  this entry, at 101, shows that 101 to 107 are lost
+
+That holds for a node that starts when the store has long passed 107 again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+HISTORY_KEY: Final = "cluster/history"
+ENTRIES_KEPT: Final = 200
+"""How many starts the row names. A node that was away for more of them can't tell what was lost meanwhile."""
+ENTRIES_REMEMBERED: Final = 10
+"""How many starts a node remembers."""
+
+
+class Entry(NamedTuple):
+    """A start of a node: the commit that it began with, a name that nothing else has, and the commit before."""
+
+    generation: int
+    name: str
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRecord:
+    """The row. `before`: the commit before the newest start, None where the numbers follow each other; `version`: that
+    of the row, 0 as long as it is not committed."""
+
+    newest: str
+    before: int | None = None
+    earlier: tuple[Entry, ...] = ()
+    version: int = 0
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every start that the row names, oldest first."""
+        before = self.version - 1 if self.before is None else self.before
+        return (*self.earlier, Entry(self.version, self.newest, before))
+
+    def followed_by(self, name: str, before: int | None = None) -> HistoryRecord:
+        """The row after another start."""
+        return HistoryRecord(name, before, self.entries[-ENTRIES_KEPT:])
+
+    def encode(self) -> bytes:
+        row = {"newest": self.newest, "before": self.before, "earlier": self.earlier}
+        return json.dumps(row, separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(value: bytes) -> HistoryRecord:
+        """Raises ValueError, KeyError or TypeError where the value is not a history."""
+        row = json.loads(value)
+        earlier = tuple(Entry(int(generation), str(name), int(before)) for generation, name, before in row["earlier"])
+        return HistoryRecord(str(row["newest"]), None if row["before"] is None else int(row["before"]), earlier)
+
+
+def lost_commits(seen: int, starts: Collection[tuple[int, str]], entries: Sequence[Entry], newest: int) -> int:
+    """How many of the commits up to generation `seen` the store does not have any more, at the least.
+
+    `starts`: generations and names of the newest starts of nodes up to `seen`; `entries`: those that the store names
+    now, oldest first; `newest`: the generation of the store.
+    """
+    shared = max((at for at, entry in enumerate(entries) if (entry.generation, entry.name) in starts), default=-1)
+    unknown = [entry for entry in entries[shared + 1 :] if entry.before < seen]
+    common = unknown[0].before if unknown else newest
+    return max(0, seen - common)

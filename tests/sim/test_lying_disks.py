@@ -1,0 +1,130 @@
+"""Stories of clusters whose disks lie: one node's files, or the metadata store, are not what they were.
+
+The checkers look at every step, and in the end for every acknowledged record.
+"""
+
+import random
+
+import pytest
+
+from ottla.broker.replication.fetching import Fetching
+from ottla.broker.topics.opening import Logs
+from ottla.metadata.nodes import NodeState
+from ottla.sim.kernel.spoiling import Spoiler
+from ottla.sim.kernel.trace import Broken
+from ottla.sim.workloads.cluster import TOPIC
+from ottla.sim.workloads.elected_cluster import ElectedCluster
+from ottla.sim.workloads.replica_checkers import ReplicaChecker
+from ottla.sim.workloads.run import DIRECTORY
+
+from .test_cluster_scenarios_elected import acknowledged, more_is_acknowledged, running
+
+LOG = f"{DIRECTORY}/{TOPIC}-0/00000000000000000000.log"
+
+
+def flip_near_the_end(cluster: ElectedCluster, node_id: int) -> None:
+    disk = cluster.hosts[node_id].disk
+    content = bytearray(disk.content(LOG))
+    content[-200] ^= 4
+    disk.put(LOG, bytes(content))
+
+
+def cut(cluster: ElectedCluster, node_id: int) -> None:
+    disk = cluster.hosts[node_id].disk
+    content = disk.content(LOG)
+    disk.put(LOG, content[: len(content) // 2])
+
+
+def lose_directory(cluster: ElectedCluster, node_id: int) -> None:
+    disk = cluster.hosts[node_id].disk
+    for path in disk.files():
+        if path.startswith(f"{DIRECTORY}/{TOPIC}-0/"):
+            disk.put(path, None)
+    disk.drop_empty_directories()
+
+
+HARM = {"flip": flip_near_the_end, "cut": cut, "lose": lose_directory}
+
+
+def spoiled(harm: str) -> None:
+    """Three nodes die at once, the files of node 1 are spoiled, and node 1 starts first."""
+    cluster = running(7)
+    spoiler = Spoiler(cluster.hosts[1].disk, DIRECTORY, random.Random(1))
+    if harm == "restore":
+        cluster.kill(1)
+        spoiler.back_up()
+        cluster.begin(1)
+        cluster.until(lambda: cluster.states() == {NodeState.ACTIVE} and cluster.is_whole())
+    cluster.until(more_is_acknowledged(cluster, 100))
+    for node_id in cluster.hosts:
+        cluster.kill(node_id)
+    if harm == "restore":
+        spoiler.restore(whole=True)
+    else:
+        cluster.hosts[1].disk.settle_everything()
+        HARM[harm](cluster, 1)
+    for checker in cluster.checkers:
+        checker.lost_power(1, in_sync_too=True)
+    cluster.begin(1)
+    cluster.run(3_000)
+    assert cluster.leader() != 1, "it may lack what was acknowledged"
+    cluster.settle()
+
+
+@pytest.mark.parametrize("harm", [*HARM, "restore"])
+def test_a_node_whose_disk_lies_starts_first_and_leads_nothing(harm: str) -> None:
+    spoiled(harm)
+
+
+def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> None:
+    """By the older store it is in sync; it has seen a newer one."""
+    cluster = running(8)
+    cluster.until(cluster.is_whole)
+    backup = cluster.store.back_up()
+    cluster.kill(3)
+    cluster.until(lambda: 3 not in cluster.isr())
+    cluster.begin(3)
+    cluster.until(cluster.is_whole)
+    cluster.kill(1)
+    cluster.until(lambda: 1 not in cluster.isr())
+    cluster.until(more_is_acknowledged(cluster, 50))
+    for node_id in (2, 3):
+        cluster.kill(node_id)
+    cluster.restore_store(backup)
+    cluster.begin(1)
+    cluster.run(3_000)
+    assert cluster.leader() is None, "the others may have more"
+    before = acknowledged(cluster)
+    for node_id in (2, 3):
+        cluster.begin(node_id)
+    cluster.settle()
+    assert acknowledged(cluster) > before
+
+
+def trust_every_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Logs, "is_incomplete", lambda *_: False)
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_the_checkers_notice_a_node_that_trusts_its_log(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trust_every_log(monkeypatch)
+    monkeypatch.setattr(Fetching, "_may_refuse", lambda *_: False)
+    with pytest.raises((Broken, AssertionError)):
+        spoiled(harm)
+
+
+def test_a_replica_that_refuses_to_be_cut_leads_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a node leads that lacks acknowledged records, and does not know it, the others keep them."""
+    trust_every_log(monkeypatch)
+    monkeypatch.setattr(ReplicaChecker, "_look_at_new_leader", lambda *_: None)
+    cluster = running(7)
+    cluster.until(more_is_acknowledged(cluster, 100))
+    for node_id in cluster.hosts:
+        cluster.kill(node_id)
+    cluster.hosts[1].disk.settle_everything()
+    cut(cluster, 1)
+    for checker in cluster.checkers:
+        checker.lost_power(1, in_sync_too=True)
+    for node_id in cluster.hosts:
+        cluster.begin(node_id)
+    cluster.settle()
