@@ -477,7 +477,7 @@ def test_an_unreadable_partition_is_out_of_service_alone_until_it_can_be_read(
     metadata = stage.directory / "t-1" / "partition.metadata"
     whole = metadata.read_bytes()
     if call in ("damage", "nonsense"):
-        metadata.write_bytes(b"\xff\xfe" if call == "nonsense" else whole.replace(b"topic_id", b"uopic_id"))
+        metadata.write_bytes(b"\xff\xfe" if call == "nonsense" else whole.replace(b"topic_id", b"TOPIC_ID"))
     else:
         files.failing = {(call, "/t-1")}
     stage.restart(clean=False)

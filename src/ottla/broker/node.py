@@ -59,7 +59,7 @@ from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.clean_stop import completing
 from ottla.broker.upkeep.identity import StartRefused, identify, is_identified, shared_secret, too_old_for
 from ottla.broker.upkeep.upkeep import Upkeep
-from ottla.log.checkpoints import forget_seen, take_clean_shutdown
+from ottla.log.checkpoints import forget_seen
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
@@ -222,7 +222,7 @@ class Node:
         if secret or not alone:
             self.peers.share(secret or shared_secret(self.store, self.environment.entropy))
         self.upkeep.checkpoints.read(self.environment.notes)
-        clean = take_clean_shutdown(files, directory) is not None
+        clean = self.upkeep.checkpoints.take_clean_stop(self.environment.notes)
         self.metadata.load()
         too_old = too_old_for(self.image)
         if too_old is not None:

@@ -25,6 +25,8 @@ LIVES_FILE: Final = ".lives"
 LIVES_KEPT: Final = 200
 SEEN_FILE: Final = ".metadata-seen"
 CHECKPOINT_VERSION: Final = 0
+FLIPPED_BITS_MAX: Final = 4
+"""So many bits of a text may be flipped for it to be taken for what it should be. Two topic ids differ in far more."""
 
 
 class CheckpointUnreadable(Exception):
@@ -114,15 +116,23 @@ def _partition_metadata(topic_id: bytes) -> bytes:
 
 
 def mend_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> bool:
-    """Write the file anew if a power cut tore it, or took its name, before its first sync: the directory is this
-    topic's. False where it says something else. Raises OSError.
+    """Write the file again if a power cut tore it, or took its name, before its first sync, or if a few of its bits are
+    flipped: the directory is this topic's. False where it says something else. Raises OSError.
     """
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     whole, left = _partition_metadata(topic_id), files.read_bytes(path) if files.exists(path) else b""
     torn = len(left) <= len(whole) and all(got in (0, wanted) for got, wanted in zip(left, whole, strict=False))
-    if torn:
+    if torn or 0 < _flipped_bits(left, whole) <= FLIPPED_BITS_MAX:
         files.write_atomically(path, whole)
-    return torn
+        return True
+    return False
+
+
+def _flipped_bits(octets: bytes, wanted: bytes) -> int:
+    """In how many bits two texts of one length differ; more than any that counts where they are of two lengths."""
+    if len(octets) != len(wanted):
+        return FLIPPED_BITS_MAX + 1
+    return sum((got ^ other).bit_count() for got, other in zip(octets, wanted, strict=True))
 
 
 def read_partition_metadata(files: FileSystem, directory: str) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ottla.log.left import Left, checksum_of, checksum_of_tail
 from ottla.log.state import LogState
 
 
@@ -26,3 +27,22 @@ def complete(log: LogState) -> bool:
         raise log.fail(f"closing {active.path} failed: {error}") from error
     log.syncing.closed(active, dirty)
     return True
+
+
+def left_by(log: LogState) -> Left | None:
+    """How the log is left, None where it has no segment. It is complete, and its files are not closed yet.
+
+    Raises OSError.
+    """
+    if log.active is None:
+        return None
+    return Left(
+        log.topic_id,
+        log.log_start_offset,
+        log.log_end_offset,
+        len(log.segments),
+        log.size_bytes,
+        log.latest_epoch,
+        checksum_of(log.files, log.epoch_path),
+        checksum_of_tail(log.active),
+    )

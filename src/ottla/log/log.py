@@ -38,6 +38,7 @@ from ottla.log.config import LogConfig
 from ottla.log.files import FileSystem
 from ottla.log.index.offsets import IndexCache
 from ottla.log.index.transactions import AbortedTransaction
+from ottla.log.left import Left
 from ottla.log.producers import marker_in
 from ottla.log.recovery.loading import load
 from ottla.log.segment import RawHeader, Segment
@@ -87,6 +88,8 @@ class Log(LogState):
         producer_id_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         write_again: bool = False,
         interrupted: bool = False,
+        start_known: bool = True,
+        left: Left | None = None,
         notes: Callable[[str], None] | None = None,
         index_cache: IndexCache | None = None,
         wall: WallClock | None = None,
@@ -98,7 +101,9 @@ class Log(LogState):
         against its CRC. `write_again`: after a kill, what is above the recovery point is checked as well, and written
         again: it is on the disk then, whatever fsyncs the killed process met. `interrupted`: an earlier open did not
         end, so all of that is done. A `log_start_offset` beyond the end counts only where `high_watermark` had come so
-        far. What recovery repaired is told to `notes`, a sentence each. Raises OSError.
+        far. `start_known`: the checkpoint of log starts could be read. `left`: how the last clean stop left this log.
+        What recovery repaired is told to `notes`, a sentence each; what is missing or damaged is in `found`. Raises
+        OSError.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         loaded = load(
@@ -117,6 +122,8 @@ class Log(LogState):
             note=notes if notes is not None else lambda _: None,
             write_again=write_again,
             interrupted=interrupted,
+            start_known=start_known,
+            left=left,
         )
         log = cls(files, directory, config, topic_id, loaded, high_watermark, cache, now)
         log.snapshot_when_due()  # a long replay is not done twice
@@ -435,13 +442,15 @@ class Log(LogState):
         """Write what a clean stop leaves. True where that waits for the disk. Raises StorageFailed."""
         return closing.complete(self)
 
-    def close(self, now: int) -> None:
-        """Stop cleanly: everything complete and synced, descriptors given back."""
+    def close(self, now: int) -> Left | None:
+        """Stop cleanly: everything complete and synced, descriptors given back. How the log is left."""
         if self.complete():
             self._sync_now()
+        left = closing.left_by(self)
         removal.remove_deleted_files(self, now, at_once=True)
         for segment in self.segments:
             segment.close()
+        return left
 
     def delete(self) -> None:
         """Remove the partition from the disk; slices already handed out stay readable. Raises OSError; try again."""

@@ -79,6 +79,7 @@ class LogState:
         "epochs",
         "failed",
         "files",
+        "found",
         "high_watermark",
         "in_doubt",
         "index_cache",
@@ -116,6 +117,7 @@ class LogState:
         self.bases: list[int] = [segment.base_offset for segment in loaded.segments]
         self.active: Segment | None = loaded.segments[-1] if loaded.segments else None
         self.epochs = loaded.epochs
+        self.found = loaded.found
         self.producers = loaded.producers
         self.snapshots: list[int] = loaded.snapshots
         self.log_start_offset = loaded.log_start_offset

@@ -7,7 +7,8 @@ then what may be deleted of these topics, so `broker/topics/topics.py` holds ret
 
 Rules, for a directory of partition P of topic T:
 - of a deleted topic: it is removed, as is one that a kill during the first append left without any record;
-- whose `partition.metadata` a power cut tore or took away: it is T's, where the store has T;
+- whose `partition.metadata` a power cut tore or took away, or names T's id but for a few flipped bits: it is T's, where
+  the store has T;
 - that can't be read, or whose `partition.metadata` is damaged: P is out of service, where anything tells of T;
 - of T's id in the store: it is T's, and T has at least P + 1 partitions; where P has its replicas on other nodes,
   it was moved there, and the directory is removed;
@@ -61,7 +62,8 @@ class Stranger:
 class Sorted:
     """What the directories are. `told`: topics that the store lacks or knows less of. `unreadable`: why a partition of
     a topic is out of service. `left`: why a directory stays as it is that no topic asks for and nobody can read.
-    `owned`: those of the store's own topics."""
+    `owned`: those of the store's own topics. `others`: places whose directory was another topic's, as what is
+    checkpointed of them is."""
 
     told: dict[str, Told] = field(default_factory=dict[str, Told])
     unreadable: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
@@ -69,6 +71,7 @@ class Sorted:
     strangers: list[Stranger] = field(default_factory=list[Stranger])
     left: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     owned: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    others: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     from_kafka: bool = False
     """Kafka makes a directory for every partition, so the count is the topic's; Ottla with the first record."""
 
@@ -99,6 +102,7 @@ def sort_directories(
             owner = _owner_of(files, path, place, stored.get(place[0]), found, troubled)
             if owner in deleted_ids:
                 found.gone.append(path)
+                found.others.add(place)
             elif owner is not None:
                 owned.setdefault(place[0], {}).setdefault(owner, []).append(place[1])
     ids = {record.topic_id for record in stored.values()}
@@ -119,6 +123,7 @@ def sort_directories(
             for owner in sorted(indexes.keys() - {mine})
             for index in sorted(indexes[owner])
         ]
+        found.others.update((name, index) for owner in indexes.keys() - {mine} for index in indexes[owner])
     for (name, index), trouble in troubled.items():
         if name in stored or name in found.told:
             found.unreadable[name, index] = trouble.why
@@ -163,6 +168,8 @@ def _owner_of(
             return record.topic_id
         elif owner is None:
             found.strangers.append(Stranger(path, None, "has no partition.metadata"))
+        elif record is not None and owner != record.topic_id and mend_partition_metadata(files, path, record.topic_id):
+            return record.topic_id
         return owner
     except NotADirectoryError:
         return None

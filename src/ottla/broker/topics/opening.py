@@ -15,6 +15,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import read_partition_metadata
 from ottla.log.config import LogConfig
+from ottla.log.left import Left
 from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
@@ -29,12 +30,14 @@ NOTHING_KNOWN: Final = (0, 0, 0)
 
 class Logs:
     """Opens logs. `unowned`: why the directory of a place is not opened for its topic, nor for another of the name.
-    `config` is what the logs of the topic obey, one for all of them."""
+    `others`: places that were another topic's until this start. `config` is what the logs of the topic obey, one for
+    all of them."""
 
     def __init__(self, environment: Environment, upkeep: Upkeep) -> None:
         self._environment = environment
         self._upkeep = upkeep
         self.unowned: dict[tuple[str, int], str] = {}
+        self.others: frozenset[tuple[str, int]] = frozenset()
 
     def open_known(
         self,
@@ -52,8 +55,10 @@ class Logs:
         try:
             if (why := self.unowned.get((name, index))) is not None:
                 raise _Unowned(why)
-            checkpoint = self._upkeep.checkpoints.of(name, index)
-            return self._open(now, name, record, index, config, checkpoint, clean_shutdown, interrupted)
+            is_new = (name, index) in self.others
+            checkpoint = NOTHING_KNOWN if is_new else self._upkeep.checkpoints.of(name, index)
+            left = self._upkeep.checkpoints.left(name, index, record.topic_id)
+            return self._open(now, name, record, index, config, checkpoint, clean_shutdown, interrupted, left)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in OF_THE_WHOLE_NODE:
                 raise
@@ -104,6 +109,7 @@ class Logs:
         checkpoint: tuple[int, int, int],
         clean_shutdown: bool,
         interrupted: bool = False,
+        left: Left | None = None,
     ) -> Log:
         environment = self._environment
         recovery_point, log_start_offset, high_watermark = checkpoint
@@ -121,6 +127,8 @@ class Logs:
             producer_id_expiration_ms=environment.settings["producer.id.expiration.ms"],
             write_again=self._upkeep.commits.by_fsync,
             interrupted=interrupted,
+            start_known=self._upkeep.checkpoints.knows_starts,
+            left=left,
             notes=environment.notes,
             wall=environment.wall,
         )

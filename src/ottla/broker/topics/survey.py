@@ -29,10 +29,11 @@ NAMES_SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The topics there are, and why the directory of a place is not opened for its topic."""
+    """The topics there are, and why the directory of a place is not opened for its topic. `others`: see `Sorted`."""
 
     records: dict[str, TopicRecord]
     unowned: dict[tuple[str, int], str]
+    others: frozenset[tuple[str, int]] = frozenset()
 
 
 def survey(
@@ -85,7 +86,7 @@ def survey(
             "where a topic's configs are not known. Set retention.ms, retention.bytes or cleanup.policy of a topic "
             "to end it there"
         )
-    return Survey(records, unowned)
+    return Survey(records, unowned, frozenset(found.others))
 
 
 def raised(name: str, record: TopicRecord, logs: Mapping[tuple[str, int], Log], node_id: int) -> TopicRecord:

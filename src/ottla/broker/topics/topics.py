@@ -94,6 +94,7 @@ class Topics:
             alone=self._members.is_alone,
         )
         self._placement.logs.unowned = found.unowned
+        self._placement.logs.others = found.others
         if not self._members.is_alone:
             self._load_as_told(now, clean_shutdown=clean_shutdown)
             return

@@ -9,7 +9,7 @@ Source: Kafka's LogManager.scala.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -17,8 +17,15 @@ from ottla.broker.config.live import LiveSettings
 from ottla.broker.effects import Outbox, Store, Withdrawal
 from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import StorageFailed
-from ottla.log.checkpoints import CheckpointUnreadable, encode_offsets, read_offsets
+from ottla.log.checkpoints import (
+    CheckpointUnreadable,
+    encode_offsets,
+    read_offsets,
+    take_clean_shutdown,
+    write_clean_shutdown,
+)
 from ottla.log.files import FileSystem
+from ottla.log.left import Left, take_left, write_left
 from ottla.machine import Millis
 
 RECOVERY_POINT: Final = "recovery-point-offset-checkpoint"
@@ -51,6 +58,8 @@ class Checkpoints:
         self._outbox = outbox
         self._partitions = partitions
         self._read: dict[str, dict[tuple[str, int], int]] = {name: {} for name in CHECKPOINTS}
+        self._unreadable: set[str] = set()
+        self._left: Mapping[tuple[str, int], Left] = {}
         self._written: dict[str, bytes] = {}
         self._gone: set[str] = set()
         """Names of deleted topics that the files may still have."""
@@ -66,6 +75,28 @@ class Checkpoints:
                 self._read[name] = read_offsets(self._files, self._path(name)) or {}
             except CheckpointUnreadable as unreadable:
                 notes(f"{unreadable}; recovery does without it")
+                self._unreadable.add(name)
+
+    def take_clean_stop(self, notes: Callable[[str], None]) -> bool:
+        """Whether the last life of the node stopped cleanly. The files that say so are gone then. Raises OSError."""
+        left: Mapping[tuple[str, int], Left] = {}
+        broker_epoch = take_clean_shutdown(self._files, self._directory)
+        try:
+            left = take_left(self._files, self._directory, broker_epoch)
+        except CheckpointUnreadable as unreadable:
+            notes(f"{unreadable}; whether the logs are as the last clean stop left them is not known")
+        self._left = left
+        return broker_epoch is not None
+
+    @property
+    def knows_starts(self) -> bool:
+        """Whether the file of log starts could be read, or there is none."""
+        return LOG_START not in self._unreadable
+
+    def left(self, topic: str, index: int, topic_id: bytes) -> Left | None:
+        """How the last clean stop left this log, None where nothing says that."""
+        left = self._left.get((topic, index))
+        return left if left is not None and left.topic_id == topic_id else None
 
     def of(self, topic: str, index: int) -> tuple[int, int, int]:
         """(recovery_point, log_start_offset, high_watermark) as last checkpointed, 0 where nothing is known."""
@@ -109,20 +140,27 @@ class Checkpoints:
         self._not_stored[name] = None
 
     def write_all(self) -> None:
-        """Write every file at once, for a clean stop. Raises OSError."""
+        """Write every file at once, for a stop. Raises OSError."""
         for name in CHECKPOINTS:
             self._files.write_atomically(self._path(name), encode_offsets(self._offsets(name)))
+
+    def note_clean_stop(self, broker_epoch: int, left: Iterable[tuple[str, int, Left]]) -> None:
+        """Write last that the stop was clean, and how it left the logs (topic, index, how). Raises OSError."""
+        write_left(self._files, self._directory, broker_epoch, left)
+        write_clean_shutdown(self._files, self._directory, broker_epoch)
 
     def write_cut(self) -> None:
         """A log was cut: write here and now what may be above its new end. Raises StorageFailed.
 
         What the shell has yet to write may be from before the cut: it is withdrawn.
         """
-        for name in (RECOVERY_POINT, HIGH_WATERMARK):
+        for name in CHECKPOINTS:
+            content = encode_offsets(self._offsets(name))
+            if name == LOG_START and self._written.get(name) == content:
+                continue
             self._withdrawals[name].is_made = True
             self._withdrawals[name] = Withdrawal()
             self._written.pop(name, None)
-            content = encode_offsets(self._offsets(name))
             try:
                 self._files.write_atomically(self._path(name), content)
             except OSError as error:
@@ -139,6 +177,7 @@ class Checkpoints:
         if not self._gone.isdisjoint(names):
             self._gone.clear()
             self.store(LOG_START)
+            self.store(HIGH_WATERMARK)
             self.store(RECOVERY_POINT)
 
     def _offsets(self, name: str) -> dict[tuple[str, int], int]:

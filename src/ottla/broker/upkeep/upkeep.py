@@ -20,7 +20,7 @@ from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, Chec
 from ottla.broker.upkeep.compactions import Compactions
 from ottla.broker.upkeep.failures import Failures
 from ottla.log.answers import StorageFailed
-from ottla.log.checkpoints import write_clean_shutdown
+from ottla.log.left import Left
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
 from ottla.machine.timers import Timers
@@ -80,17 +80,20 @@ class Upkeep:
         """A clean stop: close every log, write the checkpoints, and last the marker with the store's generation."""
         self.compactions.stop()
         clean = True
+        logs: list[tuple[str, int, Left]] = []
         for partition in self.partitions:
             clean = clean and partition.log.failed is None
             try:
-                partition.log.close(now)
+                left = partition.log.close(now)
+                if left is not None:
+                    logs.append((partition.topic_name, partition.index, left))
             except (OSError, StorageFailed) as error:
                 clean = False
                 self._notes(f"{partition.name} could not be closed cleanly: {error}")
         try:
             self.checkpoints.write_all()
             if clean:
-                write_clean_shutdown(self._files, self._directory, store.generation)
+                self.checkpoints.note_clean_stop(store.generation, logs)
         except (OSError, StoreFailed) as error:
             self._notes(f"the next start has to look at every log, as checkpoints could not be written: {error}")
 

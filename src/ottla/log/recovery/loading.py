@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ottla.log.checkpoints import LEADER_EPOCH_FILE
 from ottla.log.config import LogConfig
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
 from ottla.log.index.offsets import IndexCache
+from ottla.log.left import Left, checksum_of
 from ottla.log.names import FSYNC_FAILED_FILE
 from ottla.log.producers import ProducerState
-from ottla.log.recovery import state
+from ottla.log.recovery import missing, state
+from ottla.log.recovery.epochs import load_epochs
+from ottla.log.recovery.found import Found
 from ottla.log.recovery.leftovers import Leftovers
+from ottla.log.recovery.missing import Known
 from ottla.log.recovery.segments import SegmentRecovery
 from ottla.log.recovery.state import Note
 from ottla.log.segment import Segment
@@ -34,6 +39,7 @@ class Loaded:
     on_disk: bool = False
     killed: bool = False  # what is on the disk may lack names, the directory's own as well
     wall: WallClock = field(default_factory=WallClock)
+    found: Found = field(default_factory=Found)
 
 
 def load(
@@ -53,15 +59,19 @@ def load(
     note: Note,
     write_again: bool = False,
     interrupted: bool = False,
+    start_known: bool = True,
+    left: Left | None = None,
 ) -> Loaded:
     """Find the log in `directory` and repair it. Raises OSError."""
-    loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms), wall=wall)
+    loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms), wall=wall, found=Found(note))
+    known = Known(recovery_point, log_start_offset if start_known else None, high_watermark, left)
     loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset
     loaded.producers.end_offset = log_start_offset
     if not files.exists(directory):
+        _look_for_losses(loaded, directory, config, known, clean=clean_shutdown)
         return loaded
     loaded.on_disk = True
-    found = SegmentRecovery(files, directory, config, cache, now, note)
+    found = SegmentRecovery(files, directory, config, cache, now, note, loaded.found)
     try:
         names = Leftovers(files, directory, cache, now, note).clear(files.listdir(directory))
         found.open(names)
@@ -80,10 +90,11 @@ def load(
         start = loaded.log_start_offset = found.reconcile_start(log_start_offset, high_watermark)
         end = loaded.log_end_offset = found.end_offset
         loaded.segments = found.segments
+        _look_for_losses(loaded, directory, config, known, clean=clean)
         loaded.recovery_point = min(recovery_point, end) if loaded.killed and not write_again else end
         # Epochs are written with the first append of each: a power cut may take that, and leave the batch.
         trusted_to = recovery_point if power_cut else end
-        loaded.epochs = state.load_epochs(files, directory, found.segments, start, end, trusted_to, note)
+        loaded.epochs = _load_epochs(files, directory, loaded, start, end, trusted_to, note, clean=clean, left=left)
         _load_producers(files, directory, names, loaded, trusted_to, wall.at(now), note)
         found.sync_repairs()
         if loaded.killed:
@@ -97,6 +108,47 @@ def load(
             segment.close()
         raise
     return loaded
+
+
+def _look_for_losses(loaded: Loaded, directory: str, config: LogConfig, known: Known, *, clean: bool) -> None:
+    found, segments, end = loaded.found, loaded.segments, loaded.log_end_offset
+    if clean and known.left is not None:
+        if not missing.is_as_left(segments, end, known.left):
+            missing.compare_with_left(found, directory, segments, end, known.left)
+        return
+    missing.look_at_ends(found, directory, segments, end, known, config)
+    missing.look_for_gaps(found, segments)
+
+
+def _load_epochs(
+    files: FileSystem,
+    directory: str,
+    loaded: Loaded,
+    start: int,
+    end: int,
+    trusted_to: int,
+    note: Note,
+    *,
+    clean: bool,
+    left: Left | None,
+) -> EpochCache:
+    as_left = left if clean else None
+    verify = as_left is None or checksum_of(files, f"{directory}/{LEADER_EPOCH_FILE}") != as_left.epochs
+    epochs = load_epochs(
+        files,
+        directory,
+        loaded.segments,
+        start,
+        end,
+        trusted_to,
+        note,
+        loaded.found,
+        verify=verify,
+        may_be_behind=trusted_to < end,
+    )
+    if as_left is not None and verify:
+        missing.look_at_newest_epoch(loaded.found, directory, epochs, end, as_left)
+    return epochs
 
 
 def _load_producers(

@@ -15,8 +15,9 @@ from ottla.log.config import LogConfig
 from ottla.log.files import File, FileSystem
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.names import INDEX_SUFFIXES, is_log, offset_in
+from ottla.log.recovery.found import Found, What
 from ottla.log.segment import RawHeader, Segment, walk_batches
-from ottla.protocol.records.batch import ATTRIBUTES_AT, LOG_OVERHEAD_BYTES
+from ottla.protocol.records.batch import ATTRIBUTES_AT, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 from ottla.protocol.records.checksum import crc32c
 
 REPLAY_CHUNK_BYTES: Final = 256 << 10
@@ -25,7 +26,7 @@ REPLAY_CHUNK_BYTES: Final = 256 << 10
 class SegmentRecovery:
     """The segments found in one directory, in offset order, and `end_offset`, where the log they make ends.
 
-    What was repaired is told to `note`.
+    Repairs are reported to `note`, and what is lost or damaged to `found`.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class SegmentRecovery:
         cache: IndexCache,
         now: int,
         note: Callable[[str], None],
+        found: Found,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -43,6 +45,7 @@ class SegmentRecovery:
         self.cache = cache
         self.now = now
         self.note = note
+        self.found = found
         self.segments: list[Segment] = []
         self.end_offset = 0
 
@@ -188,12 +191,25 @@ class SegmentRecovery:
         return end
 
     def _cut(self, segment: Segment, end: int, later: list[Segment]) -> None:
-        lost = segment.size - end
+        lost, torn = segment.size - end, not later and self._is_part_of_a_batch(segment, end)
         next_offset = self._next_offset(segment, end)
         segment.truncate_at(end, next_offset)
         segment.file.sync()
-        self.note(f"{segment.file.path}: cut {lost} bytes behind offset {next_offset - 1}, which were no whole batch.")
+        self.found.add(
+            What.TORN if torn else What.CUT,
+            f"{segment.file.path}: cut {lost} bytes behind offset {next_offset - 1}, which were no whole batch.",
+            first=next_offset,
+            size=lost,
+        )
         self._drop_after(later, "it came after the cut")
+
+    def _is_part_of_a_batch(self, segment: Segment, position: int) -> bool:
+        """Whether the bytes from `position` on may be what a killed append wrote of one batch."""
+        raw = segment.file.read(position, HEADER_BYTES)
+        if len(raw) < HEADER_BYTES:
+            return any(raw)  # zeros are what a power cut leaves
+        header: RawHeader = HEADER.unpack(raw)
+        return header[3] == MAGIC and header[1] + LOG_OVERHEAD_BYTES > segment.size - position
 
     def _next_offset(self, segment: Segment, end: int | None = None) -> int:
         """One past the last offset before position `end` of a segment whose index is loaded."""
@@ -204,6 +220,10 @@ class SegmentRecovery:
         return next_offset
 
     def _drop_after(self, later: list[Segment], why: str) -> None:
+        if lost := sum(segment.size for segment in later):
+            first, of = later[0].base_offset, "a segment" if len(later) == 1 else f"{len(later)} segments"
+            sentence = f"{self.directory}: lost {lost} bytes of {of} from offset {first} on, as {why}."
+            self.found.add(What.CUT, sentence, first=first, size=lost)
         self.remove(later[::-1], why)
         self.files.sync_directory(self.directory)
         del self.segments[len(self.segments) - len(later) :]
@@ -218,7 +238,13 @@ class SegmentRecovery:
             sound = position + header[1] + LOG_OVERHEAD_BYTES
         if sound < active.size:
             # Only after a stop that called itself clean: keep what is whole.
-            self.note(f"{active.file.path}: cut {active.size - sound} bytes at the end, which were no whole batch.")
+            lost = active.size - sound
+            self.found.add(
+                What.TORN if self._is_part_of_a_batch(active, sound) else What.CUT,
+                f"{active.file.path}: cut {lost} bytes at the end, which were no whole batch.",
+                first=end,
+                size=lost,
+            )
             active.truncate_at(sound, end)
             active.resume()
         return end

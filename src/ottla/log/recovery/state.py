@@ -1,16 +1,10 @@
-"""Finds again what a log's batches leave behind: leader epochs and the state of producers.
-
-Epochs come from their checkpoint, corrected by batches that it need not know; producers from the newest sound snapshot
-and the batches after it.
-"""
+"""Finds again what a log's batches leave behind of producers: the newest sound snapshot, and the batches after it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadable
-from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.names import SNAPSHOT_SUFFIX, is_of_a_segment, offset_in, snapshot_name
@@ -22,60 +16,6 @@ from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACT
 REPLAY_CHUNK_BYTES: Final = 256 << 10
 
 Note = Callable[[str], None]
-
-
-def load_epochs(
-    files: FileSystem,
-    directory: str,
-    segments: list[Segment],
-    log_start_offset: int,
-    log_end_offset: int,
-    checked_from: int,
-    note: Note,
-) -> EpochCache:
-    """The checkpoint, corrected by the batches that it need not know: those from `checked_from` on, or all."""
-    path = f"{directory}/{LEADER_EPOCH_FILE}"
-    cache: EpochCache | None = None
-    if files.exists(path):
-        try:
-            cache = EpochCache.decode(files.read_bytes(path), path)
-        except CheckpointUnreadable as error:
-            note(f"{error}; epochs are read from the batches.")
-    if cache is None:
-        cache, checked_from = EpochCache(), 0
-    checked_from = min(checked_from, _epochs_known_to(cache, segments, log_end_offset))
-    if checked_from < log_end_offset:
-        _correct_epochs(cache, segments, checked_from, log_start_offset)
-    corrected = cache.dirty
-    cache.truncate_from_end(log_end_offset)
-    cache.truncate_from_start(log_start_offset)
-    if corrected:
-        # The recovery point passes the batches that say so: the next start will not look at them.
-        files.write_atomically(path, cache.encode())
-        cache.dirty = False
-    return cache
-
-
-def _epochs_known_to(cache: EpochCache, segments: list[Segment], log_end_offset: int) -> int:
-    """Where the checkpoint ends if it lacks the newest batch's epoch; the log's end if it has it."""
-    newest = -1
-    last = next((segment for segment in reversed(segments) if segment.size), None)
-    if last is not None:
-        for _, header in last.walk(last.offset_index.lookup(log_end_offset)):
-            newest = max(newest, header[2])
-    if newest <= cache.latest_epoch:
-        return log_end_offset
-    return cache.entries[-1][1] if cache.entries else 0
-
-
-def _correct_epochs(cache: EpochCache, segments: list[Segment], from_offset: int, log_start_offset: int) -> None:
-    for at, segment in enumerate(segments):
-        following = segments[at + 1].base_offset if at + 1 < len(segments) else None
-        if following is not None and following <= from_offset:
-            continue
-        for _, header in segment.walk(segment.offset_index.lookup(from_offset), chunk=REPLAY_CHUNK_BYTES):
-            if header[0] + header[6] >= log_start_offset:
-                cache.correct(header[2], header[0], header[0] + header[6])
 
 
 def sound_snapshots(files: FileSystem, directory: str, names: list[str], trusted_to: int, note: Note) -> list[int]:

@@ -1,0 +1,62 @@
+"""Collects what the opening of a log found missing or damaged, so that a cluster can let a whole replica lead.
+
+A log that is opened after a kill or a power cut is repaired whatever it has lost. Whether that matters depends on other
+replicas, which a log does not know: so it reports all of it, with offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+
+class What(Enum):
+    """What is wrong with a log that was opened."""
+
+    TORN = "torn"
+    """The end of the file held a part of one batch, as a killed append leaves it. The part was cut off."""
+    CUT = "cut"
+    """More than a part of one batch was cut off the end: batches that did not match, or whole segments."""
+    SHORT = "short"
+    """The log ends below an offset that it once had, as a checkpoint or the last clean stop says."""
+    HEAD = "head"
+    """The log begins above the offset at which it should begin: its first segments are missing."""
+    MIDDLE = "middle"
+    """Records are missing between two segments. Compaction leaves no such gap."""
+    ALL = "all"
+    """No segment is left of a log that had records."""
+    DAMAGED = "damaged"
+    """A batch contradicts its checksum, its neighbours or the leader epochs."""
+    CHANGED = "changed"
+    """The files are not those that the last clean stop left."""
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong with the offsets from `first` up to `end`, -1 where that is not known. `size`: how many
+    bytes were cut off."""
+
+    what: What
+    first: int
+    end: int
+    size: int
+    sentence: str
+
+
+class Found:
+    """What the opening of one log found. Every sentence goes to `note` as well."""
+
+    __slots__ = ("_note", "findings")
+
+    def __init__(self, note: Callable[[str], None] = lambda _: None) -> None:
+        self._note = note
+        self.findings: list[Finding] = []
+
+    def add(self, what: What, sentence: str, *, first: int, end: int = -1, size: int = 0) -> None:
+        self.findings.append(Finding(what, first, end, size, sentence))
+        self._note(sentence)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the log has all that it ever had, as far as its own files can tell."""
+        return not self.findings
