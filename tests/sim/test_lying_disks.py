@@ -10,6 +10,7 @@ import pytest
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
 from ottla.metadata.nodes import NodeState
+from ottla.sim.clients.replicated import Reader
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster import TOPIC
@@ -117,6 +118,7 @@ def test_a_replica_that_refuses_to_be_cut_leads_instead(monkeypatch: pytest.Monk
     """Where a node leads that lacks acknowledged records, and does not know it, the others keep them."""
     trust_every_log(monkeypatch)
     monkeypatch.setattr(ReplicaChecker, "_look_at_new_leader", lambda *_: None)
+    monkeypatch.setattr(Reader, "_ended", lambda *_: True)
     cluster = running(7)
     cluster.until(more_is_acknowledged(cluster, 100))
     for node_id in cluster.hosts:

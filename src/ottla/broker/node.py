@@ -244,7 +244,6 @@ class Node:
                 kept=kept,
                 by_fsync=by_fsync,
                 same_disk=was_here,
-                incomplete=self.topics.incomplete,
                 lost_commits=self.store.lost,
             )
 

@@ -59,7 +59,8 @@ class NodeRecord:
     says to have only what is on its disk, so that its next life is intact whatever happens to its power. `features`:
     the highest level that it supports of each; it supports all below. `version` is that of the row, and stands in none.
 
-    `incomplete`: the partitions whose logs here may lack acknowledged records, as the node found when it started.
+    `incomplete`: the partitions whose logs here may lack acknowledged records, or have them damaged, until this node is
+    neither in sync nor eligible.
     `refusing`: the partitions whose leader lacks what this replica knows to be committed, with the leader epoch in
     which it does not follow. `log_ends`: where the logs of partitions end that have no eligible leader, with the leader
     epoch of the partition at that moment. `emptied` is read by earlier versions only.

@@ -68,17 +68,19 @@ class Turnover:
     offline: Mapping[Place, frozenset[int]]
     """The nodes on which the log of a partition takes nothing."""
     incomplete: Mapping[Place, frozenset[int]]
-    """The nodes that start with a log of a partition which may lack acknowledged records."""
+    """The nodes whose log of a partition may lack acknowledged records."""
     reports: Mapping[Place, Mapping[int, NodeRecord]]
     """The rows that say of a partition where its log ends, or that its leader is not followed, by node."""
 
     def at(self, place: Place, placed: PartitionRecord) -> tuple[Standing, Standing]:
         """How the nodes stand for this partition, before and after."""
         before, after = self.before, self.after
+        away = self.offline.get(place, NO_NODES)
         if place in self.incomplete:
+            away |= self.incomplete[place]
             before = replace(before, damaged=before.damaged | self.incomplete[place])
-        if place in self.offline:
-            before, after = before.without(self.offline[place]), after.without(self.offline[place])
+            after = replace(after, damaged=self.incomplete[place])
+        before, after = before.without(away), after.without(away)
         if place in self.reports:
             refusing, log_ends = _reported(self.reports[place], place, placed)
             before = replace(before, refusing=refusing, log_ends=log_ends)
@@ -113,8 +115,7 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
     started = {node_id for node_id, state in states.items() if state is NodeState.ACTIVE}
     before = Standing(frozenset(active), frozenset(leaving), frozenset(damaged))
     after = Standing(frozenset(active | started), frozenset(leaving))
-    starting = {name: record for name, record in image.nodes.items() if record.state is NodeState.STARTING}
-    incomplete = _by_place(starting, lambda record: record.incomplete)
+    incomplete = _by_place(image.nodes, lambda record: record.incomplete)
     return Turnover(states, before, after, frozenset(failed), offline_at(image), incomplete, _reports(image))
 
 

@@ -58,6 +58,14 @@ class OwnLogs(Protocol):
         """The partitions with replicas elsewhere whose logs here take nothing, in order."""
         ...
 
+    def incomplete(self) -> tuple[Place, ...]:
+        """The partitions with replicas elsewhere whose logs here may lack acknowledged records, in order."""
+        ...
+
+    def found_incomplete(self, places: AbstractSet[Place]) -> None:
+        """The logs of these partitions may lack acknowledged records too, as an earlier incarnation has found."""
+        ...
+
     def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
         """Where the logs here end of partitions that have no eligible leader, with their leader epoch."""
         ...
@@ -97,7 +105,6 @@ class Membership:
         """What the row says that is being written, of logs that take nothing."""
         self._intact = True
         self._emptied = False
-        self._incomplete: tuple[Place, ...] = ()
         self._by_fsync = False
         self._lost_commits = 0
         self._is_leaving = False
@@ -124,13 +131,11 @@ class Membership:
         kept: bool,
         by_fsync: bool,
         same_disk: bool,
-        incomplete: AbstractSet[Place] = frozenset(),
         lost_commits: int = 0,
     ) -> None:
         """Register: the logs are open. `kept`: they have every byte that the last life here had, be it on the disk or
         not. `by_fsync`: this life says to have only what is on its disk; `same_disk`: an earlier life was in this
-        directory; `incomplete`: the partitions whose logs may lack acknowledged records; `lost_commits`: what the store
-        lacks that this node or the store knows of. Raises OSError."""
+        directory; `lost_commits`: what the store lacks that this node or the store knows of. Raises OSError."""
         self._by_fsync = by_fsync
         self._lost_commits = lost_commits
         self._intact = kept
@@ -148,15 +153,13 @@ class Membership:
                 self._intact = False
                 write_lost_since(files, directory, known.incarnation)
             else:
-                self._note_incomplete(files, directory, known, incomplete)
+                self._note_incomplete(files, directory, known)
         self._write(now)
 
-    def _note_incomplete(
-        self, files: FileSystem, directory: str, known: NodeRecord, incomplete: AbstractSet[Place]
-    ) -> None:
+    def _note_incomplete(self, files: FileSystem, directory: str, known: NodeRecord) -> None:
         """Add what a life lost since the one that the cluster knows, and could not report before it ended; or the one
         that it knows, whose row the controller has not seen."""
-        lost = set(incomplete)
+        lost = set(self._logs.incomplete())
         self._intact = known.intact or known.state is not NodeState.STARTING
         noted = read_lost_since(files, directory)
         if noted is not None and noted[0] == known.incarnation:
@@ -164,9 +167,9 @@ class Membership:
             lost |= noted[1]
         if known.state is NodeState.STARTING:
             lost |= set(known.incomplete)
-        self._incomplete = tuple(sorted(lost))
+        self._logs.found_incomplete(lost)
         if lost and self._intact:
-            write_lost_since(files, directory, known.incarnation, self._incomplete)
+            write_lost_since(files, directory, known.incarnation, sorted(lost))
 
     def confirmed(self, at: Millis) -> None:
         """The lease was renewed at that moment, and what others have committed until then is known."""
@@ -209,7 +212,7 @@ class Membership:
         record, topics = self.record, self._metadata.image.topics
         if record is None:
             return False
-        if record.log_ends or record.refusing:
+        if record.log_ends or record.refusing or record.incomplete:
             return True
         named = [topics[name] for name in delta.names(TOPIC_PREFIX) if name in topics]
         return any(awaits_logs(placed) for topic in named for placed in topic.partitions)
@@ -224,7 +227,13 @@ class Membership:
     def _with_logs(self, record: NodeRecord) -> NodeRecord:
         """This row with what is to be said of the logs now."""
         logs = self._logs
-        return replace(record, offline=logs.offline(), log_ends=logs.log_ends(), refusing=logs.refusing())
+        return replace(
+            record,
+            offline=logs.offline(),
+            incomplete=logs.incomplete(),
+            log_ends=logs.log_ends(),
+            refusing=logs.refusing(),
+        )
 
     def _look_at_given_up(self) -> None:
         """A log that takes nothing stays led from here where nobody else may, and can be read. Who may and is down may
@@ -293,7 +302,6 @@ class Membership:
             by_fsync=self._by_fsync,
             features=HIGHEST,
             emptied=self._emptied and record is None,
-            incomplete=self._incomplete if record is None else (),
             lost_commits=self._lost_commits if record is None else 0,
         )
         row = self._with_logs(row)

@@ -23,9 +23,9 @@ class Registrations:
         return None if record is None or record.state is not NodeState.ACTIVE else record.broker_epoch
 
     def takes_nothing(self, node_id: int, place: Place) -> bool:
-        """Whether the node has said that its log of this partition takes no records."""
+        """Whether the node has said that its log of this partition takes no records, or may lack some."""
         record = self._metadata.image.nodes.get(str(node_id))
-        return record is not None and place in record.offline
+        return record is not None and (place in record.offline or place in record.incomplete)
 
     @property
     def controller_id(self) -> int | None:

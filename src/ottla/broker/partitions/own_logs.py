@@ -6,6 +6,7 @@ Source: KIP-858 for failed logs; KIP-966 for what the controller does with the r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 
 from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.cluster.metadata import Metadata
@@ -32,6 +33,16 @@ class OwnLogs:
             )
         )
 
+    def incomplete(self) -> tuple[Place, ...]:
+        """See `membership.OwnLogs`."""
+        return tuple(sorted(place for place, partition in self._replicated() if partition.is_incomplete))
+
+    def found_incomplete(self, places: AbstractSet[Place]) -> None:
+        """See `membership.OwnLogs`."""
+        for place, partition in self._replicated():
+            if place in places:
+                partition.is_incomplete = True
+
     def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
         """See `membership.OwnLogs`."""
         ends: dict[Place, tuple[int, LogEnd]] = {}
@@ -39,8 +50,7 @@ class OwnLogs:
             for index, placed in enumerate(topic.partitions):
                 partition = self._replicas.get(topic.id, index) if awaits_logs(placed) else None
                 if partition is not None and partition.log.failed is None:
-                    log = partition.log
-                    ends[topic.id, index] = placed.leader_epoch, LogEnd(log.last_record_epoch, log.log_end_offset)
+                    ends[topic.id, index] = placed.leader_epoch, _sound_end(partition)
         return ends
 
     def refusing(self) -> dict[Place, int]:
@@ -59,3 +69,10 @@ class OwnLogs:
             for index, partition in local.partitions.items():
                 if index < len(placed) and len(placed[index].replicas) > 1:
                     yield (local.id, index), partition
+
+
+def _sound_end(partition: Partition) -> LogEnd:
+    """Where the part of the log ends that is not damaged."""
+    log, damaged_from = partition.log, partition.damaged_from
+    end = log.log_end_offset if damaged_from is None else min(damaged_from, log.log_end_offset)
+    return LogEnd(log.epochs.epoch_at(end - 1), end)

@@ -78,9 +78,11 @@ class Partition:
         "_fetch_waiters",
         "_follower_fetches",
         "_wakes",
+        "damaged_from",
         "followers",
         "holding",
         "index",
+        "is_incomplete",
         "leader_epoch",
         "leads",
         "log",
@@ -112,6 +114,10 @@ class Partition:
         self.traffic = traffic
         self.holding = False
         self.followers: Followers | None = None
+        self.is_incomplete = False
+        """Whether the log may lack acknowledged records, or have them damaged, and the cluster may count on them."""
+        self.damaged_from: int | None = None
+        """The first offset that has to be copied again from another replica."""
         self.refused_epoch = -1
         """The leader epoch whose leader this replica does not follow, as that lacks what is committed here."""
         self._commits = commits

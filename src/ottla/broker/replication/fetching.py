@@ -69,6 +69,7 @@ class Fetching:
         """Fetch this partition of that leader, in the partition's epoch; nothing changes where that is so already."""
         key = key_of(partition)
         known = self._followed.get(key)
+        self._mend(now, partition)
         if known is not None:
             before = known[1].fetcher.partitions[key]
             if known == (partition, self._of_leader.get(leader)) and before.leader_epoch == partition.leader_epoch:
@@ -89,6 +90,26 @@ class Fetching:
             self._hold_back(key, partition)
         else:
             fetches.fetcher.stop(key)
+
+    def _mend(self, now: Millis, partition: Partition) -> None:
+        """Once the cluster does not count on this log any more, cut what is damaged: the leader has it whole."""
+        placed = self._metadata.image.partition(partition.topic_name, partition.index)
+        if not partition.is_incomplete and partition.damaged_from is None:
+            return
+        if placed is None or self._environment.node_id in (*placed.isr, *placed.elr):
+            return
+        damaged_from, log = partition.damaged_from, partition.log
+        if damaged_from is not None and damaged_from < log.log_end_offset and log.failed is None:
+            self._environment.notes(f"{partition.name} is damaged from offset {damaged_from} on and copied again")
+            try:
+                log.truncate_to(damaged_from, now=now)
+                self._was_cut(now, partition)
+            except StorageFailed as failed:
+                self.storage_failed(now, partition, failed)
+                return
+            self.go_on(key_of(partition), partition)
+        partition.damaged_from = None
+        partition.is_incomplete = False
 
     def _cut_unless_it_has_epochs(self, now: Millis, partition: Partition) -> bool:
         """Nothing else says where a log without epochs may be wrong. False where it could not be cut, and must not be

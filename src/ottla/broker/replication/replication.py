@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.cluster.registrations import Registrations
@@ -61,6 +62,7 @@ class Replication:
             local = self._replicas.by_name.get(name)
             followed: dict[Key, None] = {}
             for partition in () if local is None else local.partitions.values():
+                self._look_at_damage(partition)
                 leader = self._leader_of(partition)
                 if leader is not None:
                     followed[key_of(partition)] = None
@@ -85,6 +87,15 @@ class Replication:
         if placed is None or partition.leads or placed.leader in (-1, self._environment.node_id):
             return None
         return placed.leader
+
+    def _look_at_damage(self, partition: Partition) -> None:
+        """A log that may lack records reports that until the cluster counts on it no more; then its end may decide who
+        leads. One that leads with damage reports it again: another replica shall lead once it is whole."""
+        placed = self._metadata.image.partition(partition.topic_name, partition.index)
+        if partition.leads:
+            partition.is_incomplete = partition.is_incomplete or partition.damaged_from is not None
+        elif placed is not None and awaits_logs(placed):
+            partition.is_incomplete = False
 
     def synced(self, now: Millis) -> None:
         """Some fsyncs have ended: what this node follows may be fetched on."""

@@ -90,11 +90,9 @@ class Logs:
         self.unowned.pop((name, index), None)
         return log
 
-    def is_incomplete(self, log: Log, name: str, index: int) -> bool:
-        """Whether a log that was opened at the start may lack records that this node had acknowledged: it ends below
-        what an earlier start or life knew to be committed."""
-        _, _, high_watermark = self._upkeep.checkpoints.of(name, index)
-        return log.log_end_offset < high_watermark
+    def is_incomplete(self, log: Log) -> bool:
+        """Whether a log that was here before may lack records that this node had acknowledged, or have them damaged."""
+        return not log.found.is_complete or not self._upkeep.checkpoints.knows_high_watermarks
 
     def _directory(self, name: str, index: int) -> str:
         return f"{self._environment.directory}/{name}-{index}"

@@ -36,7 +36,6 @@ from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage, TopicImage
-from ottla.metadata.nodes import Place
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord
 
@@ -86,8 +85,6 @@ class Placement(Subscriber):
         self.unopened = Unopened(environment, self._open_again)
         self.logs = Logs(environment, upkeep)
         self._opened: dict[tuple[str, int], Log] = {}
-        self.incomplete: set[Place] = set()
-        """The replicas whose logs may lack acknowledged records, as the start found."""
         environment.settings.subscribe("replicas", self)
 
     def open_all(
@@ -115,8 +112,6 @@ class Placement(Subscriber):
                 now, name, record, index, configs[name], clean_shutdown=clean_shutdown, interrupted=interrupted
             )
             self._opened[name, index] = log
-            if self.logs.is_incomplete(log, name, index):
-                self.incomplete.add((record.topic_id, index))
             self._producer_ids.seen(log.producers.entries)
         self.unopened.note([place for place in places if self._opened[place].unopened])
         return self._opened
@@ -206,6 +201,7 @@ class Placement(Subscriber):
         log = self._opened.pop((topic.name, index), None)
         # What this node led in an earlier life it leads no more before it is elected anew: it may have lost its end.
         was_here = log is not None and len(placed.replicas) > 1
+        is_incomplete = log is not None and self.logs.is_incomplete(log)
         if log is None:
             log = self.logs.open_new(now, topic.name, topic.record, index, local.log_config)
         partition = local.partitions[index] = Partition(
@@ -219,6 +215,8 @@ class Placement(Subscriber):
             commits=self._upkeep.commits,
             wakes=self._parking,
         )
+        partition.is_incomplete = is_incomplete
+        partition.damaged_from = log.found.damaged_from
         self._begin(now, partition, placed)
 
     def _open_again(self, now: Millis, partition: Partition) -> bool:
@@ -231,6 +229,8 @@ class Placement(Subscriber):
         if log is None:
             return False
         partition.log = log
+        partition.is_incomplete = self.logs.is_incomplete(log)
+        partition.damaged_from = log.found.damaged_from
         self._upkeep.failures.has_news = True
         self._producer_ids.seen(log.producers.entries)
         self._begin(now, partition, topic.partitions[partition.index])

@@ -32,7 +32,6 @@ from ottla.broker.topics.survey import raised, survey
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage, TopicImage
-from ottla.metadata.nodes import Place
 from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import ABSENT, MetadataStore, Put, StoreFailed
@@ -71,11 +70,6 @@ class Topics:
         """What has timers, by name."""
         unopened = self._placement.unopened
         return [("the removal of deleted topics", self.removals), ("partitions out of service", unopened)]
-
-    @property
-    def incomplete(self) -> set[Place]:
-        """The replicas here whose logs may lack acknowledged records, as the start found."""
-        return self._placement.incomplete
 
     def colliding_with(self, name: str) -> str | None:
         """A topic whose name differs only in '.' and '_'."""

@@ -59,6 +59,7 @@ class Checkpoints:
         self._partitions = partitions
         self._read: dict[str, dict[tuple[str, int], int]] = {name: {} for name in CHECKPOINTS}
         self._unreadable: set[str] = set()
+        self._has_high_watermarks = False
         self._left: Mapping[tuple[str, int], Left] = {}
         self._written: dict[str, bytes] = {}
         self._gone: set[str] = set()
@@ -72,7 +73,10 @@ class Checkpoints:
         """Read what the last life of the node wrote; a file that can't be read is noted and done without."""
         for name in CHECKPOINTS:
             try:
-                self._read[name] = read_offsets(self._files, self._path(name)) or {}
+                offsets = read_offsets(self._files, self._path(name))
+                self._read[name] = offsets or {}
+                if name == HIGH_WATERMARK:
+                    self._has_high_watermarks = offsets is not None
             except CheckpointUnreadable as unreadable:
                 notes(f"{unreadable}; recovery does without it")
                 self._unreadable.add(name)
@@ -92,6 +96,11 @@ class Checkpoints:
     def knows_starts(self) -> bool:
         """Whether the file of log starts could be read, or there is none."""
         return LOG_START not in self._unreadable
+
+    @property
+    def knows_high_watermarks(self) -> bool:
+        """Whether the file of high watermarks is there and could be read."""
+        return self._has_high_watermarks
 
     def left(self, topic: str, index: int, topic_id: bytes) -> Left | None:
         """How the last clean stop left this log, None where nothing says that."""

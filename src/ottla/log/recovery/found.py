@@ -32,6 +32,10 @@ class What(Enum):
     """The files are not those that the last clean stop left."""
 
 
+_WITHIN = (What.HEAD, What.MIDDLE, What.DAMAGED, What.CHANGED)
+"""What fetching from the log's end does not repair."""
+
+
 class Finding(NamedTuple):
     """One thing that is wrong with the offsets from `first` up to `end`, -1 where that is not known. `size`: how many
     bytes were cut off."""
@@ -55,6 +59,11 @@ class Found:
     def add(self, what: What, sentence: str, *, first: int, end: int = -1, size: int = 0) -> None:
         self.findings.append(Finding(what, first, end, size, sentence))
         self._note(sentence)
+
+    @property
+    def damaged_from(self) -> int | None:
+        """The first offset at which the log is not what it was, though it goes on behind it; None without any."""
+        return min((each.first for each in self.findings if each.what in _WITHIN), default=None)
 
     @property
     def is_complete(self) -> bool:
