@@ -85,7 +85,10 @@ def test_where_nobody_is_eligible_the_longest_log_leads_once_all_have_reported()
 
 def test_an_in_sync_replica_that_refuses_to_follow_the_leader_leads() -> None:
     after = settled(WHOLE, replace(ALL, refusing=frozenset((3,))), TWO)
-    assert after == replace(WHOLE, leader=3, leader_epoch=6, partition_epoch=10)
+    assert after == replace(WHOLE, leader=3, isr=(3,), leader_epoch=6, partition_epoch=10)
+    eligible = PartitionRecord((1, 2, 3), (1,), 1, 5, 9, elr=(2, 3))
+    after = settled(eligible, replace(ALL, refusing=frozenset((3,))), TWO)
+    assert after == replace(eligible, leader=3, isr=(3,), elr=(2,), leader_epoch=6, partition_epoch=10)
     out_of_sync = PartitionRecord((1, 2, 3), (1, 2), 1, 5, 9)
     assert settled(out_of_sync, replace(ALL, refusing=frozenset((3,))), TWO) is out_of_sync
 

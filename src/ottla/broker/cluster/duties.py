@@ -221,6 +221,6 @@ def is_concerned(placed: PartitionRecord, nodes: Standing) -> bool:
     """Whether anything can change for this partition."""
     if placed.leader == NOBODY or is_complete(placed) or any(member in nodes.damaged for member in placed.elr):
         return True
-    if any(member in nodes.refusing for member in placed.isr):
+    if any(member in nodes.refusing for member in (*placed.isr, *placed.elr)):
         return True
     return not all(member in nodes.active for member in placed.isr)

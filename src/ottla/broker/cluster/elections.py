@@ -12,8 +12,9 @@ Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the nu
   the one with the greatest end leads, as no other log has more. A partition with a single replica does not wait for
   that. Where unclean elections are allowed, any live replica leads at once;
 - a leader that was elected by its log, or unclean, may lack acknowledged records: its epoch is the *unclean epoch*;
-- an in-sync replica that refuses to follow the leader, because it knows records to be committed that the leader lacks,
-  leads in its place: while it is in sync and does not follow, the leader has committed nothing;
+- an in-sync or eligible replica that refuses to follow the leader, because it knows records to be committed that the
+  leader lacks, leads in its place: while it does not follow, the leader has committed nothing that it lacks. The leader
+  and whoever follows it are no longer in sync;
 - each change of leader, also to none, is a higher leader epoch, and so is the loss of a replica; each change at all a
   higher partition epoch.
 
@@ -133,8 +134,11 @@ def _in_sync(placed: PartitionRecord, nodes: Standing) -> tuple[tuple[int, ...],
 
 def _led(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
     if placed.leader in placed.isr:
-        refusing = [member for member in placed.isr if member in nodes.refusing and member in nodes.active]
-        return replace(placed, leader=refusing[0]) if refusing else placed
+        members = (*placed.isr, *placed.elr)
+        refusing = [each for each in placed.replicas if each in members and each in nodes.refusing & nodes.active]
+        if not refusing:
+            return placed
+        return replace(placed, leader=refusing[0], isr=tuple(refusing), elr=_without(placed.elr, {*refusing}))
     for replica in placed.replicas:
         if replica in placed.isr:
             return replace(placed, leader=replica)
