@@ -21,8 +21,9 @@ LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 LOST_SINCE_FILE: Final = ".lost-since"
-LIVES_FILE: Final = ".lives"
-LIVES_KEPT: Final = 200
+INCARNATIONS_FILE: Final = ".incarnations"
+LAST_INCARNATION_FILE: Final = "incarnation"
+INCARNATIONS_KEPT: Final = 200
 SEEN_FILE: Final = ".metadata-seen"
 CHECKPOINT_VERSION: Final = 0
 FLIPPED_BITS_MAX: Final = 4
@@ -212,15 +213,19 @@ def read_lost_since(files: FileSystem, data_directory: str) -> tuple[str, set[tu
         return incarnation, set()
 
 
-def note_life(files: FileSystem, directory: str, incarnation: str) -> list[str]:
-    """Add this incarnation to those that the directory lists, durably; returns the earlier ones, the last at the end.
-    The list of a copy of the directory lacks the later ones. Raises OSError."""
-    path = f"{directory}/{LIVES_FILE}"
-    known = files.read_bytes(path).decode(errors="replace").split() if files.exists(path) else []
-    earlier = [each for each in known if each != incarnation][-LIVES_KEPT:]
-    files.write_atomically(path, "".join(f"{each}\n" for each in (*earlier, incarnation)).encode())
-    return earlier
-    return files.read_bytes(path).decode(errors="replace").strip() if files.exists(path) else None
+def note_incarnation(files: FileSystem, directory: str, incarnation: str) -> list[str] | None:
+    """Add this incarnation of the node to those that the directory lists, durably; returns the earlier ones, oldest
+    first. None where the directory holds files of different incarnations: a copy was put over it. The list of an older
+    copy of the whole directory lacks the later incarnations. Raises OSError."""
+    listed_path, last_path = f"{directory}/{INCARNATIONS_FILE}", f"{directory}/{LAST_INCARNATION_FILE}"
+    listed, last = (
+        files.read_bytes(path).decode(errors="replace").split() if files.exists(path) else []
+        for path in (listed_path, last_path)
+    )
+    earlier = [each for each in listed if each != incarnation][-INCARNATIONS_KEPT:]
+    files.write_atomically(listed_path, "".join(f"{each}\n" for each in (*earlier, incarnation)).encode())
+    files.write_atomically(last_path, f"{incarnation}\n".encode())
+    return earlier if last == listed[-1:] or listed[-1:] == [incarnation] else None
 
 
 def forget_seen(files: FileSystem, data_directory: str) -> None:

@@ -19,11 +19,12 @@ import struct
 import sys
 from typing import Final
 
-from ottla.log.checkpoints import LIVES_FILE, LIVES_KEPT
 from ottla.server.listeners import ServeRefused
 
 LOCK_FILE: Final = ".lock"
 BOOT_FILE: Final = ".boot-id"
+LIVES_FILE: Final = ".lives"
+LIVES_KEPT: Final = 20
 
 _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
 _FLOCK: Final = "@hhqqi4x"
@@ -110,7 +111,7 @@ def note_boot(directory: str) -> None:
 
 def note_life(directory: str, incarnation: str) -> list[str]:
     """Write down this life's name, and return those before it, the last ones: who has locked the directory knows that
-    they are over. The node writes it again, durably, when it registers. Raises OSError."""
+    they are over. Raises OSError."""
     path = os.path.join(directory, LIVES_FILE)
     earlier = _read(path).decode(errors="replace").split()[-LIVES_KEPT:]
     replace_file(path, "\n".join([*earlier, incarnation]) + "\n")

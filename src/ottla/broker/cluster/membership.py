@@ -24,7 +24,7 @@ from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
 from ottla.broker.cluster.peers import Peers
-from ottla.log.checkpoints import note_life, read_lost_since, write_lost_since
+from ottla.log.checkpoints import note_incarnation, read_lost_since, write_lost_since
 from ottla.log.files import FileSystem
 from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
@@ -139,11 +139,12 @@ class Membership:
         self._by_fsync = by_fsync
         self._lost_commits = lost_commits
         self._intact = kept
-        earlier = note_life(files, directory, self.joining.incarnation)
+        earlier = note_incarnation(files, directory, self.joining.incarnation)
         known = self._metadata.image.nodes.get(str(self.members.node_id))
         if known is not None:
             self._emptied = not same_disk or (known.emptied and known.state is NodeState.STARTING)
-            is_older = bool(earlier) and known.incarnation not in (*earlier, self.joining.incarnation)
+            own = self.joining.incarnation
+            is_older = earlier is None or bool(earlier and known.incarnation not in (*earlier, own))
             if is_older:
                 self._notes(
                     f"{directory} is older than what the cluster knows of node {self.members.node_id}: it was restored "

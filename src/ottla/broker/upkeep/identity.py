@@ -19,6 +19,8 @@ from ottla.metadata.store import ABSENT, Conflict, MetadataStore, Put, decoded
 from ottla.protocol.uuids import uuid_text
 
 META_PROPERTIES: Final = "meta.properties"
+WRONG_BITS_MAX: Final = 2
+"""So many bits of a small file may differ from what it should hold before it is taken for another file."""
 CLUSTER_ID_KEY: Final = "cluster/id"
 SECRET_KEY: Final = "cluster/secret"
 MOVED_KEY: Final = "cluster/moved-to"
@@ -44,6 +46,7 @@ def identify(
         raise StartRefused(f"The metadata in {store.place} has moved: start the node with --metadata {place}.")
     path = f"{directory}/{META_PROPERTIES}"
     try:
+        _mend(files, path, store, node_id, entropy)
         properties = read_properties(files, path)
     except CheckpointUnreadable as unreadable:
         raise StartRefused(f"{unreadable}. Restore the file or choose another data directory.") from unreadable
@@ -74,6 +77,23 @@ def identify(
             },
         )
     return cluster_id
+
+
+def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entropy: Entropy) -> None:
+    """Write the properties again where some bits of them have flipped, or their end is cut off: the metadata store and
+    the node's number leave no doubt what they said. Raises OSError, StoreFailed."""
+    stored = store.get(CLUSTER_ID_KEY)
+    if stored is None or not files.exists(path):
+        return
+    cluster_id = decoded(store, CLUSTER_ID_KEY, bytes.decode, stored.value)
+    properties = {"version": "1", "cluster.id": cluster_id, "node.id": str(node_id)}
+    wanted = "".join(f"{name}={value}\n" for name, value in properties.items()).encode() + b"directory.id="
+    found = files.read_bytes(path)
+    wrong_bits = sum((one ^ other).bit_count() for one, other in zip(found, wanted, strict=False))
+    is_cut = len(found) < len(wanted) or not found.endswith(b"\n")
+    if wrong_bits > WRONG_BITS_MAX or not (wrong_bits or is_cut):
+        return
+    write_properties(files, path, {**properties, "directory.id": uuid_text(entropy.randbytes(16))})
 
 
 def _cluster_id(

@@ -108,6 +108,10 @@ def _gzip(octets: bytes) -> bytes:
     return packer.compress(octets) + packer.flush()
 
 
+class Corrupt(Broken):
+    """A batch does not match its checksum."""
+
+
 def decode_batches(octets: bytes) -> list[Batch]:
     """Every whole batch in a fetch answer; a last one that is cut off is left out, as clients do."""
     batches: list[Batch] = []
@@ -127,7 +131,7 @@ def _decode_batch(octets: bytes) -> Batch:
     if magic != 2 or length + 12 != len(octets):
         raise Broken(f"a batch with magic {magic} and length {length} at offset {base_offset}")
     if crc32c(octets[21:]) != crc:
-        raise Broken(f"the batch at offset {base_offset} does not match its CRC")
+        raise Corrupt(f"the batch at offset {base_offset} does not match its CRC")
     attributes, last_delta, base_ms, _, producer_id, epoch, sequence, count = _BODY.unpack_from(octets, 21)
     payload = octets[61:]
     if attributes & 7 == _GZIP:

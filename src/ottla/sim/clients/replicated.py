@@ -14,7 +14,7 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.wire import Message
-from ottla.sim.clients.batches import decode_batches, encode_batch
+from ottla.sim.clients.batches import Corrupt, decode_batches, encode_batch
 from ottla.sim.clients.client import Client
 from ottla.sim.kernel.clock import MS, Booking, Micros
 from ottla.sim.kernel.network import Connection, Endpoint
@@ -35,6 +35,8 @@ Question: TypeAlias = tuple[Message, int, Callable[[Any], bool]]
 
 class Promises(Protocol):
     """Who remembers what clients were told of a topic, by partition."""
+
+    liars: set[int]
 
     def acknowledged(self, index: int, offset: int, value: bytes) -> None: ...
 
@@ -263,7 +265,13 @@ class Reader(LeaderClient):
         self.last_error = part.error_code
         if part.error_code:
             return False
-        for batch in decode_batches(bytes(part.records or b"")):
+        try:
+            batches = decode_batches(bytes(part.records or b""))
+        except Corrupt:
+            if not self.cluster.checker.liars:
+                raise
+            return False
+        for batch in batches:
             for note in batch.notes:
                 if note.offset >= self.position:
                     self.cluster.checker.exposed(self.place[1], note.offset, batch.leader_epoch, note.value or b"")

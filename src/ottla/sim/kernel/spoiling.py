@@ -20,7 +20,7 @@ class Spoiler:
         self._backup: dict[str, bytes] = {}
 
     def back_up(self) -> None:
-        """Copy the data directory, also of a node that runs."""
+        """Copy the data directory."""
         self._backup = {path: self._disk.content(path) for path in self._files()}
 
     def spoil(self) -> str:

@@ -33,7 +33,7 @@ from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import Isolation
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.topics import PartitionRecord
-from ottla.sim.clients.batches import Batch, decode_batches
+from ottla.sim.clients.batches import Batch, Corrupt, decode_batches
 from ottla.sim.kernel.trace import Broken
 
 READ_BYTES = 1 << 22
@@ -105,6 +105,8 @@ class ReplicaChecker:
         """By partition, epoch and base offset."""
         self._committed: dict[int, dict[int, int]] = {}
         """By partition: the highest high watermark of the leader of each epoch."""
+        self.liars: set[int] = set()
+        """The nodes whose disks were spoiled: some batches of theirs can't be read before that is noticed."""
         self._isr_forgiven: set[tuple[int, int]] = set()
         self._cut_forgiven: set[tuple[int, int]] = set()
         self._in_sync: dict[int, tuple[int, ...]] = {}
@@ -198,7 +200,12 @@ class ReplicaChecker:
                 copy.partition, copy.batches, copy.end = None, before, at  # a cut that failed; it is not led from here
                 return
             assert found.slice is not None, (partition.name, at, log.log_end_offset)
-            for batch in decode_batches(found.slice.read()):
+            batches = self._decoded(node_id, found.slice.read())
+            if batches is None:
+                self._isr_forgiven.add((node_id, index))
+                copy.partition, copy.batches, copy.end = None, before, at
+                return
+            for batch in batches:
                 self._match(node_id, index, batch)
                 self._count(node_id, index, batch, copy)
                 copy.batches.append(batch)
@@ -208,6 +215,15 @@ class ReplicaChecker:
         if copy.batches is not before and before and not took_back:
             self._look_at_cut(node_id, index, before, copy, same_life=partition is copy.partition)
         copy.partition, copy.end, copy.cuts = partition, log.log_end_offset, log.compaction_epoch
+
+    def _decoded(self, node_id: int, octets: bytes) -> list[Batch] | None:
+        """The batches in what was read; None where a spoiled disk has damaged one."""
+        try:
+            return decode_batches(octets)
+        except Corrupt:
+            if node_id in self.liars:
+                return None
+            raise
 
     def _match(self, node_id: int, index: int, batch: Batch) -> None:
         known = self._written.setdefault((index, batch.leader_epoch, batch.base_offset), batch)
@@ -350,7 +366,9 @@ class ReplicaChecker:
         """The controller has committed something. Raises Broken."""
         topic = image.topics.get(self.topic)
         if topic is not None and topic.id != self._topic_id:
+            liars = self.liars
             type(self).__init__(self, self.topic, topic.id)
+            self.liars = liars
         for index, placed in enumerate(() if topic is None else topic.partitions):
             if not set(placed.isr) <= set(placed.replicas) or set(placed.isr) & set(placed.elr):
                 raise Broken(f"7: {self.topic}-{index}: {placed}")

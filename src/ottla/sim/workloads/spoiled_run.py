@@ -1,9 +1,9 @@
 """Runs a cluster whose disks lie: what lies on a minority of them is spoiled while their nodes are down.
 
-Beside the trouble of `cluster_run` one node of three, or up to two of five, has bits of its files flipped, files cut or
-lost, directories lost, or an earlier copy of its data directory back. Nothing acknowledged may be lost, and in the end
-all replicas are whole and equal without an operator. Machines keep their power: a second fault may lose what the first
-one has left.
+Beside the trouble of `cluster_run` one node of three, or up to two of five, has bits of its files flipped, files cut
+or lost, directories lost, or a copy of its data directory back that was made while it was down. Nothing acknowledged
+may be lost, and in the end all replicas are whole and equal without an operator. Machines keep their power: a second
+fault may lose what the first one has left.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from ottla.sim.workloads.cluster_run import ClusterRun, Trouble, drawn
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.run import DIRECTORY
 
-BACK_UP_US = 3_000 * MS
+BACK_UP_CHANCE = 0.3
 
 
 class SpoiledRun(ClusterRun):
@@ -41,16 +41,6 @@ class SpoilingTrouble(Trouble):
         self.strikes: list[str] = []
         """What was done to disks, for tests."""
 
-    def begin(self) -> None:
-        super().begin()
-        for spoiler in self.spoilers.values():
-            self._back_up(spoiler)
-
-    def _back_up(self, spoiler: Spoiler) -> None:
-        if self.active:
-            spoiler.back_up()
-            self.cluster.world.agenda.after(self.rng.randrange(BACK_UP_US), self._back_up, spoiler)
-
     def kinds(self) -> list[Callable[[], None]]:
         return [*super().kinds(), *(self._spoil,) * 6]
 
@@ -75,8 +65,12 @@ class SpoilingTrouble(Trouble):
     def _spoil_what_is_down(self, node_id: int) -> None:
         host = self.cluster.hosts[node_id]
         if self.active and not host.up:
+            if self.rng.random() < BACK_UP_CHANCE:
+                self.spoilers[node_id].back_up()
+                return
             what = self.spoilers[node_id].spoil()
             self.strikes.append(what)
             self._tell(f"{host.name} {what}")
             for checker in self.cluster.checkers:
+                checker.liars.add(node_id)
                 checker.lost_power(node_id, in_sync_too=True)
