@@ -107,7 +107,7 @@ def test_foreign_directories_are_put_aside_and_never_opened(stage: NodeStage) ->
     assert [name.split(".")[0] for name in found if name.endswith("-stray")] == ["a-0", "unknown-0"]
     stray = next(name for name in found if name.startswith("unknown-0."))
     assert (stage.directory / stray / "precious").read_text() == "yes"
-    assert len(stage.notes) == 2
+    assert sum("was renamed" in note for note in stage.notes) == 2
     partition = stage.node.replicas.get("a", 0)
     assert partition is not None
     assert partition.log.log_end_offset == 0

@@ -356,7 +356,7 @@ def workload(files: Disk, acknowledged: list[bytes], synced: list[int]) -> None:
     config = small(segment_bytes=500, retention_bytes=1500, file_delete_delay_ms=5)
     log = open_log(files, config)
     for number in range(40):
-        put(log, idempotent(number, 30), now=NOW + number, epoch=number // 15)
+        put(log, idempotent(number, 30), now=NOW + number, epoch=number // 15 if number <= 25 else 8)
         acknowledged.append(raw(log, start=number)[LOG_OVERHEAD_BYTES:])
         if number % 4 == 3:
             log.flush()

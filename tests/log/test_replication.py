@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.log.answers import DivergingOffset, Isolation, Origin
+from ottla.log.answers import DamagedLog, DivergingOffset, Isolation, Origin
 from ottla.log.log import Log
 from ottla.protocol.records import iter_batches, set_crc
 from ottla.sim.kernel.disk import Disk, PowerCut
@@ -89,7 +89,8 @@ def test_a_follower_stops_before_what_it_should_not_take() -> None:
     assert (taken.base_offset, taken.last_offset) == (0, 3), "the fifth is of an epoch above the one asked with"
     broken = bytearray(octets[positions[4] :])
     broken[-3] ^= 1
-    assert follower.append_as_follower(memoryview(broken), now=NOW) is None
+    with pytest.raises(DamagedLog):
+        follower.append_as_follower(memoryview(broken), now=NOW)
     assert follower.append_as_follower(memoryview(octets[positions[4] :]), now=NOW) is not None
     assert raw(follower) == octets
 

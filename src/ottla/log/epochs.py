@@ -98,6 +98,12 @@ class EpochCache:
         at = bisect_right(self._starts, offset)
         return self._epochs[at - 1] if at else UNDEFINED_EPOCH
 
+    def span_at(self, offset: int) -> tuple[int, int]:
+        """(`epoch_at` this offset, where the next epoch begins); 2**63 where there is none."""
+        at = bisect_right(self._starts, offset)
+        until = self._starts[at] if at < len(self._starts) else 1 << 63
+        return self._epochs[at - 1] if at else UNDEFINED_EPOCH, until
+
     def truncate_from_end(self, offset: int) -> None:
         """Drop entries that start at or after `offset`."""
         keep = bisect_left(self._starts, offset)

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Final
 from ottla.log import closing, failed_sync, reading, removal, retention, truncation
 from ottla.log.answers import (
     Appended,
+    DamagedLog,
     DivergingOffset,
     Isolation,
     OffsetOutOfRange,
@@ -63,6 +64,21 @@ USUAL_ATTRIBUTES: Final = frozenset({0, 1, 2, 3, 4, 16, 17, 18, 19, 20})  # a co
 _unpack_header = HEADER.unpack_from
 _new_tuple = tuple[Any, ...].__new__  # what a NamedTuple calls from a function of its own, which costs as much again
 _stamp = Struct(">qii").pack_into  # base_offset, batch_length (unchanged), partition_leader_epoch
+
+
+def _fault_in(header: RawHeader, records: memoryview, position: int, end: int) -> str | None:
+    """What is wrong with this batch of a leader's: its checksum, or what stands outside the checksum."""
+    base, last = header[0], header[0] + header[6]
+    if crc32c(records[position + ATTRIBUTES_AT : end]) != header[4]:
+        return f"the batch at offset {base} does not match its checksum"
+    if end + HEADER_BYTES <= len(records):
+        following: RawHeader = _unpack_header(records, end)
+        if following[0] <= last or 0 <= following[2] < header[2]:
+            return (
+                f"the batch at offset {base} claims the offsets up to {last} and leader epoch {header[2]}, and behind "
+                f"it is one at offset {following[0]} of epoch {following[2]}"
+            )
+    return None
 
 
 class Log(LogState):
@@ -224,8 +240,9 @@ class Log(LogState):
     def append_as_follower(self, records: memoryview, *, now: int, leader_epoch: int = 2**31 - 1) -> Appended | None:
         """Take batches from the leader as they are; offsets, epochs and timestamps are already in them.
 
-        Stops before the first batch that is torn or corrupt, or whose epoch is above `leader_epoch`, the one the fetch
-        was made with (KAFKA-18723). Returns the range taken, None when that is nothing. Raises DivergingOffset when
+        Stops before the first batch that is torn, or whose epoch is above `leader_epoch`, the one the fetch was made
+        with (KAFKA-18723). Returns the range taken, None when that is nothing. Raises DamagedLog where the first batch
+        does not match its checksum or claims offsets or an epoch that the next one contradicts, DivergingOffset when
         the records do not continue the log (an empty log restarts at the first batch instead, KAFKA-6975),
         StorageFailed.
         """
@@ -238,7 +255,12 @@ class Log(LogState):
             end = position + header[1] + LOG_OVERHEAD_BYTES
             if header[1] + LOG_OVERHEAD_BYTES < HEADER_BYTES or end > len(records) or header[3] != 2:
                 break
-            if header[2] > leader_epoch or crc32c(records[position + ATTRIBUTES_AT : end]) != header[4]:
+            if header[2] > leader_epoch:
+                break
+            fault = _fault_in(header, records, position, end)
+            if fault is not None:
+                if first is None:
+                    raise DamagedLog(fault)
                 break
             self._append_batch_as_follower(records[position:end], header, now)
             first = header[0] if first is None else first

@@ -15,6 +15,7 @@ from typing import Final
 from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
 from ottla.log.files import FileSlice
 from ottla.log.index.transactions import AbortedTransaction
+from ottla.log.order import verify_order
 from ottla.log.segment import RawHeader, Segment
 from ottla.log.state import LogState
 from ottla.protocol.records.batch import (
@@ -28,6 +29,8 @@ from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.outline import PARTS_MAX, first_since
 
 CURSORS_MAX: Final = 16
+BATCHES_VERIFIED_MAX: Final = 4096
+"""A slice ends behind so many batches whose order had to be verified: they take some milliseconds."""
 _base_offset_of = Struct(">q").unpack
 
 UNPACKED_PER_SEARCH: Final = UNPACKED_BYTES_MAX
@@ -64,6 +67,8 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
             stop = segment.size if limit == end and segment is log.active else _stop_in(log, segment, limit)
             if stop - position > max_bytes:
                 stop, following = _trim(segment, position, stop, max_bytes, min_one_batch)
+                if following < 0:
+                    raise DamagedLog(f"{segment.file.path} is damaged: no batch begins at position {position}")
                 if not offset <= following <= end:
                     following = offset  # a damaged header: nobody is to go on from what it says
                 elif stop > position:
@@ -73,6 +78,11 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
                 _remember(log, following, segment, stop)
             else:
                 following = min(limit, _next_base(log, segment))
+            if position < segment.inherited and stop > position:
+                shorter = _verified(log, segment, position, stop, offset, with_epochs=isolation == 0)
+                if shorter is not None:
+                    stop, following = shorter
+                    _remember(log, following, segment, stop)
             if stop > position:
                 file_slice = FileSlice(segment.file, position, stop - position)
                 if log.unreadable:
@@ -108,15 +118,41 @@ def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
     for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
         segment = log.segments[at]
         found = segment.find(offset)
-        if found is not None:
+        if found is not None and segment.leads_to(offset, *found):
             return segment, found[0]
-        damage = segment.damage_behind(offset)
+        damage = found[0] if found is not None else segment.damage_behind(offset)
         if damage is not None:
             for position, header in segment.walk(0):  # perhaps only the index is damaged
                 if header[0] + header[6] >= offset:
                     return segment, position
-            raise DamagedLog(f"{segment.file.path} is damaged: no batch begins at position {damage}")
+            raise DamagedLog(
+                f"{segment.file.path} is damaged at position {damage}: offset {offset} is not in its place"
+            )
     return None
+
+
+def _verified(
+    log: LogState, segment: Segment, position: int, stop: int, offset: int, *, with_epochs: bool
+) -> tuple[int, int] | None:
+    """(where a slice ends before what is out of place, the next offset) if that is before `stop`. A place that was
+    found in order is not looked at again. Raises DamagedLog where the slice would begin with it."""
+    wanted = min(stop, segment.inherited)
+    start, end = segment.verified
+    if start <= position and wanted <= end:
+        return None
+    below = _next_base(log, segment)
+    found = verify_order(segment, position, wanted, offset, below, BATCHES_VERIFIED_MAX, log.epochs)
+    if start <= position <= end:
+        segment.verified = (start, max(end, found.position))
+    elif found.position > position:
+        segment.verified = (position, found.position)
+    if found.fault is not None and not with_epochs:  # of no concern to a consumer
+        found = verify_order(segment, position, wanted, offset, below, BATCHES_VERIFIED_MAX, None)
+    if found.fault is not None and found.position <= position:
+        raise DamagedLog(
+            f"{segment.file.path} is damaged at position {position}: where offset {offset} belongs, {found.fault.why}"
+        )
+    return None if found.position >= wanted else (found.position, found.next_offset)
 
 
 def _stop_in(log: LogState, segment: Segment, limit: int) -> int:

@@ -43,6 +43,7 @@ class Segment:
         "file",
         "files",
         "first_timestamp",
+        "inherited",
         "max_timestamp_known",
         "max_timestamp_offset",
         "max_timestamp_value",
@@ -51,6 +52,7 @@ class Segment:
         "size",
         "time_index",
         "txn_index",
+        "verified",
     )
 
     def __init__(
@@ -70,6 +72,8 @@ class Segment:
         self.path = f"{directory}/{segment_name(base_offset)}"
         self.file: File = files.open(f"{self.path}.log{suffix}", create=create)
         self.size = self.file.size()
+        self.inherited = self.size  # what is behind it this process wrote
+        self.verified: tuple[int, int] = (0, 0)  # a range of what was inherited whose order is verified
         self.offset_index = OffsetIndex(files, f"{self.path}.index{suffix}", base_offset, cache, active=create)
         self.time_index = TimeIndex(files, f"{self.path}.timeindex{suffix}", base_offset, empty=create)
         self.txn_index = TransactionIndex(files, f"{self.path}.txnindex{suffix}")
@@ -194,6 +198,18 @@ class Segment:
             position += at
         return None
 
+    def leads_to(self, offset: int, position: int, header: RawHeader) -> bool:
+        """Whether the batch that `find` found for `offset` is reached from the index in an unbroken order."""
+        last, start = self.offset_index.entry_for(offset)
+        if start == position:
+            return last < 0 or last == header[0] + header[6]
+        is_met = last < 0  # Kafka's entries may name the first of several batches, and the last one's offset
+        for at, each in self.walk(start):
+            is_met = is_met or each[0] + each[6] == last
+            if at >= position:
+                return at == position and is_met
+        return False
+
     def damage_behind(self, offset: int) -> int | None:
         """Where walking on from `offset` ends before the segment does: what stands there is no batch. None: nowhere."""
         end = self.offset_index.lookup(offset)
@@ -235,6 +251,7 @@ class Segment:
         """Cut the file at `position`, where the batch at `offset` begins, and the indexes from `offset` on."""
         self.file.truncate(position)
         self.size = position
+        self.inherited = min(self.inherited, position)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)

@@ -5,7 +5,7 @@ what of the session the leader was told (KIP-227). Makes requests, and makes of 
 logs. Does not know a log: whoever carries that out says where the log ends afterwards.
 
     request(now)      ->  a Fetch, or None while one is in flight or there is nothing to fetch
-    answered(now, ..) ->  Records | Diverges | OutOfRange for each partition that has news
+    answered(now, ..) ->  Records | Diverges | OutOfRange | LeaderDamaged for each partition that has news
     at(key, position) <-  what came of it
 
 A partition is *busy* from such news until `at`, `rest` or `follow` is called for it. It is *syncing* while records of
@@ -94,7 +94,14 @@ class OutOfRange:
     leader_epoch: int
 
 
-News: TypeAlias = Records | Diverges | OutOfRange
+@dataclass(frozen=True, slots=True)
+class LeaderDamaged:
+    """The leader's log is damaged at the offset."""
+
+    key: Key
+
+
+News: TypeAlias = Records | Diverges | OutOfRange | LeaderDamaged
 
 
 class Followed:
@@ -296,6 +303,8 @@ class Fetcher:
                 return Records(key, followed.leader_epoch, offset, records, part.high_watermark, part.log_start_offset)
             case ErrorCode.OFFSET_OUT_OF_RANGE:
                 return OutOfRange(key, followed.leader_epoch)
+            case ErrorCode.CORRUPT_MESSAGE:
+                return LeaderDamaged(key)
             case ErrorCode.FENCED_LEADER_EPOCH:
                 followed.state = State.STOPPED
             case _:

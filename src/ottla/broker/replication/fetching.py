@@ -21,11 +21,21 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.replication.offsets import OffsetQuestion
 from ottla.broker.replication.throttle import Throttle
 from ottla.broker.upkeep.upkeep import Upkeep
-from ottla.log.answers import AppendRefused, DivergingOffset, StorageFailed
+from ottla.log.answers import AppendRefused, DamagedLog, DivergingOffset, StorageFailed
 from ottla.machine import Millis
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.replica.divergence import EpochEnd, truncation_offset
-from ottla.replica.fetcher import Diverges, Fetcher, FetchLimits, Key, News, OutOfRange, Position, Records
+from ottla.replica.fetcher import (
+    Diverges,
+    Fetcher,
+    FetchLimits,
+    Key,
+    LeaderDamaged,
+    News,
+    OutOfRange,
+    Position,
+    Records,
+)
 
 
 class FetchesOf:
@@ -62,6 +72,8 @@ class Fetching:
         self._followed: dict[Key, tuple[Partition, FetchesOf]] = {}
         self._unsynced: dict[Key, None] = {}
         """What waits for its fsync before it is fetched on."""
+        self._refused: dict[Partition, int] = {}
+        """The end of the log when it last did not take what its leader sent."""
 
     # ---- what is followed ------------------------------------------------------------------------------------------
 
@@ -128,6 +140,7 @@ class Fetching:
         known = self._followed.pop(key, None)
         if known is not None:
             known[1].fetcher.drop(key)
+            self._refused.pop(known[0], None)
 
     def _limits(self) -> FetchLimits:
         settings = self._environment.settings
@@ -202,6 +215,9 @@ class Fetching:
             case OutOfRange(key, leader_epoch):
                 own_id = self._environment.node_id
                 OffsetQuestion(self, self._peers, own_id, fetches.leader, partition, key, leader_epoch).ask(now)
+            case LeaderDamaged(key):
+                self._note_refusal(fetches.leader, partition, "its log is damaged there")
+                fetches.fetcher.rest(now, key)
 
     def _take(self, now: Millis, fetches: FetchesOf, partition: Partition, news: Records) -> None:
         log, fetcher = partition.log, fetches.fetcher
@@ -211,9 +227,9 @@ class Fetching:
         if len(news.records):
             try:
                 appended = log.append_as_follower(news.records, now=now, leader_epoch=news.leader_epoch)
-            except (DivergingOffset, AppendRefused) as refused:
+            except (DamagedLog, DivergingOffset, AppendRefused) as refused:
                 appended = None
-                self._environment.notes(f"{partition.name} does not take what its leader sent: {refused}")
+                self._note_refusal(fetches.leader, partition, str(refused))
             if appended is None:
                 fetcher.rest(now, news.key, position_of(partition))
                 return
@@ -224,6 +240,15 @@ class Fetching:
         if log.log_start_offset < news.log_start_offset <= log.high_watermark:
             log.delete_records_before(news.log_start_offset)
         self.go_on(news.key, partition)
+
+    def _note_refusal(self, leader: int, partition: Partition, why: str) -> None:
+        """Say once that this log does not take what its leader sends, as that is asked for again and again."""
+        offset = partition.log.log_end_offset
+        if self._refused.get(partition) != offset:
+            self._refused[partition] = offset
+            self._environment.notes(
+                f"{partition.name} stops at offset {offset}: what its leader, node {leader}, sent is refused: {why}"
+            )
 
     def go_on(self, key: Key, partition: Partition) -> None:
         """Fetch on from where the log ends now."""

@@ -87,6 +87,12 @@ class OffsetIndex(IndexFile):
         at = bisect_right(offsets, offset - self._base_offset)
         return positions[at - 1] if at else 0
 
+    def entry_for(self, offset: int) -> tuple[int, int]:
+        """(last offset, position) of the batch at which `lookup` begins; (-1, 0) when the index has nothing lower."""
+        offsets, positions = self._arrays()
+        at = bisect_right(offsets, offset - self._base_offset)
+        return (self._base_offset + offsets[at - 1], positions[at - 1]) if at else (-1, 0)
+
     def boundary(self, position: int) -> int:
         """The greatest indexed batch start at or before `position`; 0 when there is none."""
         _, positions = self._arrays()
