@@ -200,7 +200,7 @@ class ReplicaChecker:
                 copy.partition, copy.batches, copy.end = None, before, at  # a cut that failed; it is not led from here
                 return
             assert found.slice is not None, (partition.name, at, log.log_end_offset)
-            batches = self._decoded(node_id, index, found.slice.read())
+            batches = self._decoded(node_id, index, at, found.slice.read())
             if batches is None:
                 self._isr_forgiven.add((node_id, index))
                 copy.partition, copy.batches, copy.end = None, before, at
@@ -216,7 +216,7 @@ class ReplicaChecker:
             self._look_at_cut(node_id, index, before, copy, same_life=partition is copy.partition)
         copy.partition, copy.end, copy.cuts = partition, log.log_end_offset, log.compaction_epoch
 
-    def _decoded(self, node_id: int, index: int, octets: bytes) -> list[Batch] | None:
+    def _decoded(self, node_id: int, index: int, at: int, octets: bytes) -> list[Batch] | None:
         """The batches in what was read; None where a spoiled disk has damaged one, also where no checksum covers it."""
         if node_id not in self.liars:
             return decode_batches(octets)
@@ -224,8 +224,12 @@ class ReplicaChecker:
             batches = decode_batches(octets)
         except Corrupt:
             return None
-        is_known = [self._written.get((index, batch.leader_epoch, batch.base_offset)) == batch for batch in batches]
-        return batches if all(is_known) else None
+        for batch in batches:
+            known = self._written.get((index, batch.leader_epoch, batch.base_offset), batch)
+            if known != batch or not batch.base_offset <= at <= batch.last_offset:
+                return None
+            at = batch.last_offset + 1
+        return batches
 
     def _match(self, node_id: int, index: int, batch: Batch) -> None:
         known = self._written.setdefault((index, batch.leader_epoch, batch.base_offset), batch)
