@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
-from ottla.log.answers import Isolation
+from ottla.log.answers import DamagedLog, Isolation
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.topics import PartitionRecord
 from ottla.sim.clients.batches import Batch, Corrupt, decode_batches
@@ -195,14 +195,19 @@ class ReplicaChecker:
             copy.batches, at = [], log.log_start_offset
             copy.numbers.clear()
         while at < log.log_end_offset:
-            found = log.read(at, READ_BYTES, Isolation.LOG_END)
+            try:
+                found = log.read(at, READ_BYTES, Isolation.LOG_END)
+            except DamagedLog:
+                if node_id not in self.liars:
+                    raise
+                copy.partition, copy.batches, copy.end = None, before, at
+                return
             if found.slice is None and log.failed is not None:
                 copy.partition, copy.batches, copy.end = None, before, at  # a cut that failed; it is not led from here
                 return
             assert found.slice is not None, (partition.name, at, log.log_end_offset)
             batches = self._decoded(node_id, index, at, found.slice.read())
             if batches is None:
-                self._isr_forgiven.add((node_id, index))
                 copy.partition, copy.batches, copy.end = None, before, at
                 return
             for batch in batches:
@@ -337,6 +342,8 @@ class ReplicaChecker:
             copy = self.copies.get((member, index))
             if (member, index) in self._isr_forgiven or copy is None:
                 continue
+            if copy.partition is None and member in self.liars:
+                continue  # nobody has noticed the damage yet
             if copy.end < mark:
                 raise Broken(
                     f"4: {self.topic}-{index}: the high watermark was {mark}, node {member} in sync ends at {copy.end}"
