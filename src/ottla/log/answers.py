@@ -46,10 +46,30 @@ class StorageFailed(OSError):
     error_code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class Damage(NamedTuple):
+    """What is wrong in a segment: from which offset on, up to which it may be, where in the file, and why."""
+
+    path: str
+    position: int
+    first: int
+    end: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, position {self.position}, offset {self.first}: {self.why}"
+
+
 class DamagedLog(OSError):
-    """What stands at a place of a log is no batch of its: bytes have changed since. CORRUPT_MESSAGE, as in Kafka."""
+    """What stands at a place of a log is no batch of its: bytes have changed since. CORRUPT_MESSAGE, as in Kafka.
+
+    `damage`: where, in a log of this node.
+    """
 
     error_code = ErrorCode.CORRUPT_MESSAGE
+
+    def __init__(self, what: Damage | str) -> None:
+        super().__init__(str(what))
+        self.damage = what if isinstance(what, Damage) else None
 
 
 class OffsetOutOfRange(Exception):

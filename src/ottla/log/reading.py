@@ -12,7 +12,7 @@ from bisect import bisect_right
 from struct import Struct
 from typing import Final
 
-from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
+from ottla.log.answers import Damage, DamagedLog, Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
 from ottla.log.files import FileSlice
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.order import verify_order
@@ -68,7 +68,7 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
             if stop - position > max_bytes:
                 stop, following = _trim(segment, position, stop, max_bytes, min_one_batch)
                 if following < 0:
-                    raise DamagedLog(f"{segment.file.path} is damaged: no batch begins at position {position}")
+                    raise _damaged(segment, position, offset, "no batch begins there")
                 if not offset <= following <= end:
                     following = offset  # a damaged header: nobody is to go on from what it says
                 elif stop > position:
@@ -125,10 +125,12 @@ def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
             for position, header in segment.walk(0):  # perhaps only the index is damaged
                 if header[0] + header[6] >= offset:
                     return segment, position
-            raise DamagedLog(
-                f"{segment.file.path} is damaged at position {damage}: offset {offset} is not in its place"
-            )
+            raise _damaged(segment, damage, offset, "the offset is not in its place")
     return None
+
+
+def _damaged(segment: Segment, position: int, offset: int, why: str) -> DamagedLog:
+    return DamagedLog(Damage(segment.file.path, position, offset, -1, why))
 
 
 def _verified(
@@ -149,9 +151,7 @@ def _verified(
     if found.fault is not None and not with_epochs:  # of no concern to a consumer
         found = verify_order(segment, position, wanted, offset, below, BATCHES_VERIFIED_MAX, None)
     if found.fault is not None and found.position <= position:
-        raise DamagedLog(
-            f"{segment.file.path} is damaged at position {position}: where offset {offset} belongs, {found.fault.why}"
-        )
+        raise _damaged(segment, position, offset, f"the batch that belongs there is damaged: {found.fault.why}")
     return None if found.position >= wanted else (found.position, found.next_offset)
 
 

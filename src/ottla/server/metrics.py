@@ -106,6 +106,7 @@ class Figures:
     traffic: dict[str, Traffic]
     all_traffic: Traffic
     partitions: list[PartitionFigures]
+    damaged: int
     groups: dict[tuple[str, str], int]
     transactions: dict[str, int]
     oldest_open_ms: int
@@ -163,6 +164,7 @@ async def take(node: Node) -> Figures:
         traffic={name: traffic.copy() for name, traffic in sorted(metrics.topics.items())},
         all_traffic=metrics.totals(),
         partitions=partitions,
+        damaged=len(node.failures.damaged),
         groups=dict(Counter(state for shard in shards for state in shard.states())),
         transactions=dict(Counter(state for state, _ in standings)),
         oldest_open_ms=max(0, wall_ms - min(begun, default=wall_ms)),
@@ -234,6 +236,7 @@ def write_node(page: Page, figures: Figures) -> None:
     page.one(replicas + "partitioncount", "gauge", "Partitions on this node.", count)
     page.one(replicas + "leadercount", "gauge", "Partitions this node leads.", count - failed)
     page.one(replicas + "offlinereplicacount", "gauge", "Partitions whose log failed.", failed)
+    page.one("ottla_log_damaged", "gauge", "Partitions with a damaged batch on this node.", figures.damaged)
     page.one(replicas + "underreplicatedpartitions", "gauge", "Partitions with replicas that are not in sync.", 0)
     controller = "kafka_controller_kafkacontroller_"
     page.one(controller + "activecontrollercount", "gauge", "1 where this node is the controller.", 1)

@@ -19,7 +19,9 @@ from ottla.broker.fetch.sessions import FetchPartition, FetchSession
 from ottla.broker.partitions.leadership import NOT_SAID
 from ottla.broker.requests import Session
 from ottla.broker.security.authorizer import Operation, ResourceType
-from ottla.log.answers import Isolation, OffsetOutOfRange
+from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange
+from ottla.log.files import FileSlice
+from ottla.log.scrubbing import damage_in_first
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader
@@ -161,8 +163,14 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
         answer.error = ErrorCode.OFFSET_OUT_OF_RANGE
         return answer
     except OSError as failed:
-        node.failures.read_failed(partition, str(failed))
+        if isinstance(failed, DamagedLog) and failed.damage is not None:
+            node.failures.found_damage(partition, failed.damage)
+        else:
+            node.failures.read_failed(partition, str(failed))
         answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
+        return answer
+    if fetch.replica_id >= 0 and result.slice is not None and _is_damaged(node, fetch, asked, partition, result.slice):
+        answer.error = ErrorCode.CORRUPT_MESSAGE
         return answer
     answer.partition = partition
     if fetch.new_since is not None:
@@ -175,6 +183,19 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
     answer.aborted = result.aborted
     answer.records = result.slice
     return answer
+
+
+def _is_damaged(node: Node, fetch: Fetch, asked: FetchPartition, partition: Partition, batches: FileSlice) -> bool:
+    """Whether the first batch is damaged that a follower is to get. Only where it asks for that once more: followers
+    check what they get, and refuse damage in silence."""
+    offset = asked.fetch_offset
+    if partition.sent_to.get(fetch.replica_id) != offset:
+        partition.sent_to[fetch.replica_id] = offset
+        return False
+    damage = damage_in_first(batches)
+    if damage is not None:
+        node.failures.found_damage(partition, damage)
+    return damage is not None
 
 
 def _without_records(answer: PartitionAnswer, partition: Partition) -> PartitionAnswer:

@@ -88,6 +88,7 @@ class Partition:
         "log",
         "partition_epoch",
         "refused_epoch",
+        "sent_to",
         "topic_name",
         "traffic",
     )
@@ -120,6 +121,8 @@ class Partition:
         """The first offset that has to be copied again from another replica."""
         self.refused_epoch = -1
         """The leader epoch whose leader this replica does not follow, as that lacks what is committed here."""
+        self.sent_to: dict[int, int] = {}
+        """From which offset on each other replica last got records."""
         self._commits = commits
         self._wakes = wakes
         self._commit_waiters: deque[tuple[int, Ticket, object | None]] = deque()
@@ -243,6 +246,7 @@ class Partition:
     def lead(self, followers: Followers | None) -> None:
         """This node leads from now on, beside these followers, or as the only replica."""
         self.followers = followers
+        self.sent_to.clear()
         self.holding = followers is not None
 
     def follow(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from ottla.broker.partitions.partition import Partition
+from ottla.log.answers import Damage
 from ottla.machine import Millis
 
 WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
@@ -40,12 +41,22 @@ class Failures:
         self._reopen_at: Millis | None = None
         self._failed_writes: dict[Partition, Millis] = {}
         """When a write to logs last failed that are tried again."""
+        self.damaged: dict[Partition, list[Damage]] = {}
+        """What is damaged in logs: other replicas should lead these partitions."""
         self.has_news = False
         """Something failed or works again since somebody last looked."""
 
     def takes_nothing(self, partition: Partition) -> bool:
-        """Whether the last write to this log failed, or none is tried any more."""
-        return self._wrong.get(partition) in (WRITE, SHUT)
+        """Whether the last write to this log failed, or none is tried any more, or a part of it is damaged."""
+        return self._wrong.get(partition) in (WRITE, SHUT) or partition in self.damaged
+
+    def found_damage(self, partition: Partition, damage: Damage) -> None:
+        """A batch that is stored in this log is damaged."""
+        known = self.damaged.setdefault(partition, [])
+        if damage not in known:
+            known.append(damage)
+            self.has_news = True
+            self._notes(f"{partition.name} is damaged: {damage}")
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write of this log failed. Where that closed the log, who waits for a commit is told."""
@@ -83,6 +94,7 @@ class Failures:
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
         self._wrong.pop(partition, None)
+        self.damaged.pop(partition, None)
         self._failed_writes.pop(partition, None)
 
     def deadline(self) -> Millis | None:

@@ -19,6 +19,7 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, Checkpoints
 from ottla.broker.upkeep.compactions import Compactions
 from ottla.broker.upkeep.failures import Failures
+from ottla.broker.upkeep.scrubs import Scrubs
 from ottla.log.answers import StorageFailed
 from ottla.log.left import Left
 from ottla.log.syncing import Syncable
@@ -54,6 +55,7 @@ class Upkeep:
         self.checkpoints = Checkpoints(files, environment.directory, settings, outbox, self.partitions)
         self.failures = Failures(environment.notes, taken_back, self.partitions)
         self.compactions = Compactions(environment, metadata, self.partitions)
+        self.scrubs = Scrubs(environment, self.partitions, self.failures.found_damage)
         self.commits = GroupCommit(outbox, self.failures, by_fsync=settings["ottla.durability"] == "fsync", files=files)
         self._files = files
         self._directory = environment.directory
@@ -75,6 +77,7 @@ class Upkeep:
         """Everything is loaded: start the clocks."""
         self.checkpoints.start(now)
         self.compactions.start(now)
+        self.scrubs.start(now)
 
     def finish(self, now: Millis, store: MetadataStore) -> None:
         """A clean stop: close every log, write the checkpoints, and last the marker with the store's generation."""
@@ -115,6 +118,7 @@ class Upkeep:
             self._timers.cancel(key)
         self.checkpoints.topic_deleted(partition.topic_name)
         self.compactions.forget(partition)
+        self.scrubs.forget(partition)
         self.failures.forget(partition)
         self._resting.pop(partition, None)
         self._to_flush.pop(partition, None)
@@ -142,6 +146,7 @@ class Upkeep:
             self._timers.deadline(),
             self.commits.look_deadline(),
             self.compactions.deadline(),
+            self.scrubs.deadline(),
             self.failures.deadline(),
         )
         return min((*times, *(time for time in others if time is not None)), default=None)
@@ -163,6 +168,7 @@ class Upkeep:
                 self._flush_rolled(now)
         self.failures.tick(now)
         self.compactions.tick(now)
+        self.scrubs.tick(now)
 
     def _maintain(self, now: Millis, partition: Partition) -> None:
         if partition in self._busy:

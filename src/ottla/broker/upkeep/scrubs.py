@@ -1,0 +1,99 @@
+"""Scrubs the logs of a node, one at a time, in small slices between requests, at a bounded rate.
+
+Every pass reads all closed segments. The next one begins an hour after the last one began, or when that is through.
+What is damaged is reported to `found`. Does not know how a segment is checked (`ottla.log.scrubbing`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from ottla.broker.environment import Environment
+from ottla.broker.partitions.partition import Partition
+from ottla.log.answers import Damage
+from ottla.log.scrubbing import scrubbing
+from ottla.machine import Millis
+
+SETTING: Final = "ottla.scrub.bytes.per.second"
+FIRST_AFTER_MS: Final = 60_000
+"""How long after its start a node begins the first pass: it has other things to do."""
+PASS_MS: Final = 3_600_000
+"""How long a pass takes at least."""
+SLICE_PAUSE_MS: Final = 20
+
+
+class Scrubs:
+    """The scrubbing of one node's logs. `partitions`: those that are open."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        partitions: Iterable[Partition],
+        found: Callable[[Partition, Damage], None],
+    ) -> None:
+        self._settings = environment.settings
+        self._notes = environment.notes
+        self._partitions = partitions
+        self._found = found
+        self._left: deque[Partition] = deque()
+        self._under_way: tuple[Partition, Iterator[int | Damage]] | None = None
+        self._pass_at: Millis | None = None
+        self._slice_at: Millis | None = None
+
+    def start(self, now: Millis) -> None:
+        """Every log is open: begin the first pass soon."""
+        self._pass_at = now + FIRST_AFTER_MS
+
+    def forget(self, partition: Partition) -> None:
+        """This partition is deleted."""
+        if self._under_way is not None and self._under_way[0] is partition:
+            self._under_way = None
+
+    @property
+    def _rate(self) -> int:
+        rate: int = self._settings[SETTING]
+        return rate
+
+    def deadline(self) -> Millis | None:
+        return self._slice_at if self._slice_at is not None else self._pass_at
+
+    def tick(self, now: Millis) -> None:
+        """Begin a pass, or check the next slice."""
+        if self._slice_at is None and self._pass_at is not None and self._pass_at <= now:
+            self._pass_at = now + PASS_MS
+            if self._rate > 0:
+                self._left.extend(partition for partition in self._partitions if len(partition.log.segments) > 1)
+                self._slice_at = now
+        if self._slice_at is None or self._slice_at > now:
+            return
+        size = self._slice()
+        if self._under_way is None and not self._left:
+            self._slice_at = None
+            return
+        rate = self._rate
+        self._slice_at = now + max(SLICE_PAUSE_MS, size * 1000 // rate if rate > 0 else PASS_MS)
+
+    def _slice(self) -> int:
+        """Check the next slice of the log under way, or of the next one; how many bytes that were."""
+        if self._under_way is None:
+            if not self._left:
+                return 0
+            partition = self._left.popleft()
+            if partition.log.failed is not None or partition not in self._partitions:
+                return 0
+            self._under_way = partition, scrubbing(partition.log)
+        partition, slices = self._under_way
+        try:
+            found = next(slices, None)
+        except OSError as error:
+            self._under_way = None
+            self._notes(f"{partition.name} could not be scrubbed: {error}")
+            return 0
+        if isinstance(found, Damage):
+            self._found(partition, found)
+            return 0
+        if found is None:
+            self._under_way = None
+        return found or 0

@@ -1,0 +1,101 @@
+"""A node scrubs its logs in the background: what is damaged is said once, and others are to lead it."""
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.upkeep.scrubs import FIRST_AFTER_MS, PASS_MS
+from ottla.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from ottla.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from tests.node_pair import NodePair
+from tests.node_stage import NodeStage
+
+
+def staged(tmp_path: Path, rate: int) -> NodeStage:
+    stage = NodeStage(tmp_path / "node", ottla_scrub_bytes_per_second=str(rate))
+    configs = [CreatableTopicConfig("segment.bytes", "1048576")]
+    stage.ask(CreateTopicsRequest([CreatableTopic("t", 2, 1, configs=configs)]))
+    for index in range(2):
+        for _ in range(3):
+            stage.append("t", index)
+            log = stage.node.replicas.by_name["t"].partitions[index].log
+            log.roll(stage.now)
+    return stage
+
+
+def flip(stage: NodeStage, index: int, segment: int) -> None:
+    partition = stage.node.replicas.by_name["t"].partitions[index]
+    path = Path(f"{partition.log.segments[segment].path}.log")
+    octets = bytearray(path.read_bytes())
+    octets[-2] ^= 1
+    path.write_bytes(octets)
+
+
+def damage_notes(stage: NodeStage) -> list[str]:
+    return [note for note in stage.notes if "is damaged" in note]
+
+
+@pytest.mark.parametrize("rate", [1000, 1 << 20])
+def test_a_damaged_segment_is_found_in_a_pass(tmp_path: Path, rate: int) -> None:
+    stage = staged(tmp_path, rate)
+    flip(stage, 1, 1)
+    stage.run(FIRST_AFTER_MS - 1)
+    assert not damage_notes(stage)
+    stage.run(10_000)
+    (note,) = damage_notes(stage)
+    assert note.startswith("t-1 is damaged: ")
+    assert "position 0, offset 1: the batch does not match its checksum" in note
+    (partition,) = stage.node.failures.damaged
+    assert partition.name == "t-1"
+    assert stage.node.failures.takes_nothing(partition)
+
+
+def test_the_next_pass_begins_an_hour_later(tmp_path: Path) -> None:
+    stage = staged(tmp_path, 1 << 20)
+    stage.run(FIRST_AFTER_MS + 10_000)
+    flip(stage, 0, 0)
+    stage.run(60_000)
+    assert not damage_notes(stage)
+    stage.run(PASS_MS)
+    assert len(damage_notes(stage)) == 1
+    stage.run(PASS_MS)
+    assert len(damage_notes(stage)) == 1
+
+
+def test_scrubbing_can_be_switched_off(tmp_path: Path) -> None:
+    stage = staged(tmp_path, 0)
+    flip(stage, 0, 0)
+    stage.run(2 * PASS_MS)
+    assert not damage_notes(stage)
+
+
+def test_a_damaged_batch_that_a_new_replica_asks_for_is_said_on_both_nodes(tmp_path: Path) -> None:
+    pair = NodePair(tmp_path, ottla_scrub_bytes_per_second="0")
+    assignment = [CreatableReplicaAssignment(0, [1])]
+    pair.ask(1, CreateTopicsRequest([CreatableTopic("t", -1, -1, assignments=assignment)]))
+    leader = pair.stages[1]
+    for _ in range(6):
+        leader.append("t")
+        leader.node.replicas.by_name["t"].partitions[0].log.roll(leader.now)
+    flip(leader, 0, 3)
+    wanted = [ReassignableTopic("t", [ReassignablePartition(0, [1, 2])])]
+    pair.ask(1, AlterPartitionReassignmentsRequest(topics=wanted))
+    pair.run(5_000)
+    follower = pair.stages[2].node.replicas.by_name["t"].partitions[0].log
+    assert follower.log_end_offset == 3
+    (note,) = damage_notes(leader)
+    assert "offset 3: the batch does not match its checksum" in note
+    (said,) = [note for note in pair.stages[2].notes if "refused" in note]
+    assert said.startswith("t-0 stops at offset 3: what its leader, node 1, sent is refused")
+    assert leader.node.membership is not None
+    assert leader.node.membership.record is not None
+    assert len(leader.node.membership.record.offline) == 1
