@@ -104,6 +104,7 @@ CASES = {
     "quotas list": Case(prints=True),
     "quotas alter": Case("--user ada --set producer_byte_rate=1000", prints=True),
     "log dump": Case("{none}.log", "{none}.log"),
+    "log verify": Case("{none}", "{none}"),
 }
 
 

@@ -1,6 +1,7 @@
 """`ottla log dump` on files that a node has just written, and on what is no such file."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,24 @@ def test_what_is_torn_or_no_log_is_told_of(directory: Path, tmp_path: Path, caps
         assert refused(capsys, file).startswith(f"ottla: {file}" if name != "x.index" else "ottla: x.index"), name
     assert "expected .log" in refused(capsys, tmp_path / "picture.png")
     assert "cannot be read" in refused(capsys, tmp_path / "absent.log")
+
+
+def test_verify_finds_what_was_damaged(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    assert main(["log", "verify", str(copy)]) == 0
+    assert capsys.readouterr().out.startswith("No damage in ")
+    path = copy / "dumped-0" / f"{FIRST}.log"
+    octets = bytearray(path.read_bytes())
+    octets[-1] ^= 1
+    path.write_bytes(octets)
+    assert main(["log", "verify", str(copy), "--topic", "dumped", "--format", "json"]) == 1
+    (found,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (found["topic"], found["partition"], found["first"], found["end"]) == ("dumped", 0, 1, 2)
+    assert main(["log", "verify", str(copy), "--topic", "dumped", "--partition", "0"]) == 1
+    said = capsys.readouterr()
+    assert "dumped-0: " in said.out
+    assert "offset 1: the batch does not match its checksum" in said.out
+    assert "1 damaged place in 1 partition" in said.err
+    assert main(["log", "verify", str(copy), "--partition", "0"]) == 2
+    assert main(["log", "verify", str(copy), "--topic", "other"]) == 1

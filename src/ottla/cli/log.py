@@ -1,6 +1,6 @@
-"""`ottla log dump FILE`: what stands in a file of a partition's directory, Ottla's or Kafka's.
+"""`ottla log`: what stands in a file of a partition's directory, Ottla's or Kafka's, and whether all of it is sound.
 
-Knows: which reader belongs to which file name. Reads only; never opens a log, so a node may be running on it.
+Reads only; never opens a log, so a node may be running on it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.output import Failure, json_text, say_lines
+from ottla.cli.output import Failure, NotUnderstood, json_text, say_lines
 from ottla.cli.printing import TIMESTAMP_TYPES, Shape, plain
 from ottla.visible import visible
 
@@ -62,6 +62,53 @@ def dump(
         if error.filename is None:  # not the file's: what is printed cannot be written
             raise
         raise Failure(f"{file} cannot be read: {error.strerror}.") from None
+
+
+@app.command(epilog="Example: ottla log verify ottla-data --topic clicks")
+def verify(
+    directory: Annotated[Path, typer.Argument(help="The data directory of a node, or a copy of it.")],
+    topic: Annotated[str | None, typer.Option("--topic", help="Verify this topic (default: all topics).")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", help="Verify this partition of the topic (default: all).")
+    ] = None,
+    format: Annotated[Shape, typer.Option("--format", help="Text, or one JSON object a line.")] = Shape.TEXT,
+) -> None:
+    """Check every batch of the segments in a data directory: checksum, offsets, leader epoch, index.
+
+    Prints a line for each damaged place, at most one per segment. Exit code 1 if there is one.
+    """
+    from ottla.cli import verifying
+
+    if partition is not None and topic is None:
+        raise NotUnderstood("--partition needs --topic.")
+    try:
+        places = [
+            place
+            for place in verifying.partitions(directory)
+            if topic in (None, place[0]) and partition in (None, place[1])
+        ]
+        if not places:
+            raise Failure(f"{directory} has no such partition.")
+        damaged, size = 0, 0
+        for name, index in places:
+            for found in verifying.damages(directory, name, index):
+                if isinstance(found, int):
+                    size += found
+                    continue
+                damaged += 1
+                entry = {"topic": name, "partition": index, **found._asdict()}
+                say_lines(json_text(entry) if format is Shape.JSON else visible(f"{name}-{index}: {found}"))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise Failure(f"{error.filename} cannot be read: {error.strerror}.") from None
+    counted = f"{len(places)} partition{'s' * (len(places) != 1)}, {size} bytes"
+    if damaged:
+        raise Failure(f"{damaged} damaged place{'s' * (damaged != 1)} in {counted}.")
+    if format is Shape.TEXT:
+        say_lines(f"No damage in {counted}.")
 
 
 def line(entry: Entry) -> str:

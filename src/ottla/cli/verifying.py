@@ -1,0 +1,59 @@
+"""Verifies the segments in a data directory, batch by batch. Reads only, so a node may be running on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ottla.broker.topics.adoption import place_of
+from ottla.log.answers import Damage
+from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadable
+from ottla.log.epochs import EpochCache
+from ottla.log.files import DiskFiles
+from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
+from ottla.log.names import is_log, offset_in
+from ottla.log.scrubbing import checking
+from ottla.log.segment import Segment
+
+
+class _ReadOnly(DiskFiles):
+    """Files that can't be written: a backup may be mounted so."""
+
+    def descriptor(self, path: str, flags: int, mode: int = 0o644) -> int:
+        return super().descriptor(path, os.O_RDONLY, mode)
+
+
+def partitions(directory: Path) -> list[tuple[str, int]]:
+    """The partitions (topic, index) that have a directory here, in order. Raises OSError."""
+    places = (place_of(entry.name) for entry in directory.iterdir() if entry.is_dir())
+    return sorted(place for place in places if place is not None)
+
+
+def damages(directory: Path, topic: str, index: int) -> Iterator[int | Damage]:
+    """What is damaged in this partition, at most one place of each segment, and how many bytes were read in between.
+
+    What a running node deletes meanwhile is left out. Raises OSError.
+    """
+    files, path = _ReadOnly(), f"{directory}/{topic}-{index}"
+    epochs = EpochCache()
+    try:
+        epochs = EpochCache.decode(files.read_bytes(f"{path}/{LEADER_EPOCH_FILE}"), LEADER_EPOCH_FILE)
+    except FileNotFoundError:
+        pass
+    except CheckpointUnreadable as error:
+        yield Damage(f"{path}/{LEADER_EPOCH_FILE}", 0, 0, -1, str(error))
+    bases = [offset_in(name) for name in files.listdir(path) if is_log(name)]
+    cache = IndexCache()
+    for at, base in enumerate(bases):
+        is_newest = at + 1 == len(bases)
+        below = base + RELATIVE_OFFSET_MAX if is_newest else bases[at + 1]
+        try:
+            segment = Segment(files, path, base, cache, now=0, create=False)
+            for found in checking(segment, below, epochs, joins=not is_newest):
+                grows = is_newest and os.stat(f"{segment.path}.log").st_size != segment.size
+                if not (isinstance(found, Damage) and grows):  # a running node was writing its end
+                    yield found
+            segment.close()
+        except FileNotFoundError:
+            continue
