@@ -20,6 +20,8 @@ from ottla.protocol.records.batch import ATTRIBUTES_AT, LOG_OVERHEAD_BYTES
 from ottla.protocol.records.checksum import crc32c
 
 SLICE_BYTES: Final = 128 << 10
+SLICE_BATCHES: Final = 500
+"""A slice ends behind so many batches, which take a millisecond or two."""
 
 
 def scrubbing(log: LogState) -> Iterator[int | Damage]:
@@ -57,16 +59,16 @@ def checking(segment: Segment, below: int, epochs: EpochCache, *, joins: bool) -
     Yields as `scrubbing` does; ends at the first damage. Raises OSError.
     """
     walk = _Walk(segment, below, epochs)
-    size = 0
+    size = batches = 0
     for position, header, batch in walk_batches(segment.file, 0, segment.size, SLICE_BYTES):
         damage = walk.check(position, header, batch)
         if damage is not None:
             yield damage
             return
-        size += len(batch)
-        if size >= SLICE_BYTES:
+        size, batches = size + len(batch), batches + 1
+        if size >= SLICE_BYTES or batches == SLICE_BATCHES:
             yield size
-            size = 0
+            size = batches = 0
     damage = walk.check_end(joins)
     yield size
     if damage is not None:
