@@ -1,6 +1,6 @@
-"""Reads segments that nothing writes to any more, slice by slice, and finds the batches that are damaged.
+"""Reads the segments of a log, slice by slice, and finds the batches that are damaged.
 
-A damaged batch in a closed segment is noticed by no start and by no append, only by who reads it. By then it may be the
+A damaged batch is noticed by no start and by no append, only by who reads it. By then it may be the
 last copy. So every batch is checked now and then: its checksum, and what no checksum covers, which is its offsets, its
 leader epoch, and that segments and index agree with it.
 """
@@ -25,17 +25,19 @@ SLICE_BATCHES: Final = 500
 
 
 def scrubbing(log: LogState) -> Iterator[int | Damage]:
-    """Check the closed segments of a log: yields how many bytes each slice had, and what is damaged, at most one place
-    of each segment. Segments that are replaced or deleted meanwhile are left. Raises OSError."""
+    """Check the segments of a log, the newest one as far as it has come: yields how many bytes each slice had, and what
+    is damaged, at most one place of each segment. Segments that are replaced, cut or deleted meanwhile are left. Raises
+    OSError."""
     base = -1
     while True:
         at = bisect_right(log.bases, base)
-        if at >= len(log.segments) - 1:
+        if at >= len(log.segments):
             return
-        segment, below = log.segments[at], log.bases[at + 1]
+        is_closed = at + 1 < len(log.segments)
+        segment, below, cuts = log.segments[at], log.bases_end(at), log.compaction_epoch
         base = segment.base_offset
-        for found in checking(segment, below, log.epochs, joins=True):
-            if segment not in log.segments:
+        for found in checking(segment, below, log.epochs, joins=is_closed):
+            if segment not in log.segments or (not is_closed and log.compaction_epoch != cuts):
                 break
             yield found
 

@@ -358,8 +358,11 @@ _ROWS: Final = (
          "Whether a second process hangs up on the clients of this node when it stands still for "
          "broker.session.timeout.ms."),
     _key("ottla.scrub.bytes.per.second", _LONG, 1_048_576,
-         "How many bytes of closed segments the node checks for damage in a second, in the background; 0 for none.",
+         "How many bytes of segments the node checks for damage in a second, in the background; 0 for none.",
          low=0, update=_DYNAMIC),
+    _key("ottla.scrub.interval.ms", _LONG, 3_600_000,
+         "The least time from the beginning of one check of all segments for damage to the beginning of the next.",
+         low=1_000, update=_DYNAMIC),
     _key("ottla.coordinator.skip.damaged", _BOOLEAN, False,
          "Whether a coordinator whose log is damaged loads without what can't be read, instead of staying out of "
          "service. What groups had committed there is lost."),

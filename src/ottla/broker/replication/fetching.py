@@ -122,6 +122,7 @@ class Fetching:
             self.go_on(key_of(partition), partition)
         partition.damaged_from = None
         partition.is_incomplete = False
+        self._upkeep.failures.mended(partition)
 
     def _cut_unless_it_has_epochs(self, now: Millis, partition: Partition) -> bool:
         """Nothing else says where a log without epochs may be wrong. False where it could not be cut, and must not be

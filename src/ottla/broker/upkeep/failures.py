@@ -47,16 +47,23 @@ class Failures:
         """Something failed or works again since somebody last looked."""
 
     def takes_nothing(self, partition: Partition) -> bool:
-        """Whether the last write to this log failed, or none is tried any more, or a part of it is damaged."""
-        return self._wrong.get(partition) in (WRITE, SHUT) or partition in self.damaged
+        """Whether the last write to this log failed, or none is tried any more."""
+        return self._wrong.get(partition) in (WRITE, SHUT)
 
     def found_damage(self, partition: Partition, damage: Damage) -> None:
         """A batch that is stored in this log is damaged."""
         known = self.damaged.setdefault(partition, [])
         if damage not in known:
             known.append(damage)
+            partition.is_incomplete = True
+            before = partition.damaged_from
+            partition.damaged_from = damage.first if before is None else min(before, damage.first)
             self.has_news = True
             self._notes(f"{partition.name} is damaged: {damage}")
+
+    def mended(self, partition: Partition) -> None:
+        """What was damaged in this log is cut off; it is copied again."""
+        self.damaged.pop(partition, None)
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write of this log failed. Where that closed the log, who waits for a commit is told."""

@@ -1,6 +1,6 @@
 """Scrubs the logs of a node, one at a time, in small slices between requests, at a bounded rate.
 
-Every pass reads all closed segments. The next one begins an hour after the last one began, or when that is through.
+Every pass reads all segments. The next one begins a while after the last one began, or when that is through.
 What is damaged is reported to `found`. Does not know how a segment is checked (`ottla.log.scrubbing`).
 """
 
@@ -19,8 +19,7 @@ from ottla.machine import Millis
 SETTING: Final = "ottla.scrub.bytes.per.second"
 FIRST_AFTER_MS: Final = 60_000
 """How long after its start a node begins the first pass: it has other things to do."""
-PASS_MS: Final = 3_600_000
-"""How long a pass takes at least."""
+EVERY: Final = "ottla.scrub.interval.ms"
 SLICE_PAUSE_MS: Final = 20
 
 
@@ -44,12 +43,17 @@ class Scrubs:
 
     def start(self, now: Millis) -> None:
         """Every log is open: begin the first pass soon."""
-        self._pass_at = now + FIRST_AFTER_MS
+        self._pass_at = now + min(FIRST_AFTER_MS, self._every_ms)
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
         if self._under_way is not None and self._under_way[0] is partition:
             self._under_way = None
+
+    @property
+    def _every_ms(self) -> Millis:
+        every_ms: Millis = self._settings[EVERY]
+        return every_ms
 
     @property
     def _rate(self) -> int:
@@ -62,9 +66,9 @@ class Scrubs:
     def tick(self, now: Millis) -> None:
         """Begin a pass, or check the next slice."""
         if self._slice_at is None and self._pass_at is not None and self._pass_at <= now:
-            self._pass_at = now + PASS_MS
+            self._pass_at = now + self._every_ms
             if self._rate > 0:
-                self._left.extend(partition for partition in self._partitions if len(partition.log.segments) > 1)
+                self._left.extend(partition for partition in self._partitions if partition.log.segments)
                 self._slice_at = now
         if self._slice_at is None or self._slice_at > now:
             return
@@ -73,7 +77,7 @@ class Scrubs:
             self._slice_at = None
             return
         rate = self._rate
-        self._slice_at = now + max(SLICE_PAUSE_MS, size * 1000 // rate if rate > 0 else PASS_MS)
+        self._slice_at = now + max(SLICE_PAUSE_MS, size * 1000 // rate if rate > 0 else self._every_ms)
 
     def _slice(self) -> int:
         """Check the next slice of the log under way, or of the next one; how many bytes that were."""

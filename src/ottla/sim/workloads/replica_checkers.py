@@ -256,6 +256,8 @@ class ReplicaChecker:
         if not same_life and (node_id, index) in self._cut_forgiven:
             self._cut_forgiven.discard((node_id, index))
             return
+        if node_id in self.liars and node_id not in self._in_sync.get(index, ()):
+            return  # it copies again what was damaged
         start = copy.start
         committed = self._committed.get(index, {})
         for batch in before:

@@ -16,6 +16,7 @@ from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.run import DIRECTORY
 
 BACK_UP_CHANCE = 0.3
+SCRUBBING = {"ottla.scrub.interval.ms": "3000", "ottla.scrub.bytes.per.second": "100000000"}
 
 
 class SpoiledRun(ClusterRun):
@@ -23,7 +24,8 @@ class SpoiledRun(ClusterRun):
 
     def __init__(self, seed: int, *, keep_all: bool = False, **given: Any) -> None:
         two = seed % 6 == 5
-        mine = {"nodes": 5, "min_isr": 3, "replicas": 5} if two else {}
+        mine: dict[str, Any] = {"nodes": 5, "min_isr": 3, "replicas": 5} if two else {}
+        mine["settings"] = SCRUBBING
         super().__init__(seed, keep_all=keep_all, **{**drawn(seed), **mine, **given})
         self.trouble = SpoilingTrouble(self.cluster, liars=2 if two else 1)
 
