@@ -74,6 +74,29 @@ def starts(files: Disk, path: str) -> list[int]:
 
 
 @pytest.mark.parametrize("how", [KILLED, POWER], ids=["killed", "power cut"])
+def test_a_batch_that_claims_too_high_offsets_does_not_end_the_log(how: dict[str, Any]) -> None:
+    """A bit of its base offset has flipped, which no checksum covers; what follows contradicts it, or is torn."""
+    whole = disk()
+    filled(whole, LogConfig(), 20)
+    path = f"{DIRECTORY}/{0:020d}.log"
+    places = starts(whole, path)
+    contradicted = whole.clone(random.Random(1))
+    flip(contradicted, path, places[-2] + 5)
+    log = again(contradicted, LogConfig(), **how)
+    assert log.log_end_offset == 18
+    assert [each.what for each in log.found.findings] == [What.CUT]
+    torn = whole.clone(random.Random(2))
+    flip(torn, path, places[-2] + 5)
+    torn.open(path).truncate(places[-1] + 70)
+    log = again(torn, LogConfig(), **how)
+    assert log.log_end_offset == 18
+    last = whole.clone(random.Random(3))
+    flip(last, path, places[-1] + 5)
+    log = again(last, LogConfig(), **how)
+    assert log.found.damaged_from == 19
+
+
+@pytest.mark.parametrize("how", [KILLED, POWER], ids=["killed", "power cut"])
 def test_a_part_of_one_batch_is_told_from_batches_that_are_lost(how: dict[str, Any]) -> None:
     whole = disk()
     filled(whole, LogConfig(), 20)

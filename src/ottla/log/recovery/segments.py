@@ -176,12 +176,8 @@ class SegmentRecovery:
         segment.time_index.truncate_to(segment.base_offset if last is None else last[0] + 1)
         segment.begin_resume()
         end = start
-        expected = segment.base_offset
-        for position, header in scan_batches(segment.file, start, segment.size, trusted_below):
+        for position, header in self._vouched(segment, start, trusted_below, below):
             last_offset = header[0] + header[6]
-            if header[0] < expected or header[6] < 0 or last_offset >= below:
-                break
-            expected = last_offset + 1
             size = header[1] + LOG_OVERHEAD_BYTES
             if last is not None and position == start:
                 segment.note_indexed_batch(size, last_offset, header[8])
@@ -189,6 +185,33 @@ class SegmentRecovery:
                 segment.note_batch(position, size, last_offset, header[8], self.config.index_interval_bytes)
             end = position + size
         return end
+
+    def _vouched(self, segment: Segment, start: int, trusted_below: int, below: int) -> Iterator[tuple[int, RawHeader]]:
+        """The batches from position `start` on whose offsets rise and lie below `below`. No checksum covers a batch's
+        base offset: one that comes after a gap, and is followed by lower offsets, claims too high ones and is left out;
+        so it is where what follows it is no batch, unless compaction may have made the gap."""
+        before: tuple[int, RawHeader] | None = None
+        expected, gap_from, end = segment.base_offset, -1, start
+        for position, header in scan_batches(segment.file, start, segment.size, trusted_below):
+            base, last_offset = header[0], header[0] + header[6]
+            if base < expected or header[6] < 0 or last_offset >= below:
+                if before is not None and gap_from < 0:
+                    yield before
+                return
+            if before is not None:
+                yield before
+            gap_from = expected if before is not None and base > expected else -1
+            before, expected, end = (position, header), last_offset + 1, position + header[1] + LOG_OVERHEAD_BYTES
+        is_unlikely = gap_from >= 0 and not self.config.compacted
+        if before is None or (is_unlikely and end < segment.size):
+            return
+        yield before
+        if is_unlikely:
+            base = before[1][0]
+            sentence = (
+                f"{segment.file.path}: the last batch claims offset {base}, behind a gap that compaction did not make."
+            )
+            self.found.add(What.DAMAGED, sentence, first=gap_from)
 
     def _cut(self, segment: Segment, end: int, later: list[Segment]) -> None:
         lost, torn = segment.size - end, not later and self._is_part_of_a_batch(segment, end)

@@ -212,7 +212,7 @@ class ReplicatedProducer(LeaderClient):
         part = answer.responses[0].partition_responses[0]
         self.last_error = part.error_code
         if part.error_code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
-            if self.acks == -1:
+            if self.acks == -1 and not self.cluster.checker.liars:
                 raise Broken(f"11: {self.name}: the leader of {self.place} has lost {self.producer}: {part.error_code}")
             self.producer = (-1, -1)
         if part.error_code:
