@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from zlib import crc32
 
+from ottla import private
 from ottla.metadata.store import (
     CHANGES_MAX,
     Changes,
@@ -102,6 +103,10 @@ class SqliteStore:
         self._mark = -1
         connection: sqlite3.Connection | None = None
         try:
+            with contextlib.suppress(OSError):  # SQLite says better what is wrong with the place
+                private.make_file(path)  # SQLite gives its other files the mode of this one
+                for name in (f"{path}-wal", f"{path}-shm", mark_beside(path)):
+                    private.close_file(name)
             connection = self._connection = sqlite3.connect(
                 path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
             )

@@ -14,11 +14,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import struct
 import sys
 from typing import Final
 
+from ottla import private
 from ottla.server.listeners import ServeRefused
 
 LOCK_FILE: Final = ".lock"
@@ -31,6 +33,9 @@ _FLOCK: Final = "@hhqqi4x"
 """C's struct flock: type, whence, start, length (0: all), process."""
 
 
+log = logging.getLogger("ottla.server")
+
+
 class DirectoryLock:
     """The locks on one data directory, held from construction to `release`. Raises ServeRefused."""
 
@@ -38,7 +43,9 @@ class DirectoryLock:
         """Makes the directory where it is missing."""
         self._descriptors: list[int] = []
         try:
-            os.makedirs(directory, mode=0o700, exist_ok=True)
+            open_to_others = private.make_directory(directory)
+            if open_to_others is not None:
+                log.warning("%s", open_to_others)
             self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
             self._open(os.path.join(directory, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except OSError as error:
@@ -120,8 +127,7 @@ def note_life(directory: str, incarnation: str) -> list[str]:
 
 def replace_file(path: str, text: str) -> None:
     """Write a small file whole or not at all, as far as a kill goes. Raises OSError."""
-    with open(f"{path}.tmp", "w") as file:
-        file.write(text)
+    private.write(f"{path}.tmp", text)
     os.replace(f"{path}.tmp", path)
 
 

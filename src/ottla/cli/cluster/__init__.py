@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla import private
 from ottla.cli.cluster.facts import facts
 from ottla.cli.cluster.move_metadata import move_metadata
 from ottla.cli.cluster.plan import DEFAULT_LISTEN, NODES_MAX, Plan, checked, has_plan, no_cluster, read_plan
@@ -95,7 +96,8 @@ def start(
     it stay out.
     """
     directory = directory_of(data)
-    directory.mkdir(parents=True, exist_ok=True)
+    if (open_to_others := private.make_directory(directory)) is not None:
+        say(open_to_others, err=True)
     with starting(directory) as done:
         plan = planned(directory, nodes, listen, set or [])
         if supervisor(directory) or running_nodes(directory):
@@ -137,7 +139,7 @@ def start_node(
 
 def started(directory: Path, plan: Plan, number: int) -> NodeProcess:
     """This node of the plan, which serves and is known to itself as one of the cluster. Raises Failure."""
-    with open(directory / f"{number}.log", "a+") as log:
+    with open(directory / f"{number}.log", "a+", opener=private.opener) as log:
         node = NodeProcess(directory, plan, number, log=log)
         node.settled.wait()
         if not node.serves:
@@ -246,7 +248,7 @@ def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: boo
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
-    (directory / SUPERVISOR).write_text(f"{os.getpid()}\n")
+    private.write(directory / SUPERVISOR, f"{os.getpid()}\n")
     nodes = [NodeProcess(directory, plan, number, log=None) for number in plan.members]
     try:
         for node in nodes:
@@ -308,8 +310,8 @@ def detached(directory: Path, plan: Plan, done: Callable[[], None], *, restart: 
     """Let a process of its own watch over the nodes; return once they serve. It is this one's child and not a new
     program: what is imported already costs no time again."""
     log = directory / LOG
-    log.touch()
-    begins = log.stat().st_size
+    with open(log, "a", opener=private.opener) as said:
+        begins = said.tell()
     read, write = os.pipe()
     sys.stdout.flush()
     if os.fork() == 0:
