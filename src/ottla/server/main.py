@@ -77,6 +77,8 @@ LEAVE_MS = 5_000
 """How long a node that is stopped waits for others to lead in its place."""
 ASK_S = 1
 """How late the node's timed work can come at most where it did not say that it is due earlier than before."""
+STORE_CHECK_S = 0.5
+"""How often it is checked that the metadata store is still the one that was opened."""
 IDLE_SWEEPS = 10
 """How often an idle period is looked at: a connection is closed at most a tenth of it late."""
 
@@ -103,7 +105,8 @@ class ServerOptions:
 class Server:
     """A node and its listeners on the running event loop.
 
-    `start` raises ServeRefused. After it, `port` is the first listener's port and `address` its HOST:PORT.
+    `start` raises ServeRefused. After it, `port` is the first listener's port and `address` its HOST:PORT. `ended` is
+    set when there is nothing to serve any more, and `fault` says why where nobody asked for that; then call `stop`.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -129,12 +132,15 @@ class Server:
         self._disk = DiskThread()
         self._files: NodeFiles
         self._store: StoreThread
+        self._metadata_store: NodeStore
         self._following: Following | None = None
         self._watchdog: Watchdog | None = None
         self._peers = Peers(self._address_of, self._answered, self.scratch, self.buffers)
         self._routes: dict[int, tuple[str, int]] = {}
         self._settling = False
         self._stopped = False
+        self.ended = asyncio.Event()
+        self.fault: str | None = None
 
     @property
     def address(self) -> str:
@@ -181,6 +187,7 @@ class Server:
                 await self.stop()
                 raise
         self._sweep_idle()
+        self._check_store()
         self._loop.call_later(ASK_S, self._ask_for_deadline)
         if self._following is not None:
             self._following.look()
@@ -237,6 +244,7 @@ class Server:
             if shared is not None:
                 note_shared(directory, store.place)
             store.hurry()
+            self._metadata_store = store
             self._store = StoreThread(store, self._loop, self._committed, self._reread)
             if shared is not None:
                 from ottla.server.following import Following
@@ -264,17 +272,12 @@ class Server:
         """Stop listening, close the connections and the logs; the next start has nothing to recover."""
         if self._stopped:
             return
-        if self._following is not None:
+        if self._following is not None and self.fault is None:
             await self._leave(self._following)
         self._stopped = True
-        for listening in self._listening:
-            listening.close()
+        self._hang_up()
         if self.metrics is not None:
             self.metrics.stop()
-        for connection in list(self._connections.values()):
-            connection.close("the node stops", expected=True)
-        for connection in list(self._refused):
-            connection.close_later(0)
         self._peers.stop()
         await asyncio.sleep(0)
         if self._timer is not None:
@@ -290,6 +293,26 @@ class Server:
         if self._watchdog is not None:
             self._watchdog.stop()
         self._close_directory()
+
+    def _hang_up(self) -> None:
+        for listening in self._listening:
+            listening.close()
+        for connection in list(self._connections.values()):
+            connection.close("the node stops", expected=True)
+        for connection in list(self._refused):
+            connection.close_later(0)
+
+    def _check_store(self) -> None:
+        """Serve nobody any more once the metadata store is another one: what this node knows is of the old one."""
+        if self._stopped:
+            return
+        self.fault = self._metadata_store.gone()
+        if self.fault is None:
+            self._loop.call_later(STORE_CHECK_S, self._check_store)
+            return
+        log.error("the node ends: %s", self.fault)
+        self._hang_up()
+        self.ended.set()
 
     async def _leave(self, following: Following) -> None:
         """Let others lead what this node leads, as far as they can, and wait until they do."""
@@ -465,18 +488,19 @@ class Server:
 
 
 async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefused."""
+    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefused, also if the node has to end by itself."""
     server = Server(options)
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, server.ended.set)
     await server.start()
     try:
         ready(server)
-        await stop.wait()
+        await server.ended.wait()
     finally:
         await server.stop()
+    if server.fault is not None:
+        raise ServeRefused(f"{server.fault[:1].upper()}{server.fault[1:]}.")
 
 
 def _log_fault(what: str, error: Exception) -> None:

@@ -176,6 +176,10 @@ class ZooKeeperStore:
     def hurry(self) -> None:
         """Clients are served from now on; nothing here waits longer for it."""
 
+    def gone(self) -> str | None:
+        """Why this is not the store any more that was opened; None while it is."""
+        return None
+
     def close(self) -> None:
         self.session.close()
 
