@@ -25,8 +25,6 @@ from ottla.server.listeners import ServeRefused
 
 LOCK_FILE: Final = ".lock"
 BOOT_FILE: Final = ".boot-id"
-LIVES_FILE: Final = ".lives"
-LIVES_KEPT: Final = 20
 
 _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
 _FLOCK: Final = "@hhqqi4x"
@@ -116,13 +114,11 @@ def note_boot(directory: str) -> None:
         file.write(_read("/proc/sys/kernel/random/boot_id"))
 
 
-def note_life(directory: str, incarnation: str) -> list[str]:
-    """Write down this life's name, and return those before it, the last ones: who has locked the directory knows that
-    they are over. Raises OSError."""
-    path = os.path.join(directory, LIVES_FILE)
-    earlier = _read(path).decode(errors="replace").split()[-LIVES_KEPT:]
-    replace_file(path, "\n".join([*earlier, incarnation]) + "\n")
-    return earlier
+def identity(directory: str) -> str:
+    """A name for this directory that a copy of it does not share, on this machine or another. Raises OSError."""
+    status = os.stat(directory)
+    boot_id = _read("/proc/sys/kernel/random/boot_id").decode()
+    return f"{boot_id}:{status.st_dev}:{status.st_ino}" if boot_id else ""
 
 
 def replace_file(path: str, text: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.config.values import BrokerSettings
 from ottla.metadata.sqlite import SqliteStore, mark_beside
-from ottla.server.directory import note_life
+from ottla.server.directory import identity
 from ottla.server.doors import Life
 from ottla.server.following import Presence
 from ottla.server.listeners import Listener, SettingsRefused
@@ -53,8 +53,8 @@ def share(text: str, settings: BrokerSettings, listener: Listener, directory: st
     node_id, lease_ms = int(settings["node.id"]), int(settings["broker.session.timeout.ms"])
     scheme, colon, _ = text.partition("://")
     if scheme == ZOOKEEPER and colon:
-        life = Life(node_id, incarnation, *told)
-        store, presence, lease_ms = _over_machines(text, life, directory, lease_ms)
+        life = Life(node_id, incarnation, *told, identity(directory))
+        store, presence, lease_ms = _over_machines(text, life, lease_ms)
     elif colon and scheme != SQLITE:
         raise SettingsRefused(
             f"--metadata {text}: there is no store {scheme}. Name a SQLite file of this machine, or "
@@ -78,7 +78,7 @@ def _on_one_machine(text: str, node_id: int, incarnation: str, lease_ms: int) ->
         raise
 
 
-def _over_machines(text: str, life: Life, directory: str, lease_ms: int) -> tuple[NodeStore, Presence, int]:
+def _over_machines(text: str, life: Life, lease_ms: int) -> tuple[NodeStore, Presence, int]:
     """The third is the lease that the servers grant."""
     from ottla.metadata.zookeeper.ensemble import ensemble_of
     from ottla.metadata.zookeeper.session import Session
@@ -93,7 +93,7 @@ def _over_machines(text: str, life: Life, directory: str, lease_ms: int) -> tupl
     session.open()
     try:
         store = ZooKeeperStore(session)
-        presence = ZooKeeperPresence(store, life, note_life(directory, life.incarnation))
+        presence = ZooKeeperPresence(store, life)
     except BaseException:
         session.close()
         raise
