@@ -250,7 +250,7 @@ class Server:
                 from ottla.server.following import Following
 
                 self._following = Following(
-                    self.node, self._store, shared.presence, store.marked, self.now, self.settle
+                    self.node, self._store, shared.presence, store.marked, self.now, self.settle, self._end
                 )
                 if settings["ottla.cluster.watchdog"]:
                     from ottla.server.watchdog import Watchdog
@@ -306,11 +306,16 @@ class Server:
         """Serve nobody any more once the metadata store is another one: what this node knows is of the old one."""
         if self._stopped:
             return
-        self.fault = self._metadata_store.gone()
-        if self.fault is None:
+        why = self._metadata_store.gone()
+        if why is not None:
+            self._end(why)
+        elif self.fault is None:
             self._loop.call_later(STORE_CHECK_S, self._check_store)
-            return
-        log.error("the node ends: %s", self.fault)
+
+    def _end(self, fault: str) -> None:
+        """Serve nobody any more; whoever runs this server stops it."""
+        log.error("the node ends: %s", fault)
+        self.fault = fault
         self._hang_up()
         self.ended.set()
 
