@@ -61,7 +61,8 @@ def plant_epochs_of_zombies(patch: Patch) -> None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return ErrorCode.CONCURRENT_TRANSACTIONS if known.state.is_prepared else ErrorCode.NONE
 
-    patch.setattr(ottla.txn.shard, "error_of", lenient)
+    patch.setattr(ottla.txn.shard, "add_error", lenient)
+    patch.setattr(ottla.txn.shard, "verify_error", lenient)
 
 
 def plant_a_last_stable_offset_that_waits_for_nothing(patch: Patch) -> None:
