@@ -115,6 +115,12 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (transactions.plant_producer_ids_that_are_given_out_again, "cluster-transactions", 1, "belongs to"),
     (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 0, "never committed"),
     (transactions.plant_epochs_without_an_end, "cluster-transactions", 6, "was given to another"),
+    (
+        transactions.plant_an_epoch_that_is_shut_out_while_markers_are_outstanding,
+        "cluster-transactions",
+        2,
+        "no other client has asked",
+    ),
     (plant_coordinators_that_forget_who_comes_next, "cluster-transactions", 103, "goes on; its coordinator has"),
     (groups.plant_everything_is_free, "cluster-groups", 2, "has and must not lose yet"),
     (plant_acknowledgements_that_are_not_remembered, "cluster-share", 4, "it was done as number"),

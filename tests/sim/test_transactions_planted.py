@@ -309,6 +309,18 @@ def plant_producer_ids_that_are_given_out_again(patch: Patch) -> None:
     patch.setattr(ProducerIds, "next_block", again)
 
 
+def plant_an_epoch_that_is_shut_out_while_markers_are_outstanding(patch: Patch) -> None:
+    """Who aborts right after an end has the current epoch already, and is taken for one that it has not."""
+    original = ottla.txn.shard.end_error_v2
+
+    def strict(known: Transaction | None, producer: Producer, *, commits: bool) -> ErrorCode | None:
+        if known is not None and known.state.is_prepared and producer == (known.producer_id, known.producer_epoch):
+            return ErrorCode.PRODUCER_FENCED
+        return original(known, producer, commits=commits)
+
+    patch.setattr(ottla.txn.shard, "end_error_v2", strict)
+
+
 def plant_batches_that_are_taken_twice(patch: Patch) -> None:
     patch.setattr(producers, "verify_sequence", lambda *_: None)
     patch.setattr(producers, "duplicate_of", lambda *_: None)
@@ -341,6 +353,7 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_offsets_that_nobody_waits_for, 21, "has its effect twice"),
     (plant_an_epoch_that_is_given_twice, 2, "twice"),
     (plant_producer_ids_that_are_given_out_again, 2, "belongs to"),
+    (plant_an_epoch_that_is_shut_out_while_markers_are_outstanding, 0, "no other client has asked"),
     (plant_batches_that_are_taken_twice, 20, "behind"),
 ]
 
