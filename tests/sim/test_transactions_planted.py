@@ -333,7 +333,7 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_a_last_stable_offset_that_waits_for_nothing, 0, "nobody asked for that"),
     (plant_a_last_stable_offset_that_goes_back, 0, "the last stable offset goes back"),
     (plant_ends_that_free_nobody, 0, "after everything healed"),
-    (plant_an_end_that_is_answered_before_it_is_durable, 66, "was told that it aborted"),
+    (plant_an_end_that_is_answered_before_it_is_durable, 107, "was told that it aborted"),
     (plant_offsets_that_show_before_the_commit, 0, "never committed"),
     (plant_an_index_that_is_lost_in_a_restart, 1, "nobody asked for that"),
     (plant_a_time_out_that_aborts_what_is_prepared, 3, "was told that it committed"),
@@ -353,7 +353,7 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_offsets_that_nobody_waits_for, 21, "has its effect twice"),
     (plant_an_epoch_that_is_given_twice, 2, "twice"),
     (plant_producer_ids_that_are_given_out_again, 2, "belongs to"),
-    (plant_an_epoch_that_is_shut_out_while_markers_are_outstanding, 0, "no other client has asked"),
+    (plant_an_epoch_that_is_shut_out_while_markers_are_outstanding, 5, "no other client has asked"),
     (plant_batches_that_are_taken_twice, 20, "behind"),
 ]
 

@@ -65,7 +65,7 @@ class TransactionWorkload(Workload):
         """Whoever may write under a transactional id, the newest of each; then the zombies."""
         self.transformers: list[Transformer] = []
         self.ager: Ager | None = None
-        self.aborts_at_once = self.world.stream("aborts-at-once").random() < ABORTS_AT_ONCE_CHANCE
+        self.aborts_at_once = self.world.stream("aborts-at-once").random() >= 1 - ABORTS_AT_ONCE_CHANCE
         self._instances = 0
 
     def configs_of(self, rule: TopicRule) -> list[tuple[str, str]]:
