@@ -19,7 +19,7 @@ import struct
 import sys
 from typing import Final
 
-from ottla.server.listeners import ServeRefused
+from ottla.server.listeners import ServeRefused, SettingsRefused
 
 LOCK_FILE: Final = ".lock"
 BOOT_FILE: Final = ".boot-id"
@@ -41,6 +41,12 @@ class DirectoryLock:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
             self._open(os.path.join(directory, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        except (FileExistsError, NotADirectoryError) as error:
+            self.release()
+            raise SettingsRefused(
+                f"The data directory {directory} is not a directory: a file is in its place or above it. Choose "
+                "another one with --data."
+            ) from error
         except OSError as error:
             self.release()
             raise ServeRefused(
