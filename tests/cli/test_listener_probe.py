@@ -38,10 +38,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def listener(answer: bytes, certificate: Path | None = None) -> Iterator[partial[socket.socket]]:
     """A listener with this answer to each request, behind TLS with a certificate; gives what connects to it."""
-    context = None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if certificate is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
+
+    def secured(accepted: socket.socket) -> socket.socket:
+        return accepted if certificate is None else context.wrap_socket(accepted, server_side=True)
 
     def serve() -> None:
         while True:
@@ -49,12 +51,11 @@ def listener(answer: bytes, certificate: Path | None = None) -> Iterator[partial
                 accepted, _ = listening.accept()
             except OSError:
                 return
-            with suppress(OSError), accepted:
-                with context.wrap_socket(accepted, server_side=True) if context else accepted as client:
-                    (size,) = struct.unpack(">i", client.recv(4))
-                    if size <= 1000:
-                        client.recv(size)
-                        client.sendall(struct.pack(">i", len(answer)) + answer if answer else b"")
+            with suppress(OSError, struct.error), accepted, secured(accepted) as client:
+                (size,) = struct.unpack(">i", client.recv(4))
+                if size <= 1000:
+                    client.recv(size)
+                    client.sendall(struct.pack(">i", len(answer)) + answer if answer else b"")
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=serve, daemon=True)
