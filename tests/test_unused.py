@@ -60,6 +60,7 @@ FROM_OUTSIDE = {
     ),
     "ottla/spark/codec/native.py": ("linkage", "llvmlite"),
     "ottla/spark/format.py": ("stream(Reader|Writer)", "Spark's DataSource"),
+    "ottla/cli/listener_probe.py": ("check_hostname verify_mode", "ssl"),
     "ottla/spark/platform/client_properties.py": ("check_hostname", "ssl"),
     "ottla/spark/reader/source.py": (
         "initialOffset latestOffset reportLatestOffset getDefaultReadLimit prepareForTriggerAvailableNow",

@@ -16,13 +16,20 @@ def test_limits_are_set_listed_kept_to_and_removed(ottla: Callable[..., Any]) ->
 
         assert listed() == []
         ada = ("--user", "ada")
-        out = ottla("quotas", "alter", *ada, "--set", "producer_byte_rate=1000", *where).out
-        assert "Altered the quota of user ada." in out
+        done = ottla("quotas", "alter", *ada, "--set", "producer_byte_rate=1000", *where)
+        assert "Altered the quota of user ada." in done.out
+        assert "applies only to clients that authenticate as ada" in done.err
         both = ("--default-user", "--client-id", "app")
         ottla("quotas", "alter", *both, "--set", "request_percentage=12.5", *where)
         of_ada = ("ada", "", "", "producer_byte_rate", 1000.0)
         assert listed() == [("<default>", "app", "", "request_percentage", 12.5), of_ada]
-        ottla("quotas", "alter", "--default-ip", "--set", "connection_creation_rate=1000", *where)
+        assert ottla("quotas", "alter", "--default-ip", "--set", "connection_creation_rate=1000", *where).err == ""
+        for words in (
+            ["--delete", "producer_byte_rate"],
+            ["--set", "producer_byte_rate=1"],
+            ["--delete", "producer_byte_rate"],
+        ):
+            assert ottla("quotas", "alter", "--user", "ANONYMOUS", *words, *where).err == ""
         assert listed("--default-ip") == [("", "", "<default>", "connection_creation_rate", 1000.0)]
         of_a_name = ("--ip", "broker.example", "--set", "connection_creation_rate=1")
         refused = ottla("quotas", "alter", *of_a_name, *where, code=1)

@@ -8,6 +8,7 @@ import pytest
 
 from ottla.broker.config.values import BrokerSettings
 from ottla.server.directory import DirectoryLock
+from ottla.server.following import Following
 from ottla.server.listeners import Listener, ServeRefused
 from ottla.server.main import Server, ServerOptions
 
@@ -53,3 +54,21 @@ async def test_a_port_that_is_taken_meanwhile_ends_the_start(tmp_path: Path) -> 
         with pytest.raises(ServeRefused, match=r"^Can't listen on 127\.0\.0\.1:"):
             await server.start()
     DirectoryLock(str(tmp_path)).release()  # nothing is left of it
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_a_node_hands_its_leaderships_over_where_it_is_set_to(tmp_path: Path, enabled: bool) -> None:
+    left: list[Server] = []
+
+    class Leaving(Server):
+        async def _leave(self, following: Following) -> None:
+            left.append(self)
+
+    settings = {"controlled.shutdown.enable": str(enabled).lower(), "ottla.cluster.watchdog": "false"}
+    store = str(tmp_path / "metadata.sqlite")
+    server = Leaving(
+        ServerOptions(directory=str(tmp_path / "1"), listen=("127.0.0.1:0",), settings=settings, metadata=store)
+    )
+    await server.start()
+    await server.stop()
+    assert left == ([server] if enabled else [])

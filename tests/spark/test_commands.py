@@ -54,13 +54,15 @@ def test_what_is_missing_is_said(
     archive = ("pipeline", "archive", "--topic", topic, "--table", str(tmp_path / "table"), "--once")
     where = ("-b", broker.bootstrap_servers)
     assert f"There is no topic {topic}" in failed(printed, *archive, *where)
-    assert "'kafka.sasl.mechanism' is not supported" in failed(printed, *archive, *where, "-X", "sasl.mechanism=PLAIN")
+    assert "'kafka.sasl.mechanism' is not supported" in failed(
+        printed, *archive, *where, "-X", "sasl.mechanism=PLAIN", code=2
+    )
     assert "A setting must be KEY=VALUE" in failed(printed, *archive, *where, "--conf", "spark.ui", code=2)
     (tmp_path / "client.properties").write_text("isolation.level=sometimes\n")
     config = ("--command-config", str(tmp_path / "client.properties"))
-    assert "'kafka.isolation.level' must be" in failed(printed, *archive, *where, *config)
+    assert "'kafka.isolation.level' must be" in failed(printed, *archive, *where, *config, code=2)
     logs = ("pipeline", "logs", "--table", str(tmp_path / "logs"), *where)
-    assert "'Mars' is no time zone: give UTC, " in failed(printed, *logs, "--zone", "Mars")
+    assert "'Mars' is no time zone: give UTC, " in failed(printed, *logs, "--zone", "Mars", code=2)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     for pipeline in (archive, ("pipeline", "kmq-tracker", "jobs", "--checkpoint", str(tmp_path))):
         sentence = 'Pipelines need Spark, which is not installed. `pip install "ottla[spark]"` installs it.\n'

@@ -159,7 +159,7 @@ class Node:
         self.node_id: int = settings["node.id"]
         self.outbox = Outbox()
         self.metadata = Metadata(store, self.outbox, self.changed, node_id=self.node_id, entropy=entropy)
-        self.settings = LiveSettings(settings, self.metadata, self.wall, notes)
+        self.settings = LiveSettings(settings, self.metadata, self.wall, warnings or notes)
         self.cluster_id = ""
         self.access = Access()
         self.metrics = Metrics()

@@ -110,12 +110,22 @@ def addresses(bootstrap: str) -> str:
     return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in found)
 
 
-def require_listener(bootstrap: str) -> None:
-    """Raise Failure when nothing answers at any of the addresses: librdkafka would try on for a minute."""
+def require_listener(bootstrap: str, given: Mapping[str, Any] | None = None) -> None:
+    """Raise Failure when no address accepts a connection, as librdkafka would retry for a minute; also when the first
+    one that does speaks another security protocol than a client with the `given` properties."""
+    from ottla.cli.listener_probe import mismatch
+
     whys: list[str] = []
     for each in addresses(bootstrap).split(","):
+
+        def connect(place: tuple[str, int] = address(each)) -> socket.socket:
+            return socket.create_connection(place, CONNECT_TIMEOUT_S)
+
         try:
-            socket.create_connection(address(each), CONNECT_TIMEOUT_S).close()
+            if given is None:
+                connect().close()
+            elif (why := mismatch(each, connect, given)) is not None:
+                raise Failure(why)
             return
         except OSError as error:
             whys.append(f"{each}: {error.strerror or error}")
@@ -124,8 +134,8 @@ def require_listener(bootstrap: str) -> None:
 
 def client_properties(cluster: Cluster) -> dict[str, Any]:
     """librdkafka's properties for this cluster; raises Failure when it cannot be reached."""
-    require_listener(cluster.bootstrap)
     given = cluster.given_properties()
+    require_listener(cluster.bootstrap, given)
     return {"bootstrap.servers": addresses(cluster.bootstrap), "client.id": "ottla", "log_level": 2, **given}
 
 

@@ -13,12 +13,17 @@ import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client, named, pairs
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Format, NotUnderstood, print_done, print_rows
+from ottla.cli.output import Format, NotUnderstood, print_done, print_rows, say
 
 app = typer.Typer(help="Look at and change what users, clients and addresses may use.", no_args_is_help=True)
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
+ANONYMOUS = "ANONYMOUS"
 DEFAULT = "<default>"
+WITHOUT_EFFECT = (
+    "This quota applies only to clients that authenticate as {user}, by SASL or by a TLS certificate. Ottla serves "
+    "neither yet: there every client is the user ANONYMOUS, and this quota never applies. Use --client-id or --ip."
+)
 COLUMNS = ("USER", "CLIENT-ID", "IP", "LIMIT", "VALUE")
 
 
@@ -28,7 +33,12 @@ class Whose:
 
     user: Annotated[
         str | None,
-        typer.Option("--user", metavar="NAME", callback=named, help="A user; ANONYMOUS without SASL or TLS."),
+        typer.Option(
+            "--user",
+            metavar="NAME",
+            callback=named,
+            help="A user that clients authenticate as. Without SASL or TLS every client is ANONYMOUS.",
+        ),
     ] = None
     default_user: Annotated[bool, typer.Option("--default-user", help="Every user without a quota of their own.")] = (
         False
@@ -62,7 +72,7 @@ class Whose:
 ANYBODY = Whose()
 
 
-@app.command("list", epilog="Example: ottla quotas list --user ada")
+@app.command("list", epilog="Example: ottla quotas list --client-id loader")
 @with_shared_options
 def list_(whose: Whose = ANYBODY, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
     """List quotas: all, or those that name this user, client id or address."""
@@ -81,7 +91,7 @@ def list_(whose: Whose = ANYBODY, cluster: Cluster = HERE, format: Output = Form
     print_rows(COLUMNS, sorted(rows), format)
 
 
-@app.command(epilog="Example: ottla quotas alter --user ada --set producer_byte_rate=1048576")
+@app.command(epilog="Example: ottla quotas alter --client-id loader --set producer_byte_rate=1048576")
 @with_shared_options
 def alter(
     whose: Whose = ANYBODY,
@@ -117,6 +127,8 @@ def alter(
         (altered,) = connected.send(AlterClientQuotasRequest([entry])).entries
         check(altered.error_code, told, altered.error_message)
     print_done(f"Altered the quota of {told}.", format, altered=entity)
+    if set and entity.get(USER) not in (None, ANONYMOUS):
+        say(WITHOUT_EFFECT.format(user=entity[USER]), err=True)
 
 
 def number(text: str) -> float:

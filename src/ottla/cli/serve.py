@@ -15,6 +15,7 @@ from ottla import __version__
 from ottla.cli.server_properties import NotServed, take_listeners
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from logging import Logger
 
     from ottla.server.main import Server, ServerOptions
@@ -78,7 +79,8 @@ served. What a node drops is no circle, as a rule."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run a node; 0 after a clean stop, 1 where it could not start, 2 where the options make no sense."""
+    """Run a node. Returns 0 after a clean stop, 1 where another start may succeed, 2 where none can: the options, the
+    settings or the data directory have to change."""
     log_format = "json" if asks_for_json(arguments) else "text"
     try:
         given = parser().parse_args(arguments)
@@ -173,12 +175,12 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
     be read or understood."""
     import os
 
+    from ottla.broker.config.unserved import why_unserved
+
     settings = read_config(given.config) if given.config else {}
-    for each in given.set:
-        key, equals, value = each.partition("=")
-        if not equals or not key.strip():
-            raise NotServed(f"--set takes KEY=VALUE, not {each!r}.")
-        settings[key.strip()] = value.strip()
+    settings |= settings_of(given.set)
+    if (why := why_unserved(settings)) is not None:
+        raise NotServed(why)
     if given.durability is not None:
         settings["ottla.durability"] = given.durability
     if given.node_id is not None:
@@ -208,6 +210,17 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
     return options, notes
 
 
+def settings_of(texts: Iterable[str]) -> dict[str, str]:
+    """The settings that texts of the form KEY=VALUE name; raises NotServed."""
+    settings: dict[str, str] = {}
+    for each in texts:
+        key, equals, value = each.partition("=")
+        if not equals or not key.strip():
+            raise NotServed(f"--set takes KEY=VALUE, not {each!r}.")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
 def read_config(path: str) -> dict[str, str]:
     """The settings of a properties file; raises NotServed where it cannot be read."""
     from ottla.cli.properties import BadProperties, read_properties
@@ -215,4 +228,4 @@ def read_config(path: str) -> dict[str, str]:
     try:
         return read_properties(path)
     except BadProperties as error:
-        raise NotServed(str(error), code=1) from None
+        raise NotServed(str(error)) from None

@@ -2,12 +2,14 @@
 
 Knows: listeners by name, which of them are the controller's, what is advertised for each. Does not know: sockets, nor
 any other property. A file of Kafka 4 names a listener for its controller, and quorums of them; a node here has none, so
-these are passed over, and a sentence says so.
+these are ignored, and a sentence says so.
 
 Source: Kafka's config/server.properties; KafkaConfig.validateValues (KIP-103, KIP-500).
 """
 
 from __future__ import annotations
+
+from ottla.broker.config.unserved import protocols_of, why_no_listener, words
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
@@ -29,17 +31,16 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
     """
     require_broker(settings.get("process.roles", ""))
     controllers = {name.upper() for name in words(settings.pop("controller.listener.names", ""))}
-    map = words(settings.get("listener.security.protocol.map", "").upper())
-    protocols = dict(entry.split(":", 1) for entry in map if ":" in entry)
+    protocols = protocols_of(settings)
     said: list[str] = []
     listen: dict[str, str] = {}
     for text in words(settings.pop("listeners", "")):
         name, address = split(text, "listeners")
         if name in controllers:
-            said.append(f"the listener {text} is passed over: a node here is its own controller")
+            said.append(f"The listener {text} is ignored: a node is its own controller.")
             continue
-        if protocols.get(name, name) != "PLAINTEXT":
-            raise NotServed(f"The listener {text} is not served: only PLAINTEXT is.")
+        if (protocol := protocols.get(name, name)) != "PLAINTEXT":
+            raise NotServed(why_no_listener(text, protocol))
         if address.startswith(":"):
             address, sentence = anywhere(text, address, settings)
             said += sentence
@@ -62,8 +63,8 @@ def anywhere(text: str, address: str, settings: dict[str, str]) -> tuple[str, li
     if settings.get("ottla.allow.public.plaintext", "").strip().lower() == "true":
         return EVERYWHERE + address, []
     return LOOPBACK + address, [
-        f"the listener {text} names no host: this node listens on {LOOPBACK} only; "
-        "ottla.allow.public.plaintext=true opens it to every network of this machine"
+        f"The listener {text} names no host, so this node listens on {LOOPBACK} only. "
+        "ottla.allow.public.plaintext=true opens it to every network of this machine."
     ]
 
 
@@ -90,7 +91,3 @@ def split(text: str, where: str) -> tuple[str, str]:
     if not separator:
         raise NotServed(f"{text!r} in {where} is no listener: expected PLAINTEXT://HOST:PORT.")
     return name.strip().upper(), address.strip()
-
-
-def words(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]

@@ -21,7 +21,7 @@ import sys
 from typing import Final
 
 from ottla import private
-from ottla.server.listeners import ServeRefused
+from ottla.server.listeners import ServeRefused, SettingsRefused
 
 LOCK_FILE: Final = ".lock"
 BOOT_FILE: Final = ".boot-id"
@@ -46,6 +46,12 @@ class DirectoryLock:
                 log.warning("%s", open_to_others)
             self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
             self._open(os.path.join(directory, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        except (FileExistsError, NotADirectoryError) as error:
+            self.release()
+            raise SettingsRefused(
+                f"The data directory {directory} is not a directory: a file is in its place or above it. Choose "
+                "another one with --data."
+            ) from error
         except OSError as error:
             self.release()
             raise ServeRefused(

@@ -10,12 +10,16 @@ says better. A public address is refused while there is neither TLS nor SASL, un
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-BACKLOG = 1024
+from ottla.broker.config.unserved import SECURE_PROTOCOLS, why_no_listener
+
+NOT_SETTINGS = ("listeners", "log.dir", "log.dirs")
+"""What a server is given apart from its settings; the command line takes them out of a properties file."""
 
 
 class ServeRefused(Exception):
@@ -23,7 +27,7 @@ class ServeRefused(Exception):
 
 
 class SettingsRefused(ServeRefused):
-    """It can't start because of what it was told, whatever the machine is like."""
+    """The server can't start, and starting it again would not help: a person has to change something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +77,33 @@ def open_listeners(
     return listeners
 
 
+def refuse_elsewhere(settings: Mapping[str, str]) -> None:
+    """Raise SettingsRefused for a setting without effect, as the server gets its value in another way."""
+    for name in NOT_SETTINGS:
+        if name in settings:
+            raise SettingsRefused(
+                f"{name} can't be one of the settings here: give the server its port and its data directory instead, "
+                "as EmbeddedBroker(port=..., directory=...) does."
+            )
+
+
 def refuse_public(host: str, allowed: bool, why: str) -> None:
-    """Raise ServeRefused where other machines can reach the host and nobody has said that the network is trusted."""
+    """Raise SettingsRefused where other machines can reach the host, unless the settings say that the network is
+    trusted."""
     if not allowed and not is_loopback(host):
-        raise ServeRefused(
+        raise SettingsRefused(
             f"{host} can be reached from other machines, and {why}. If the network is trusted, add --set "
             "ottla.allow.public.plaintext=true; otherwise listen on 127.0.0.1."
         )
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """HOST:PORT or [HOST]:PORT; an empty host is this machine. Raises ServeRefused."""
+    """HOST:PORT, [HOST]:PORT, or either behind PLAINTEXT://; an empty host is this machine. Raises SettingsRefused."""
+    protocol, scheme, address = text.rpartition("://")
+    if scheme and protocol.upper() in SECURE_PROTOCOLS:
+        raise SettingsRefused(why_no_listener(text, protocol.upper()))
+    if protocol.upper() == "PLAINTEXT":
+        text = address
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
         raise SettingsRefused(f"{text!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:9092.")
@@ -109,8 +129,9 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def taken(host: str, port: int, error: OSError) -> ServeRefused:
-    """What to say where this address can't be listened on."""
-    return ServeRefused(
+    """Why this address can't be listened on. Only the operator can help where the process may not use the port."""
+    kind = SettingsRefused if error.errno in (errno.EACCES, errno.EPERM) else ServeRefused
+    return kind(
         f"Can't listen on {join_address(host, port)}: {error.strerror or error}. "
         "Stop what uses the port, or choose another one."
     )

@@ -47,12 +47,12 @@ from ottla.server.decoding import Decoding
 from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
 from ottla.server.disk import DiskThread, NodeFiles, sync_beside
 from ottla.server.listeners import (
-    BACKLOG,
     Listener,
     ServeRefused,
     SettingsRefused,
     join_address,
     open_listeners,
+    refuse_elsewhere,
     refuse_public,
     split_address,
     taken,
@@ -154,8 +154,9 @@ class Server:
             settings = BrokerSettings.load(self.options.settings, {})
         except ConfigRefused as refused:
             raise SettingsRefused(str(refused)) from refused
+        refuse_elsewhere(self.options.settings)
         if settings.ignored:
-            log.info("passed over, for they change nothing here: %s", ", ".join(sorted(settings.ignored)))
+            log.info("Ignored settings (no effect in Ottla): %s", ", ".join(sorted(settings.ignored)))
         self._routes = routes_of(settings["ottla.cluster.routes"])
         if self.options.metrics is not None:
             host, _ = split_address(self.options.metrics)
@@ -196,8 +197,9 @@ class Server:
     async def _listen(self, listener: Listener) -> None:
         """Let clients connect. Raises ServeRefused where another process has begun to listen there meanwhile."""
         factory = partial(Connection, self, listener)
+        backlog: int = self.node.settings["socket.listen.backlog.size"]
         try:
-            self._listening.append(await self._loop.create_server(factory, sock=listener.bound, backlog=BACKLOG))
+            self._listening.append(await self._loop.create_server(factory, sock=listener.bound, backlog=backlog))
         except OSError as error:
             listener.bound.close()
             raise taken(listener.host, listener.port, error) from error
@@ -263,7 +265,9 @@ class Server:
                 shared.presence.leave()
             if isinstance(error, OSError):
                 raise ServeRefused(unusable(directory, error)) from error
-            if isinstance(error, ConfigRefused | StartRefused | StoreFailed | CommitUnknown):
+            if isinstance(error, ConfigRefused | StartRefused):
+                raise SettingsRefused(str(error)) from error
+            if isinstance(error, StoreFailed | CommitUnknown):
                 raise ServeRefused(str(error)) from error
             raise
         self.request_bytes_max = int(self.node.settings["socket.request.max.bytes"])
@@ -272,7 +276,8 @@ class Server:
         """Stop listening, close the connections and the logs; the next start has nothing to recover."""
         if self._stopped:
             return
-        if self._following is not None and self.fault is None:
+        hands_over = self.fault is None and self.node.settings["controlled.shutdown.enable"]
+        if self._following is not None and hands_over:
             await self._leave(self._following)
         self._stopped = True
         self._hang_up()

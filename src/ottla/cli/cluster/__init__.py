@@ -23,7 +23,16 @@ import typer
 from ottla import private
 from ottla.cli.cluster.facts import facts
 from ottla.cli.cluster.move_metadata import move_metadata
-from ottla.cli.cluster.plan import DEFAULT_LISTEN, NODES_MAX, Plan, checked, has_plan, no_cluster, read_plan
+from ottla.cli.cluster.plan import (
+    DEFAULT_LISTEN,
+    NODES_MAX,
+    Plan,
+    checked,
+    has_plan,
+    no_cluster,
+    read_plan,
+    require_settings,
+)
 from ottla.cli.cluster.processes import (
     NODE_FILE,
     STOP_S,
@@ -42,7 +51,7 @@ from ottla.cli.cluster.processes import (
 )
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, NotUnderstood, print_json, print_rows, say
 from ottla.cli.replicas.rebalance import rebalance
 
 app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_args_is_help=True)
@@ -56,6 +65,8 @@ QUICK_S = 10.0
 REST_S = 2.0
 STOPPED = (0, -signal.SIGTERM)
 """Exit codes of a node that somebody stopped; the second where it was still on its way up."""
+IN_VAIN = NotUnderstood.code
+"""Exit code of a node that no other start helps: its settings or its data directory have to change."""
 NODE_TIMEOUT_S = 5.0
 """How long a node may take to tell of its disk."""
 
@@ -144,8 +155,8 @@ def started(directory: Path, plan: Plan, number: int) -> NodeProcess:
         node.settled.wait()
         if not node.serves:
             log.seek(0)
-            words = (log.read().splitlines() or ["it said nothing"])[-1].removeprefix("ottla: ")
-            raise Failure(f"Node {number} did not start: {words}")
+            words = (log.read().splitlines() or [""])[-1].removeprefix("ottla: ")
+            raise did_not_start(node.process.poll(), f"Node {number}", words)
     await_active([node.address], [number], [node])
     return node
 
@@ -240,7 +251,15 @@ def planned(directory: Path, nodes: int | None, listen: str | None, settings: li
     before = read_plan(directory) if has_plan(directory) else Plan(DEFAULT_NODES, DEFAULT_LISTEN, [])
     nodes = before.nodes if nodes is None else nodes
     listen = checked(before.listen if listen is None else listen, nodes)
-    return Plan(nodes, listen, settings or before.settings, removed_nodes(directory, nodes))
+    settings = settings or before.settings
+    require_settings(settings)
+    return Plan(nodes, listen, settings, removed_nodes(directory, nodes))
+
+
+def did_not_start(code: int | None, what: str, words: str) -> Failure:
+    """The failure of what ended with this exit code, which the command has too where no other start helps."""
+    kind = NotUnderstood if code == IN_VAIN else Failure
+    return kind(f"{what} did not start: {words or 'it said nothing'}")
 
 
 def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: bool) -> int:
@@ -255,7 +274,7 @@ def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: boo
             while not node.settled.wait(0.1) and not over.is_set():
                 pass
             if not node.serves and not over.is_set():
-                raise Failure(f"Node {node.number} did not start: {node.last_words or 'it said nothing'}")
+                raise did_not_start(node.process.poll(), f"Node {node.number}", node.last_words)
         if not over.is_set():
             addresses = [node.address for node in nodes]
             await_active(addresses, plan.members, nodes)
@@ -288,7 +307,7 @@ def tend(directory: Path, plan: Plan, nodes: list[NodeProcess], over: threading.
             number = node.number
             if node.process.pid not in told:
                 told.add(node.process.pid)
-                again = restart and code not in STOPPED
+                again = restart and code not in (*STOPPED, IN_VAIN)
                 tell(f"node {number} {how_it_ended(code)}{'; it is started again' if again else ''}")
                 if again:
                     quick = time.monotonic() - node.began < QUICK_S
@@ -326,8 +345,8 @@ def detached(directory: Path, plan: Plan, done: Callable[[], None], *, restart: 
     with open(read) as told:
         line = told.readline()
     if not line:
-        os.wait()
-        words = log.read_text()[begins:].splitlines() or ["it said nothing"]
-        raise Failure(f"The cluster did not start: {words[-1].removeprefix('ottla: ')}")
+        _, status = os.wait()
+        words = log.read_text()[begins:].splitlines() or [""]
+        raise did_not_start(os.waitstatus_to_exitcode(status), "The cluster", words[-1].removeprefix("ottla: "))
     say(line.rstrip())
     return 0

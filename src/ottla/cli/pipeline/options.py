@@ -138,11 +138,13 @@ def require_spark() -> None:
 @contextmanager
 def plain_failures() -> Iterator[None]:
     """What a pipeline could not do, as a sentence; also what Spark said, and that it was not installed."""
-    from ottla.spark.platform.failures import PipelineFailed, is_sparks, sentence, text_of
+    from ottla.spark.platform.failures import OptionsRefused, PipelineFailed, is_sparks, sentence, text_of
     from ottla.spark.reader.losses import ADVICE
 
     try:
         yield
+    except OptionsRefused as refused:
+        raise NotUnderstood(str(refused)) from refused
     except PipelineFailed as failed:
         raise Failure(str(failed)) from failed
     except ModuleNotFoundError as error:

@@ -18,6 +18,10 @@ class PipelineFailed(Exception):
     """What a pipeline could not do, as one plain sentence for the person who started it."""
 
 
+class OptionsRefused(PipelineFailed):
+    """An option that no run of the pipeline can accept: starting it again does not help."""
+
+
 AWAY = re.compile(
     r"\bConnectionClosed\b|errors\.TimedOut\b|No broker can be reached|The connection to \S+ is gone"
     r"|The broker at \S+ (?:hung up|did not answer in time|did not take the request in time)"

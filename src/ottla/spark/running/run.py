@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ottla.client import Client, ClientFailure, ErrorAnswer
 from ottla.spark.platform.client_properties import ClientProperties, WrongOption, client_properties
-from ottla.spark.platform.failures import PipelineFailed, means_away, sentence, text_of
+from ottla.spark.platform.failures import OptionsRefused, PipelineFailed, means_away, sentence, text_of
 from ottla.spark.platform.paths import local_path
 from ottla.spark.platform.session import require_workers
 from ottla.spark.reader.losses import ADVICE
@@ -122,7 +122,7 @@ def connection_of(options: RunOptions) -> ClientProperties:
         found = client_properties({**given, "kafka.bootstrap.servers": options.bootstrap})
         return replace(found, request_timeout_ms=min(found.request_timeout_ms, BROKER_TIMEOUT_MS))
     except WrongOption as error:
-        raise PipelineFailed(str(error)) from None
+        raise OptionsRefused(str(error)) from None
 
 
 def pause(seconds: float, stopped: threading.Event | None) -> None:

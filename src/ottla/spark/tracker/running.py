@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.kmq.config import KmqConfig, KmqRefused
 from ottla.kmq.events import Reason
 from ottla.kmq.figures import PartitionFigures, TrackerFigures
+from ottla.spark.platform.failures import OptionsRefused
 from ottla.spark.platform.session import pipeline_session
 from ottla.spark.platform.workers import WorkerFunction
 from ottla.spark.running.run import Finished, PipelineFailed, RunOptions, read_stream, require_topics, run_queries
@@ -189,7 +190,7 @@ def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[in
     try:
         consumer = Consumer(given)
     except KafkaException as error:
-        raise PipelineFailed(f"The client refuses what it was given: {error.args[0].str()}.") from None
+        raise OptionsRefused(f"The client refuses what it was given: {error.args[0].str()}.") from None
     try:
         count = require_queue(consumer, config, dead_letters=True)
         require_alone(properties, config)
