@@ -18,7 +18,7 @@ MILD = "import time; print(flush=True); time.sleep(3600)"
 
 
 def wait_twice(jvm: subprocess.Popen[bytes], number: int) -> None:
-    """As PySpark does: a call that a signal interrupts, then the wait for the end of the job, then a call that fails."""
+    """As PySpark does: a call that a signal interrupts, a wait for the end of the job, a call that fails."""
     threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
     try:
         jvm.wait()
