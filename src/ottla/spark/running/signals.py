@@ -5,7 +5,7 @@ and so does PySpark: it waits again for the end of the job (`DataFrame.toArrow`)
 the interrupted call on the same connection. A job that waits for executors never ends. So the signal ends the JVM
 itself: every call into it fails at once.
 
-Source: py4j's clientserver.py (one connection per thread), PySpark's sql/pandas/conversion.py.
+Source: the modules `clientserver` of py4j (one connection per thread) and `sql.pandas.conversion` of PySpark.
 """
 
 from __future__ import annotations
