@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TICK_S = 0.1
+RATE_OVER_S = 0.5
 SLOW = 10
 
 
@@ -68,9 +69,11 @@ class Demonstration:
             self._listen()
             if self._live is not None:
                 self._live.update(self.figures())
-            elif now >= next_line and self.acknowledged():
-                next_line = now + 1
-                self.say(self.line())
+            elif self.stream is not None:
+                line = self.line()  # at each tick, as rates are measured from one to a later one
+                if now >= next_line and self.acknowledged():
+                    next_line = now + 1
+                    self.say(line)
         return until()
 
     def show(self) -> None:
@@ -127,10 +130,10 @@ class Demonstration:
         return self.stream.tally.records if self.stream else 0
 
     def rate(self, name: str, count: int) -> float:
-        """Records a second of one counter, over the last second or so."""
+        """Records a second of one counter, over the last second or a part of it."""
         now = time.monotonic()
         since, then, rate = self._rates.get(name, (now, count, 0.0))
-        if now - since >= 1 or name not in self._rates:
+        if now - since >= RATE_OVER_S or name not in self._rates:
             rate = (count - then) / (now - since) if now > since else 0.0
             self._rates[name] = (now, count, rate)
         return rate
