@@ -38,6 +38,7 @@ ELSEWHERE = {
     'pip install "ottla[spark]"': "the same",
     "python -m venv /srv": "tests/spark/platform/test_cluster.py starts a cluster as the page does",
     "$SPARK_HOME": "the same",
+    "export SPARK_LOCAL_DIRS": "the same",
     "/srv/ottla/bin": "the same",
 }
 """How blocks begin that are not pasted here, and what proves them."""

@@ -137,12 +137,15 @@ def require_spark() -> None:
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """What a pipeline could not do, as a sentence; also what Spark said, and that it was not installed."""
+    """What a pipeline could not do, as a sentence; also what Spark said, and that it was not installed. A signal ends
+    whatever Spark does in here, with KeyboardInterrupt."""
     from ottla.spark.platform.failures import OptionsRefused, PipelineFailed, is_sparks, sentence, text_of
     from ottla.spark.reader.losses import ADVICE
+    from ottla.spark.running.signals import ended_by_signals
 
     try:
-        yield
+        with ended_by_signals():
+            yield
     except OptionsRefused as refused:
         raise NotUnderstood(str(refused)) from refused
     except PipelineFailed as failed:

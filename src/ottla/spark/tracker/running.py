@@ -23,6 +23,7 @@ from ottla.kmq.figures import PartitionFigures, TrackerFigures
 from ottla.spark.platform.failures import OptionsRefused
 from ottla.spark.platform.session import pipeline_session
 from ottla.spark.platform.workers import WorkerFunction
+from ottla.spark.running.each_batch import each_batch
 from ottla.spark.running.run import Finished, PipelineFailed, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.tracker.processor import tracked
 from ottla.spark.tracker.redelivering import OUTCOME, Outcome, outcome_of, redeliver_all
@@ -168,7 +169,9 @@ def follow(
         if caught is not None:
             caught.look(kept, total)
 
-    writer = tracked(markers, config).writeStream.queryName(QUERY).outputMode("update").foreachBatch(redeliver)
+    writer = (
+        tracked(markers, config).writeStream.queryName(QUERY).outputMode("update").foreachBatch(each_batch(redeliver))
+    )
     enough = None if caught is None else caught.up
     finished = run_queries(replace(options, once=False), session, [writer], enough=enough)
     return Tracked(finished, kept, left(properties, config))
