@@ -7,6 +7,7 @@ from typing import Any
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.effects import Ask
 from ottla.broker.requests import Address, Session
+from ottla.log.files import FileSlice
 from ottla.machine import Unanswered
 from ottla.metadata.image import delta_since
 from ottla.metadata.memory import MemoryStore
@@ -28,7 +29,7 @@ class _Carried(Asked):
 
     def take(self, parts: Any) -> None:
         self.answered = True
-        self.parts = b"".join(bytes(part) for part in parts)[4:]
+        self.parts = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)[4:]
 
 
 class NodePair:
