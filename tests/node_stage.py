@@ -25,6 +25,7 @@ from ottla.broker.node import Node
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import Address, Parked, Session
 from ottla.broker.topics.new_topic import NewTopic
+from ottla.log.cost import Stopwatch, counted_us
 from ottla.log.files import DiskFiles, FileSystem
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.apis import APIS
@@ -159,9 +160,11 @@ class NodeStage:
         store: MemoryStore | None = None,
         faults: list[str] | None = None,
         joining: Joining | None = None,
+        stopwatch: Stopwatch = counted_us,
         **settings: str,
     ) -> None:
         self.directory = directory
+        self.stopwatch = stopwatch
         self.joining = joining
         self.files = files
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
@@ -201,6 +204,7 @@ class NodeStage:
             notes=self.notes.append,
             faults=self._fault,
             joining=self.joining,
+            stopwatch=self.stopwatch,
         )
         self.node.start(self.now)
         self.guard.serving = True

@@ -40,7 +40,7 @@ FROM_OUTSIDE = {
     "ottla/broker/*.py": ("([a-z]+_)+(in|out|requests)", "counters: the metrics page reads them by name"),
     "ottla/cli/*.py": ("[A-Z]+ demo", "choices on the command line, and commands"),
     "ottla/protocol/wire.py": ("read_[a-z_]+", "generated modules ask for them, those that are left out too"),
-    "ottla/server/metrics.py": ("num_log_segments", "figures are rendered by name"),
+    "ottla/server/figures.py": ("num_log_segments", "figures are rendered by name"),
     "ottla/spark/codec/*_kernels.py": ("[A-Za-z_]+", "compiled by name"),
     "ottla/spark/logs/line.py": ("level_text", "rows are made by position"),
     "ottla/spark/reader/options.py": ("times_ms", "matched by position"),
@@ -71,6 +71,7 @@ FROM_OUTSIDE = {
     # for users
     "ottla/kmq/client.py": ("markers_lost", "workers of a queue"),
     "ottla/kmq/markers.py": ("decode_key", "readers of a markers topic"),
+    "ottla/testing/cluster.py": ("metrics_of", "users' tests"),
     "ottla/testing/embedded.py": ("restart", "users' tests"),
     # several nodes, transactions, authentication: what is there before its callers
     "ottla/broker/requests.py": ("client_port", "a part of where a connection comes from"),

@@ -101,6 +101,8 @@ CASES = {
     "records delete": Case("{here} --before 0", "nosuch --before 0", prints=True),
     "configs describe": Case("topic {here}", "broker 77", prints=True),
     "configs alter": Case("topic {here} --set retention.ms=1000", "broker 77 --set log.retention.ms=1000", prints=True),
+    "metrics dashboard": Case(prints=True),
+    "metrics alerts": Case(prints=True),
     "quotas list": Case(prints=True),
     "quotas alter": Case("--user ada --set producer_byte_rate=1000", prints=True),
     "log dump": Case("{none}.log", "{none}.log"),

@@ -60,6 +60,7 @@ from ottla.broker.upkeep.clean_stop import completing
 from ottla.broker.upkeep.identity import StartRefused, identify, is_identified, shared_secret, too_old_for
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import forget_seen
+from ottla.log.cost import Stopwatch, counted_us
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
@@ -149,6 +150,7 @@ class Node:
         wall: WallClock | None = None,
         warnings: Callable[[str], None] | None = None,
         joining: Joining | None = None,
+        stopwatch: Stopwatch = counted_us,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -178,6 +180,7 @@ class Node:
             notes=notes,
             warn=warnings or notes,
             fault=faults,
+            stopwatch=stopwatch,
         )
         self.peers = Peers(self.outbox, self.node_id)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self._taken_back)

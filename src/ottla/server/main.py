@@ -41,7 +41,7 @@ from ottla.machine import Millis, Unanswered, WallClock
 from ottla.metadata.store import CommitUnknown, StoreFailed
 from ottla.server.alone import note_shared, open_own
 from ottla.server.buffers import Buffers
-from ottla.server.clocks import DRIFT_MS, moment, wall_ahead
+from ottla.server.clocks import DRIFT_MS, microseconds, moment, wall_ahead
 from ottla.server.connection import Connection
 from ottla.server.decoding import Decoding
 from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
@@ -237,6 +237,7 @@ class Server:
                 wall=WallClock(wall_ahead(moment())),
                 warnings=log.warning,
                 joining=None if shared is None else shared.joining,
+                stopwatch=microseconds,
             )
             self.node.connection_quotas.room = connections_max
             self.decoding = Decoding(self.node.decode)

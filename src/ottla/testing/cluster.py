@@ -37,6 +37,7 @@ class EmbeddedCluster:
     node. `directory`: where node N keeps its data in a directory N; without one a temporary directory that goes with
     the cluster. `racks`: where nodes stand, by their number. `metadata`: the store that they share, as `ottla serve
     --metadata` takes it, or as each of them reaches it, by its number; a file in the directory if none is named.
+    `metrics`: give each node a metrics port, see `metrics_of`.
 
     `start` raises `RuntimeError` with what a node had to say when it did not start.
     """
@@ -49,6 +50,7 @@ class EmbeddedCluster:
         directory: str | Path | None = None,
         racks: Mapping[int, str] | None = None,
         metadata: str | Mapping[int, str] | None = None,
+        metrics: bool = False,
     ) -> None:
         self.nodes = range(1, nodes + 1)
         given = {**DEFAULTS, **replication_factors(nodes), **(settings or {})}
@@ -59,6 +61,7 @@ class EmbeddedCluster:
         shared = metadata or str(Path(self.directory, METADATA))
         self._metadata = dict.fromkeys(self.nodes, shared) if isinstance(shared, str) else dict(shared)
         self._ports = dict.fromkeys(self.nodes, 0)
+        self._metrics = dict.fromkeys(self.nodes, f"{HOST}:0" if metrics else "")
         self._running: dict[int, subprocess.Popen[str]] = {}
         self._network = Network(self.nodes, self._ports.__getitem__)
 
@@ -70,6 +73,10 @@ class EmbeddedCluster:
     def address_of(self, node: int) -> str:
         """HOST:PORT of one node, once it was started."""
         return f"{HOST}:{self._ports[node]}"
+
+    def metrics_of(self, node: int) -> str:
+        """HOST:PORT of the node's metrics port, once it was started; empty without `metrics`."""
+        return self._metrics[node]
 
     def start(self) -> None:
         """Start every node and return when clients can connect to all of them, and all of them are active."""
@@ -204,6 +211,8 @@ class EmbeddedCluster:
             "--set",
             "ottla.cluster.routes=" + ",".join(f"{other}={host}:{port}" for other, (host, port) in routes.items()),
         ]
+        if self._metrics[node]:
+            command += ["--metrics", self._metrics[node]]
         if node in self._racks:
             command += ["--rack", self._racks[node]]
         for key, value in self._settings.items():
@@ -219,4 +228,6 @@ class EmbeddedCluster:
         if not line:
             said = Path(self.directory, f"{node}.log").read_text()[-2000:]
             raise RuntimeError(f"node {node} did not start: {said}")
-        self._ports[node] = int(json.loads(line)["address"].rpartition(":")[2])
+        started = json.loads(line)
+        self._ports[node] = int(started["address"].rpartition(":")[2])
+        self._metrics[node] = started["metrics"] or ""
