@@ -266,8 +266,8 @@ def _described(node: Node, request: Request, topic: TopicImage) -> MetadataRespo
     )
 
 
-def _error_of(reach: Reach, version: int) -> int:
-    if reach.error_code == ErrorCode.LISTENER_NOT_FOUND and version < _LISTENER_NOT_FOUND_SINCE:
+def _error_of(reach: Reach, version: int) -> ErrorCode:
+    if reach.error_code is ErrorCode.LISTENER_NOT_FOUND and version < _LISTENER_NOT_FOUND_SINCE:
         return ErrorCode.LEADER_NOT_AVAILABLE
     return reach.error_code
 

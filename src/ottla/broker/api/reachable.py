@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Reach(NamedTuple):
     """What clients are told of one partition beside its record."""
 
-    error_code: int
+    error_code: ErrorCode
     leader: int
     offline: list[int]
 
