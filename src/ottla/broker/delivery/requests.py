@@ -39,6 +39,7 @@ BATCH_OPTIMIZED: Final = 0
 RECORD_LIMIT: Final = 1
 """share_acquire_mode: whole batches until there are enough records, or exactly so many at most (KIP-1206)."""
 
+_LED_ELSEWHERE: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _WHY_NOT: Final = {
     ErrorCode.INVALID_RECORD_STATE: "A record is not acquired, or not by this member.",
     ErrorCode.INVALID_REQUEST: "The batch ends past the records that were acquired, or renewing is not enabled.",
@@ -204,7 +205,7 @@ class ShareExchange(ShareWaiter):
         """Where clients should go that asked the wrong node (KIP-951)."""
         leaders: list[int] = []
         for answer in self.answers:
-            if ErrorCode.NOT_LEADER_OR_FOLLOWER in (answer.error, answer.acknowledge_error):
+            if answer.error in _LED_ELSEWHERE or answer.acknowledge_error in _LED_ELSEWHERE:
                 leader = self.share.leadership.leader_of(*answer.place)
                 if leader is not None:
                     answer.current_leader = leader
