@@ -10,7 +10,8 @@ What changed per version: 2 isolation level, 4 leader epochs, 5 OFFSET_NOT_AVAIL
 flexible, 7 -3, 8 -4, 9 -5, 10 a timeout for tiered storage (without effect here), 11 -6.
 
 A follower, a node of the cluster that says its replica id, is told where the log itself ends and begins; strangers with
-a replica id get no more than consumers do. The debugging replica id (-2) asks any replica, leader or not, of its whole log.
+a replica id get no more than consumers do. The debugging replica id (-2) asks any replica, leader or not, of its whole
+log.
 
 Source: KafkaApis.handleListOffsetRequest, ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp; KIP-320,
 KIP-734, KIP-405.

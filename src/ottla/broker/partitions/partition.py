@@ -274,7 +274,7 @@ class Partition:
 
     @property
     def offset_lag(self) -> int:
-        """How many offsets this replica is behind what its leader last said to be committed; -1 if that is not known."""
+        """How many offsets this replica is behind the high watermark that its leader last said; -1 if none is known."""
         if self.log.unopened or self.log.failed is not None:
             return -1
         if self.leads:
