@@ -789,6 +789,25 @@ def test_a_session_of_many_partitions_is_loaded_some_at_a_time(
     assert max(turns) == 6
 
 
+def test_what_is_loaded_for_a_fetch_answers_it_one_partition_at_a_time(stage: ShareStage) -> None:
+    """As Kafka's state arrives; librdkafka's tests 0172 and 0179 count on it. What is loaded comes all at once."""
+    topic = stage.topic(partitions=3)
+    earliest(stage)
+    for index in range(3):
+        stage.produce(10, index=index)
+    member, other = (stage.member(topic, partitions=3) for _ in range(2))
+
+    def acquired(who: Member) -> list[int]:
+        (answered,) = who.ask(wait_ms=1000).answer.responses
+        return sorted(part.partition_index for part in answered.partitions if part.acquired_records)
+
+    (first,) = acquired(member)
+    assert acquired(member) == sorted({0, 1, 2} - {first})
+    for index in range(3):
+        stage.produce(10, index=index)
+    assert acquired(other) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("is_set", [False, True])
 def test_a_properties_file_may_let_groups_have_shorter_locks(tmp_path: Path, is_set: bool) -> None:
     """The bounds for groups can be set at a start only, as in Kafka: no client may change them."""
