@@ -39,8 +39,10 @@ NEWEST_SERVED = {22: 5}
 """Where the codec knows a version that is not served."""
 
 
-def session_of(connection: int) -> Session:
-    return Session(Address(connection, "127.0.0.1", advertised=("broker.example", 9092)))
+def session_of(
+    connection: int, listener: str = "PLAINTEXT", advertised: tuple[str, int] = ("broker.example", 9092)
+) -> Session:
+    return Session(Address(connection, "127.0.0.1", listener=listener, advertised=advertised))
 
 
 SESSION = session_of(1)
@@ -251,10 +253,10 @@ class NodeStage:
         self.settle()
         self.check()
 
-    def connect(self) -> int:
-        """A new connection."""
+    def connect(self, *by: Any) -> int:
+        """A new connection. `by`: the listener's name, and the address that its clients are told."""
         self.connections += 1
-        self.clients[self.connections] = Client(session_of(self.connections))
+        self.clients[self.connections] = Client(session_of(self.connections, *by))
         return self.connections
 
     def hang_up(self, connection: int) -> None:

@@ -51,7 +51,7 @@ from ottla.broker.partitions.own_logs import OwnLogs
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.quotas import Throttle
-from ottla.broker.requests import Decoded, Parked, Refused, Request, Session
+from ottla.broker.requests import Decoded, Listening, Parked, Refused, Request, Session
 from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
 from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
@@ -167,6 +167,8 @@ class Node:
         self.metrics = Metrics()
         self.throttle = Throttle(self.outbox)
         self.connection_quotas = ConnectionQuotas(self.settings)
+        self.listening: tuple[Listening, ...] = ()
+        """The listeners of this node's shell, where it has said so."""
         self.parking = Parking(self.outbox, self.throttle, faults)
         self.environment = Environment(
             node_id=self.node_id,

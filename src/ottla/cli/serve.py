@@ -52,7 +52,12 @@ def parser() -> Parser:
     add = made.add_argument
     add("-h", "--help", action="store_true", help="show this help message and exit")
     add("--data", metavar="DIR", help=f"data directory (log.dirs of the file, else ./{DEFAULT_DATA})")
-    add("--listen", metavar="HOST:PORT", action="append", help=f"address, may be given again ({DEFAULT_LISTEN})")
+    add(
+        "--listen",
+        metavar="[NAME://]HOST:PORT",
+        action="append",
+        help=f"address, may be given again ({DEFAULT_LISTEN})",
+    )
     add("--node-id", metavar="N", help="the node's number in its cluster (node.id, 1)")
     add("--rack", metavar="NAME", help="where the node stands (broker.rack)")
     add(
@@ -160,14 +165,20 @@ def run(options: ServerOptions, log_format: str) -> int:
 
 def greeting(server: Server, log_format: str) -> str:
     """The start-up line: where clients connect, where the bytes are, which version this is."""
+    from ottla.server.listeners import join_address
+
     metrics = server.metrics.address if server.metrics is not None else None
+    addresses = {each.name: join_address(each.host, each.port) for each in reversed(server.listening)}
     if log_format == "json":
         import json
 
         fields = {"event": "started", "address": server.address, "data": server.options.directory, "metrics": metrics}
-        return json.dumps({**fields, "version": __version__})
+        return json.dumps({**fields, "listeners": addresses, "version": __version__})
+    at = server.address
+    if len(addresses) > 1:
+        at = " and ".join(f"{name}://{address}" for name, address in reversed(addresses.items()))
     also = f", metrics at http://{metrics}/metrics" if metrics else ""
-    return f"Ottla {__version__} serves Kafka clients at {server.address}, data in {server.options.directory}{also}"
+    return f"Ottla {__version__} serves Kafka clients at {at}, data in {server.options.directory}{also}"
 
 
 def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:

@@ -24,16 +24,16 @@ class NotServed(Exception):
 
 
 def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
-    """HOST:PORT of each listener of the file, and sentences about what is otherwise than it says.
+    """NAME://HOST:PORT of each listener of the file, and sentences about what is otherwise than it says.
 
-    Takes `listeners` and `controller.listener.names` out of the settings, and leaves in `advertised.listeners` what is
-    advertised for the listeners that are served, in their order. Raises NotServed.
+    Takes `listeners` and `controller.listener.names` out of the settings, and the controller's listeners out of
+    `advertised.listeners`. Raises NotServed.
     """
     require_broker(settings.get("process.roles", ""))
     controllers = {name.upper() for name in words(settings.pop("controller.listener.names", ""))}
     protocols = protocols_of(settings)
     said: list[str] = []
-    listen: dict[str, str] = {}
+    listen: list[str] = []
     for text in words(settings.pop("listeners", "")):
         name, address = split(text, "listeners")
         if name in controllers:
@@ -44,11 +44,14 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
         if address.startswith(":"):
             address, sentence = anywhere(text, address, settings)
             said += sentence
-        listen[name] = address
+        listen.append(f"{name}://{address}")
     if said and not listen:
         raise NotServed("listeners names no listener for clients, only those of the controller.")
-    advertise(settings, list(listen), controllers)
-    return list(listen.values()), said
+    advertised = words(settings.pop("advertised.listeners", ""))
+    kept = [text for text in advertised if split(text, "advertised.listeners")[0] not in controllers]
+    if kept:
+        settings["advertised.listeners"] = ",".join(kept)
+    return listen, said
 
 
 def require_broker(roles: str) -> None:
@@ -66,23 +69,6 @@ def anywhere(text: str, address: str, settings: dict[str, str]) -> tuple[str, li
         f"The listener {text} names no host, so this node listens on {LOOPBACK} only. "
         "ottla.allow.public.plaintext=true opens it to every network of this machine."
     ]
-
-
-def advertise(settings: dict[str, str], names: list[str], controllers: set[str]) -> None:
-    """Put what is advertised into the order of the listeners, without the controller's."""
-    advertised = dict(split(text, "advertised.listeners") for text in words(settings.pop("advertised.listeners", "")))
-    for name in controllers & advertised.keys():
-        del advertised[name]
-    if not advertised:
-        return
-    unknown = [name for name in advertised if names and name not in names]
-    missing = [name for name in names if name not in advertised]
-    if unknown:
-        raise NotServed(f"advertised.listeners names {', '.join(unknown)}, which listeners does not.")
-    if missing:
-        raise NotServed(f"advertised.listeners does not say what clients of the listener {missing[0]} are told.")
-    ordered = names or list(advertised)
-    settings["advertised.listeners"] = ",".join(f"{name}://{advertised[name]}" for name in ordered)
 
 
 def split(text: str, where: str) -> tuple[str, str]:

@@ -34,7 +34,7 @@ from ottla.broker.effects import (
     Unread,
 )
 from ottla.broker.node import Node
-from ottla.broker.requests import Address, Session
+from ottla.broker.requests import Address, Listening, Session
 from ottla.broker.upkeep.identity import StartRefused
 from ottla.log.files import OPEN_FILES_MAX
 from ottla.machine import Millis, Unanswered, WallClock
@@ -89,9 +89,9 @@ log = logging.getLogger("ottla.server")
 class ServerOptions:
     """What a person or a test asks of a server.
 
-    `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: HOST:PORT texts,
-    port 0 lets the system choose. `settings`: Kafka's property names and their text values. `metadata`: the store that
-    the nodes of a cluster share, as `server.shared_metadata` reads it; None for a node that is alone.
+    `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: [NAME://]HOST:PORT
+    texts, port 0 lets the system choose. `settings`: Kafka's property names and their text values. `metadata`: the
+    store that the nodes of a cluster share, as `server.shared_metadata` reads it; None for a node that is alone.
     """
 
     directory: str | None = None
@@ -105,12 +105,14 @@ class ServerOptions:
 class Server:
     """A node and its listeners on the running event loop.
 
-    `start` raises ServeRefused. After it, `port` is the first listener's port and `address` its HOST:PORT. `ended` is
-    set when there is nothing to serve any more, and `fault` says why where nobody asked for that; then call `stop`.
+    `start` raises ServeRefused. After it, `port` is the first listener's port and `address` its HOST:PORT; `listening`
+    has all listeners. `ended` is set when there is nothing to serve any more, and `fault` says why where nobody asked
+    for that; then call `stop`.
     """
 
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
+        self.listening: tuple[Listening, ...] = ()
         self.port = 0
         self.host = ""
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -161,17 +163,17 @@ class Server:
         if self.options.metrics is not None:
             host, _ = split_address(self.options.metrics)
             refuse_public(host, settings["ottla.allow.public.plaintext"], "metrics have neither TLS nor a password")
-        listeners = open_listeners(
-            self.options.listen, settings["advertised.listeners"], settings["ottla.allow.public.plaintext"]
-        )
+        listeners = open_listeners(self.options.listen, settings)
         try:
-            self._open_node(settings, listeners[0])
+            self._open_node(settings, listeners)
         except BaseException:
             for listener in listeners:
                 listener.bound.close()
             self._close_directory()
             raise
         self.host, self.port = listeners[0].host, listeners[0].port
+        self.listening = tuple(Listening(each.name, each.host, each.port, each.advertised) for each in listeners)
+        self.node.listening = self.listening
         try:
             for listener in listeners:
                 await self._listen(listener)
@@ -204,7 +206,7 @@ class Server:
             listener.bound.close()
             raise taken(listener.host, listener.port, error) from error
 
-    def _open_node(self, settings: BrokerSettings, listener: Listener) -> None:
+    def _open_node(self, settings: BrokerSettings, listeners: list[Listener]) -> None:
         directory = self.options.directory
         if directory is None:
             from tempfile import TemporaryDirectory  # a node that has a directory starts without it
@@ -222,7 +224,7 @@ class Server:
             else:
                 from ottla.server.shared_metadata import share  # a node that is alone needs none of it
 
-                shared = share(self.options.metadata, settings, listener, directory)
+                shared = share(self.options.metadata, settings, listeners, directory)
                 store = shared.store
             self._files = NodeFiles(open_files_max)
             self.node = Node(
@@ -372,7 +374,7 @@ class Server:
         self.node.metrics.connections += 1
         self.node.metrics.connections_accepted += 1
         told = listener.address_for(transport.get_extra_info("sockname")[:2])
-        return Session(Address(identity, host, port, advertised=told))
+        return Session(Address(identity, host, port, listener.name, advertised=told))
 
     def release(self, connection: Connection) -> None:
         """It is gone."""
