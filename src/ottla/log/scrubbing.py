@@ -61,8 +61,8 @@ def checking(segment: Segment, below: int, epochs: EpochCache, *, joins: bool) -
     Yields as `scrubbing` does; ends at the first damage. Raises OSError.
     """
     walk = _Walk(segment, below, epochs)
-    size = batches = 0
-    for position, header, batch in walk_batches(segment.file, 0, segment.size, SLICE_BYTES):
+    size, batches, whole = 0, 0, segment.size
+    for position, header, batch in walk_batches(segment.file, 0, whole, SLICE_BYTES):
         damage = walk.check(position, header, batch)
         if damage is not None:
             yield damage
@@ -71,7 +71,7 @@ def checking(segment: Segment, below: int, epochs: EpochCache, *, joins: bool) -
         if size >= SLICE_BYTES or batches == SLICE_BATCHES:
             yield size
             size = batches = 0
-    damage = walk.check_end(joins)
+    damage = walk.check_end(whole, joins)
     yield size
     if damage is not None:
         yield damage
@@ -112,9 +112,9 @@ class _Walk:
         self._expected, self._end = last + 1, position + header[1] + LOG_OVERHEAD_BYTES
         return None
 
-    def check_end(self, joins: bool) -> Damage | None:
-        """No batch follows; what is wrong with the end."""
-        if self._end < self._segment.size:
+    def check_end(self, size: int, joins: bool) -> Damage | None:
+        """No batch follows in the segment, which had `size` bytes; what is wrong with the end."""
+        if self._end < size:
             return self._damage(self._end, self._expected, "no batch begins there")
         if joins and self._expected < self._below:
             why = f"the segment ends, and the next one begins at {self._below}"

@@ -54,7 +54,11 @@ class ClusterRun:
         self.trouble.begin()
         cluster.run(SAFETY_MS)
         self.trouble.end()
+        self.before_rest()
         cluster.settle()
+
+    def before_rest(self) -> None:
+        """What has to pass between the trouble and the rest after it."""
 
     def _bring_clients(self, cluster: ElectedCluster) -> None:
         rng = cluster.world.stream("clients")

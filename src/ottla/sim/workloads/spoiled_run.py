@@ -16,7 +16,8 @@ from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.run import DIRECTORY
 
 BACK_UP_CHANCE = 0.3
-SCRUBBING = {"ottla.scrub.interval.ms": "3000", "ottla.scrub.bytes.per.second": "100000000"}
+SCRUB_MS = 3_000
+SCRUBBING = {"ottla.scrub.interval.ms": str(SCRUB_MS), "ottla.scrub.bytes.per.second": "100000000"}
 
 
 class SpoiledRun(ClusterRun):
@@ -28,6 +29,11 @@ class SpoiledRun(ClusterRun):
         mine["settings"] = SCRUBBING
         super().__init__(seed, keep_all=keep_all, **{**drawn(seed), **mine, **given})
         self.trouble = SpoilingTrouble(self.cluster, liars=2 if two else 1)
+
+    def before_rest(self) -> None:
+        """Every log is scrubbed, and what that finds is copied again."""
+        self.cluster.heal()
+        self.cluster.run(2 * SCRUB_MS)
 
 
 class SpoilingTrouble(Trouble):
