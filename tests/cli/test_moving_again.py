@@ -62,7 +62,7 @@ def test_the_same_move_is_waited_for_under_the_new_limit(cluster: EmbeddedCluste
     assert set(replicas_of(at, topic)) == {1, 2}
     again = at("topics", "reassign", topic, "--brokers", "2", "--execute", "--throttle", FAST)
     assert again.err == "1 partitions are being moved there already: that is waited for.\n"
-    assert again.out.endswith("Done: 1 partitions are where they are to be.\n")
+    assert again.out.endswith("Done: 1 partition moved.\n")
     assert replicas_of(at, topic) == [2]
     assert_over(cluster)
 

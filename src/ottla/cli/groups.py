@@ -25,6 +25,7 @@ from ottla.cli.connection import (
     plain_errors,
     wait,
 )
+from ottla.cli.extents import known_offsets
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows, say
 from ottla.cli.plans import DryRun, Execute, choose_one, tell_unchanged
@@ -286,11 +287,13 @@ def held_back_rows(cluster: Cluster, admin: AdminClient, group: Any) -> Iterable
 
 
 def offset_rows(admin: AdminClient, group: Any) -> Iterable[tuple[Any, ...]]:
-    """One row per partition that the group has committed or owns."""
+    """One row per partition that the group has committed or owns; without a log end where no leader tells it."""
+    from confluent_kafka.admin import OffsetSpec
+
     committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group.group_id)}
     owners = {owned: member for member in group.members for owned in owned_by(member)}
     partitions = sorted(committed.keys() | owners.keys())
-    ends = resets.offsets(admin, "latest", partitions)
+    ends = known_offsets(admin, OffsetSpec.latest(), partitions)
     for name, partition in partitions:
         current, end = committed.get((name, partition)), ends.get((name, partition))
         lag = None if current is None or end is None else max(0, end - current)

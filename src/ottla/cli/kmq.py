@@ -31,7 +31,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, field, print_done, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, NotUnderstood, counted, field, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, Limit, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.times import parse_time, shown_time
 
@@ -245,7 +245,7 @@ def stats(
         print_json({"queue": queue, "partitions": partitions, "dead_letters": total, "not_redriven": to_send})
         return
     print_rows(columns, rows, format)
-    say(f"{config.dead_letters}: {total} dead letters, {to_send} not looked at by a redrive.")
+    say(f"{config.dead_letters}: {counted(total, 'dead letter')}, {to_send} not read by a redrive.")
 
 
 @app.command(

@@ -22,7 +22,7 @@ import typer
 from ottla.cli.connection import HERE, Cluster, client_properties, complete_topics, pairs
 from ottla.cli.deliveries import Deliveries
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, NotUnderstood, say
+from ottla.cli.output import Failure, NotUnderstood, counted, say
 from ottla.cli.printing import Shape
 
 EPILOG = "Example: printf 'a:1\\nb:2\\n' | ottla produce clicks --key-separator : --compression zstd"
@@ -107,7 +107,7 @@ def send_all(deliveries: Deliveries, topic: str, given: Iterator[bytes], reader:
         said.append(so_far(deliveries))
     if said:
         raise Failure(" ".join(said))
-    say(f"{deliveries.acknowledged} records acknowledged.", err=True)
+    say(f"{counted(deliveries.acknowledged, 'record')} acknowledged.", err=True)
 
 
 def send_lines(

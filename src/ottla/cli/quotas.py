@@ -6,7 +6,9 @@ it does not know. Works against any Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
@@ -19,6 +21,14 @@ app = typer.Typer(help="Look at and change what users, clients and addresses may
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 DEFAULT = "<default>"
+LIMITS = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+    "connection_creation_rate",
+)
+"""Kafka's limits; a later version may have more."""
 COLUMNS = ("USER", "CLIENT-ID", "IP", "LIMIT", "VALUE")
 
 
@@ -73,11 +83,11 @@ def list_(whose: Whose = ANYBODY, cluster: Cluster = HERE, format: Output = Form
     with client(cluster) as connected:
         answer = connected.send(DescribeClientQuotasRequest(asked))
         check(answer.error_code, "quotas", answer.error_message)
-    rows: list[tuple[str, str, str, str, float]] = []
+    rows: list[tuple[str, str, str, str, float | int]] = []
     for entry in answer.entries:
         names = {each.entity_type: DEFAULT if each.entity_name is None else each.entity_name for each in entry.entity}
         whose_it_is = names.get(USER, ""), names.get(CLIENT_ID, ""), names.get(IP, "")
-        rows += [(*whose_it_is, each.key, each.value) for each in entry.values]
+        rows += [(*whose_it_is, each.key, plain_number(each.value)) for each in entry.values]
     print_rows(COLUMNS, sorted(rows), format)
 
 
@@ -111,12 +121,26 @@ def alter(
     changes += [OpData(key, remove=True) for key in delete or ()]
     if not changes:
         raise NotUnderstood("Nothing to alter: name at least one limit with --set or --delete.")
+    require_known(change.key for change in changes)
     entry = RequestEntryData([RequestEntityData(kind, name) for kind, name in entity.items()], changes)
     told = " and ".join(f"{kind} {DEFAULT if name is None else name}" for kind, name in entity.items())
     with client(cluster) as connected:
         (altered,) = connected.send(AlterClientQuotasRequest([entry])).entries
         check(altered.error_code, told, altered.error_message)
     print_done(f"Altered the quota of {told}.", format, altered=entity)
+
+
+def plain_number(value: float) -> float | int:
+    """1048576 instead of 1048576.0."""
+    return int(value) if value.is_integer() else value
+
+
+def require_known(limits: Iterable[str]) -> None:
+    """Raise NotUnderstood for what looks like a misspelled limit of Kafka's; the cluster judges all others."""
+    for name in limits:
+        close = get_close_matches(name, LIMITS, 1, 0.8)
+        if close and name not in LIMITS:
+            raise NotUnderstood(f"There is no limit {name!r}: did you mean {close[0]}?")
 
 
 def number(text: str) -> float:

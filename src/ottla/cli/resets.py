@@ -20,7 +20,7 @@ import typer
 from ottla.broker.config.durations import duration_ms
 from ottla.cli import existing
 from ottla.cli.connection import REQUEST_TIMEOUT_S, address, plain_errors, wait
-from ottla.cli.output import Failure, NotUnderstood, say
+from ottla.cli.output import Failure, NotUnderstood, counted, say
 from ottla.cli.times import in_range, parse_time
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def partitions(
         except ValueError:
             raise NotUnderstood(f"{each!r}: expected TOPIC or TOPIC:0,1,2.") from None
         if any(not 0 <= partition < count for partition in wanted):
-            raise Failure(f"{name} has {count} partitions, 0 to {count - 1}.")
+            raise Failure(f"{name} has {counted(count, 'partition')}, 0 to {count - 1}.")
         chosen += [(name, partition) for partition in wanted]
     if not chosen:
         raise NotUnderstood("Name topics with --topic.")

@@ -38,7 +38,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.groups import TopicsGiven, committed_offsets, shown
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, NotUnderstood, counted, ended, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.share_standing import PAUSED, Pause, letters_waiting, pauses
 from ottla.cli.times import parse_time, shown_time
@@ -167,7 +167,7 @@ def delete(
                 delete_share_group(asked, name)
                 deleted.append(name)
             except ErrorAnswer as error:
-                failures.append(f"{error}.")
+                failures.append(ended(error))
     if failures:
         raise Failure(with_done(failures, "Deleted", deleted))
     print_done(f"Deleted {', '.join(groups)}.", format, deleted=groups)
@@ -343,7 +343,7 @@ def redrive(
         consumer.close()
     also = f", {left} left out by the filter" if left else ""
     also += f", {gone} whose record is not there any more" if gone else ""
-    print_done(f"{went} records went back{also}.", format, redriven=went, left_out=left, gone=gone)
+    print_done(f"{counted(went, 'record')} went back{also}.", format, redriven=went, left_out=left, gone=gone)
 
 
 # ---- what the commands need ----------------------------------------------------------------------------------------
@@ -477,6 +477,7 @@ def summary(found: dict[str, Any]) -> str:
     letters, waiting = (sum(part[name] for part in parts) for name in ("dead_letters", "archiving"))
     paused = "paused, " if found["paused"] else ""
     return (
-        f"{found['group']}: {paused}{in_flight} records held, lag {lag}, {letters} dead letters written"
+        f"{found['group']}: {paused}{counted(in_flight, 'record')} held, lag {lag}, "
+        f"{counted(letters, 'dead letter')} written"
         f"{f', {waiting} still to be written' if waiting else ''}."
     )

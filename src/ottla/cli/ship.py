@@ -18,7 +18,7 @@ import typer
 from ottla.cli import output
 from ottla.cli.connection import HERE, Cluster, complete_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, counted
 
 EPILOG = "Example: ottla ship /var/log/nginx '/srv/*/logs/*.log' --topic logs"
 
@@ -108,11 +108,11 @@ def say(text: str) -> None:
 
 def sentence(totals: Any) -> str:
     """The counts of a run."""
-    there = f" {totals.already_there} records were in the topic already." if totals.already_there else ""
+    there = f" {counted(totals.already_there, 'record')} found in the topic already." if totals.already_there else ""
     open = f" {totals.unacknowledged} were not acknowledged and go out again." if totals.unacknowledged else ""
     return (
-        f"{totals.records} records acknowledged: {totals.lines} lines, {totals.bytes} bytes,"
-        f" {totals.files} new files.{there}{open}"
+        f"{counted(totals.records, 'record')} acknowledged: {counted(totals.lines, 'line')}, "
+        f"{counted(totals.bytes, 'byte')}, {counted(totals.files, 'new file')}.{there}{open}"
     )
 
 

@@ -28,7 +28,7 @@ from ottla.cli.connection import (
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.extents import Extent, extents, known_eligible
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_done, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, counted, print_done, print_json, print_rows, say, sized
 from ottla.cli.replicas.electing import elect_leaders
 from ottla.cli.replicas.reassign import reassign
 from ottla.cli.resets import Partition
@@ -202,7 +202,7 @@ def add_partitions(
     admin = connect(cluster)
     with plain_errors():
         wait(admin.create_partitions([NewPartitions(topic, total)]))
-    print_done(f"{topic} has {total} partitions.", format, topic=topic, partitions=total)
+    print_done(f"{topic} has {counted(total, 'partition')}.", format, topic=topic, partitions=total)
 
 
 def topics_of(admin: AdminClient, names: list[str] | None, internal: bool) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def describe_topic(
 ) -> dict[str, Any]:
     return {
         "topic": topic.name,
-        "topic_id": str(topic.topic_id),
+        "topic_id": shown_id(topic.topic_id),
         "internal": topic.is_internal,
         "replication_factor": replication_factor(topic),
         "configs": configs,
@@ -240,11 +240,20 @@ def describe_topic(
                 "replicas": [node.id for node in each.replicas],
                 "isr": [node.id for node in each.isr],
                 "eligible": eligible.get((topic.name, each.id)),
-                **reach[topic.name, each.id]._asdict(),
+                **extent_of(reach[topic.name, each.id]),
             }
             for each in sorted(topic.partitions, key=lambda part: part.id)
         ],
     }
+
+
+def shown_id(topic_id: Any) -> str:
+    """A topic id as Kafka and the files of a log write it: base64 for URLs; confluent-kafka has the other alphabet."""
+    return str(topic_id).replace("+", "-").replace("/", "_").rstrip("=")
+
+
+def extent_of(extent: Extent) -> dict[str, int | None]:
+    return {**extent._asdict(), "size": sized(extent.size)}
 
 
 def partition_rows(described: dict[str, Any]) -> list[tuple[Any, ...]]:

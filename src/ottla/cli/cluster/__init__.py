@@ -41,7 +41,7 @@ from ottla.cli.cluster.processes import (
 )
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, print_json, print_rows, ranges, say, sized
 from ottla.cli.replicas.rebalance import rebalance
 
 app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_args_is_help=True)
@@ -181,18 +181,18 @@ NODE_COLUMNS = (
     *("NODE", "ADDRESS", "RACK", "STATE", "CONTROLLER", "LEADERS", "REPLICAS", "IN-SYNC"),
     *("DISK-USED", "DISK-FREE", "CAN-STOP"),
 )
-LACKING_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "LACK")
-STOP_COLUMNS = ("STOP-OF", "TOPIC", "PARTITION", "THEN")
+LACKING_COLUMNS = ("TOPIC", "LACK", "COUNT", "PARTITIONS", "NOT-IN-SYNC")
+STOP_COLUMNS = ("STOP-OF", "TOPIC", "THEN", "COUNT", "PARTITIONS")
 ROWS_MAX = 20
-"""Partitions that a table shows; JSON has all."""
+"""Topics that a table shows; JSON has every partition."""
 
 
 @app.command(epilog="Example: ottla cluster describe --bootstrap 127.0.0.1:9092")
 @with_shared_options
 def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
-    """Show the nodes: address, rack, who is down, who is the controller, how many partitions each leads, has and has in
-    sync, bytes on its disk, and whether it can be stopped; then the partitions that lack an in-sync replica or a
-    leader, and those that hinder a stop: they would be out of service, or refuse acks=all."""
+    """Show the nodes: address, rack, state, controller, partitions (led, held, in sync), disk, and whether the node can
+    be stopped. Then show, by topic, the partitions that lack a leader or an in-sync replica, and those that a stop of a
+    node would take out of service, or make refuse acks=all."""
     properties = client_properties(cluster)
     make = own_clients(properties)
     with plain_failures(), make() as client:
@@ -203,28 +203,48 @@ def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
         print_json(told)
         return
     print_rows(NODE_COLUMNS, [node_row(node) for node in told["nodes"]], format)
-    print_some(LACKING_COLUMNS, [lacking_row(each) for each in told["lacking"]])
-    print_some(STOP_COLUMNS, [(node["node"], *each.values()) for node in told["nodes"] for each in node["stop"]])
+    print_some(LACKING_COLUMNS, lacking_rows(told["lacking"]))
+    print_some(STOP_COLUMNS, [row for node in told["nodes"] for row in stop_rows(node)])
 
 
 def node_row(node: dict[str, Any]) -> tuple[Any, ...]:
-    """The cells of a node: what hinders its stop has a table of its own."""
-    *cells, stop = node.values()
-    return (*cells, None if node["state"] == "down" else "no" if stop else "yes")
+    """The cells of a node; the partitions that a stop would affect have a table of their own."""
+    *cells, used, free, stop = node.values()
+    return (*cells, sized(used), sized(free), None if node["state"] == "down" else "no" if stop else "yes")
 
 
-def lacking_row(each: dict[str, Any]) -> tuple[Any, ...]:
-    """The cells of a partition that lacks something."""
-    return tuple(",".join(map(str, cell)) if isinstance(cell, list) else cell for cell in each.values())
+def lacking_rows(partitions: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """A row for each topic and what its partitions lack."""
+    grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in partitions:
+        grouped.setdefault((each["topic"], each["lack"]), []).append(each)
+    return [
+        (
+            topic,
+            lack,
+            len(some),
+            ranges(each["partition"] for each in some),
+            ranges({node for each in some for node in each["replicas"] if node not in each["isr"]}),
+        )
+        for (topic, lack), some in grouped.items()
+    ]
+
+
+def stop_rows(node: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """A row for each topic and what a stop of this node would do to its partitions."""
+    grouped: dict[tuple[str, str], list[int]] = {}
+    for each in node["stop"]:
+        grouped.setdefault((each["topic"], each["then"]), []).append(each["partition"])
+    return [(node["node"], topic, then, len(some), ranges(some)) for (topic, then), some in grouped.items()]
 
 
 def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    """Print a table of partitions behind another one; nothing where there are none."""
+    """Print a table of topics after another one; nothing where there are none."""
     if rows:
         say("")
         print_rows(columns, rows[:ROWS_MAX], Format.TABLE)
     if len(rows) > ROWS_MAX:
-        say(f"and {len(rows) - ROWS_MAX} more: --format json shows all.")
+        say(f"{len(rows) - ROWS_MAX} more topics: --format json shows all.")
 
 
 # ---- watching over nodes -------------------------------------------------------------------------------------------

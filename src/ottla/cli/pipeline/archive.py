@@ -13,7 +13,7 @@ import typer
 
 from ottla.cli.connection import Output, complete_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_json, print_rows, say, say_lines
+from ottla.cli.output import Failure, Format, counted, print_json, print_rows, say, say_lines
 from ottla.cli.pipeline.options import (
     EVERY_TEN_SECONDS,
     ONE_JOB,
@@ -200,7 +200,7 @@ def compact(
         from ottla.spark.archive import open_table
 
         removed, made = open_table(table).compact(target_mb << 20)
-    say(f"Put {removed} files together into {made}." if removed else "Nothing to put together.")
+    say(f"Put {counted(removed, 'file')} together into {made}." if removed else "Nothing to put together.")
 
 
 @app.command(epilog="Example: ottla pipeline archive vacuum --table ./lake/clicks --execute")
@@ -226,5 +226,5 @@ def vacuum(
         found = open_table(table).vacuum(hours, dry_run=not execute)
     for path in found:
         say(path)
-    say(f"{'Removed' if execute else 'Would remove'} {len(found)} files.")
+    say(f"{'Removed' if execute else 'Would remove'} {counted(len(found), 'file')}.")
     tell_unchanged(execute, Format.TABLE)

@@ -12,7 +12,7 @@ import typer
 
 from ottla.cli.connection import Output, complete_topics, pairs
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_json, say, say_lines
+from ottla.cli.output import Failure, Format, counted, print_json, say, say_lines
 from ottla.cli.pipeline.options import EVERY_SECOND, AllowLoss, PipelineOptions, Report, Title, plain_failures
 from ottla.cli.plans import Limit
 from ottla.cli.times import parse_time
@@ -131,7 +131,9 @@ def find(
             say_lines(shown(line).expandtabs())
     more = f" The first {len(hits.lines):,} are shown." if hits.found > len(hits.lines) else ""
     opened, total = hits.files
-    told = f"{hits.found:,} lines found; {hits.read:,} read, {opened:,} of {total:,} files opened.{more}"
+    told = (
+        f"{counted(hits.found, 'line')} found; {hits.read:,} read, {opened:,} of {counted(total, 'file')} opened.{more}"
+    )
     say(told, err=True)
     if hits.services is not None and (unknown := sorted(set(service or ()).difference(hits.services))):
         there = ", ".join(hits.services[:SERVICES_TOLD]) or "nobody"

@@ -14,7 +14,7 @@ import typer
 
 from ottla.cli.connection import Output, complete_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_rows, say
+from ottla.cli.output import Failure, Format, counted, print_rows, say
 from ottla.cli.pipeline.options import ONE_JOB, JobOptions, one_of, plain_failures, session_of
 from ottla.cli.times import time_or_none
 
@@ -82,10 +82,11 @@ def replay(
         elif to_table is not None:
             from ottla.spark.archive.export import export
 
-            say(f"Wrote {export(frame, to_table, format):,} records to {to_table}.")
+            say(f"Wrote {counted(export(frame, to_table, format), 'record')} to {to_table}.")
         else:
             assert to_topic is not None
-            say(f"Wrote {write_back(frame, options, to_topic, staging):,} records to {to_topic}, counted there.")
+            wrote = counted(write_back(frame, options, to_topic, staging), "record")
+            say(f"Wrote {wrote} to {to_topic}, counted there.")
 
 
 def prepared(
@@ -173,7 +174,8 @@ def print_counts(frame: DataFrame, output: Format) -> None:
     if any(row[-1] for row in rows):
         raise Failure("Some offsets came twice.")
     if output is Format.TABLE:
-        say(f"{sum(row[4] for row in rows):,} records in {len(rows)} partitions, each offset once.")
+        total = counted(sum(row[4] for row in rows), "record")
+        say(f"{total} in {counted(len(rows), 'partition')}, each offset once.")
 
 
 def write_back(frame: DataFrame, options: RunOptions, topic: str, staging: str | None) -> int:

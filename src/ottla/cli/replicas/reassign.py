@@ -28,7 +28,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.existing import REPLICAS_MAX, require_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows
+from ottla.cli.output import Failure, Format, NotUnderstood, Size, counted, print_done, print_json, print_rows
 from ottla.cli.plans import Execute, tell_unchanged
 from ottla.cli.replicas import moving
 from ottla.cli.replicas.balance import Impossible, Move, Place, Replicas
@@ -104,7 +104,7 @@ def reassign(
         if execute:
             done = moving.carry_out(client, moves, throttle, asked)
             if format is Format.TABLE:
-                print_done(f"Done: {done} partitions are where they are to be." if done else "", format)
+                print_done(f"Done: {counted(done, 'partition')} moved." if done else "", format)
         elif moves:
             tell_unchanged(execute, format)
 
@@ -220,7 +220,7 @@ def show(moves: Sequence[Move], format: Format) -> None:
         partitions = [{"topic": move.place[0], "partition": move.place[1], "replicas": [*move.after]} for move in moves]
         print_json({"version": VERSION, "partitions": partitions})
         return
-    rows = [(*move.place, joined(move.before), joined(move.after), move.bytes_moved) for move in moves]
+    rows = [(*move.place, joined(move.before), joined(move.after), Size(move.bytes_moved)) for move in moves]
     print_rows(PLAN_COLUMNS, rows, format)
 
 
