@@ -65,3 +65,11 @@ def test_commands_in_the_documents_exist() -> None:
             )
         for target in re.findall(r"`make ([a-z-]+)", text):
             assert target in targets, f"{document}: make {target}"
+
+
+def test_nobody_is_told_to_install_a_name_that_anyone_can_take() -> None:
+    """Ottla is in no package index: documents and messages install it from a clone or from a wheel."""
+    texts = [*DOCUMENTS, *sorted((TOP / "src").rglob("*.py"))]
+    published = re.compile(r"pip install (?:-\S+ )*[\"']?ottla(?![-/\w]*\.whl)|[\"']ottla\\*\[")
+    found = [f"{path.relative_to(TOP)}: {each[0]}" for path in texts for each in published.finditer(path.read_text())]
+    assert not found

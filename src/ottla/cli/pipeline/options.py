@@ -122,9 +122,9 @@ def reach(options: RunOptions) -> None:
 
 
 NEVER_MISSING = {"", "ottla", *sys.stdlib_module_names}
-"""Ours and Python's own: that one of these is missing is a fault. All other modules come with `ottla[spark]`."""
+"""Ours and Python's own: that one of these is missing is a fault. All other modules come with the extra `spark`."""
 
-MISSING = 'Pipelines need {module}, which is not installed. `pip install "ottla[spark]"` installs it.'
+MISSING = 'Pipelines need {module}, which is not installed. `pip install ".[spark]"` in a clone of Ottla installs it.'
 
 
 def require_spark() -> None:
