@@ -45,7 +45,7 @@ def test_every_command_and_option_is_in_the_reference() -> None:
             for option in (each for each in each.params if each.param_type_name == "option"):
                 told = any(f"`{each}" in parts[name] for each in option.opts)
                 assert told or everywhere & {*option.opts}, f"{name} {option.opts[0]}"
-    assert "Of a new table: delta or parquet." in parts["pipeline archive"]
+    assert "Format of a new table: delta or parquet (default delta)." in parts["pipeline archive"]
 
 
 def test_commands_in_the_documents_exist() -> None:

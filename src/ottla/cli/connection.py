@@ -41,7 +41,7 @@ Bootstrap = Annotated[
         "--bootstrap-server",
         "-b",
         envvar="OTTLA_BOOTSTRAP",
-        help="Addresses of one or more nodes of the cluster.",
+        help="Addresses of one or more nodes (default localhost:9092).",
         metavar="HOST:PORT,...",
     ),
 ]
@@ -60,7 +60,7 @@ Properties = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
-Output = Annotated[Format, typer.Option("--format", help="Format of the output.")]
+Output = Annotated[Format, typer.Option("--format", help="Format of the output: table or json (default table).")]
 
 LOCAL = "localhost:9092"
 

@@ -45,44 +45,100 @@ POLL_S = 0.2
 ENDS = ("earliest", "latest")
 
 
+TopicNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TOPIC...",
+        autocompletion=complete_topics,
+        help="Topics to read; a name that begins with ^ is a regular expression.",
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        autocompletion=complete_groups,
+        help="Consumer group to join; it commits its position (default: none).",
+    ),
+]
+ShareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--share",
+        "-s",
+        autocompletion=complete_share_groups,
+        help="Share group to join; each record is acknowledged by itself (default: none).",
+    ),
+]
+Ack = Annotated[
+    Acknowledging | None, typer.Option("--ack", help="How --share acknowledges a printed record (default accept).")
+]
+FromBeginning = Annotated[
+    bool,
+    typer.Option(
+        "--from-beginning",
+        "-f",
+        help="Begin at the first record if the group has no position (default: at the end).",
+    ),
+]
+FromTime = Annotated[
+    str | None,
+    typer.Option(
+        "--from-time", metavar="TIME", help="Begin at the first record at or after this time (default: at the end)."
+    ),
+]
+PartitionOption = Annotated[
+    int | None, typer.Option("--partition", "-p", min=0, help="Partition of the one topic to read (default: all).")
+]
+OffsetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--offset",
+        "-o",
+        metavar="N",
+        help="Offset to begin at: earliest, latest, -N (the last N of each partition), or N with -p.",
+    ),
+]
+Records = Annotated[
+    int | None,
+    typer.Option("--max-records", "-n", min=1, help="Number of records after which to stop (default: unlimited)."),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", min=0, metavar="SECONDS", help="Seconds without a record after which to stop (default: never)."
+    ),
+]
+ExitAtEnd = Annotated[bool, typer.Option("--exit-at-end", "-e", help="Stop at the end of all partitions.")]
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="text|json|FORMAT",
+        help="Format: text, json, or one of kcat's: '%t %p %o %k %s\\n', %T %h %K %S (default text).",
+    ),
+]
+
+
 @with_shared_options
 def consume(
-    topics: Annotated[
-        list[str],
-        typer.Argument(metavar="TOPIC...", autocompletion=complete_topics, help="^ begins a regular expression."),
-    ],
-    group: Annotated[str | None, typer.Option("--group", "-g", autocompletion=complete_groups, help="Join it.")] = None,
-    share: Annotated[
-        str | None, typer.Option("--share", "-s", autocompletion=complete_share_groups, help="Join this share group.")
-    ] = None,
-    ack: Annotated[
-        Acknowledging | None, typer.Option("--ack", help="What becomes of records that --share printed.")
-    ] = None,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", "-f", help="Where there is no position yet.")
-    ] = False,
-    from_time: Annotated[
-        str | None, typer.Option("--from-time", metavar="TIME", help="From the first record at or after it.")
-    ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="This one of one topic.")] = None,
-    offset: Annotated[
-        str | None, typer.Option("--offset", "-o", metavar="N", help="earliest, latest, N, or -N: the last N. With -p.")
-    ] = None,
-    records: Annotated[int | None, typer.Option("--max-records", "-n", min=1, help="Stop after so many.")] = None,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Stop when idle.")
-    ] = None,
-    exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", help="Stop at the end of every partition.")
-    ] = False,
-    keys: Annotated[bool, typer.Option("--keys", help="Show keys in text.")] = False,
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="Show timestamps in text.")] = False,
-    headers: Annotated[bool, typer.Option("--headers", help="Show headers in text.")] = False,
-    offsets: Annotated[bool, typer.Option("--offsets", help="Show partition and offset in text.")] = False,
-    format: Annotated[
-        str,
-        typer.Option("--format", metavar="text|json|FORMAT", help="Or kcat's: '%t %p %o %k %s\\n', with %T %h %K %S."),
-    ] = Shape.TEXT,
+    topics: TopicNames,
+    group: Group = None,
+    share: ShareOption = None,
+    ack: Ack = None,
+    from_beginning: FromBeginning = False,
+    from_time: FromTime = None,
+    partition: PartitionOption = None,
+    offset: OffsetOption = None,
+    records: Records = None,
+    timeout: Timeout = None,
+    exit_at_end: ExitAtEnd = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Print keys in text format.")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print timestamps in text format.")] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="Print headers in text format.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Print partition and offset in text format.")] = False,
+    format: FormatOption = Shape.TEXT,
     cluster: Cluster = HERE,
 ) -> None:
     """Print records as they arrive, until interrupted, or until -n, --timeout or --exit-at-end says so."""

@@ -41,12 +41,14 @@ def list_(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
 @app.command("set", epilog="Example: ottla features set transaction.version 1 --dry-run")
 @with_shared_options
 def set_(
-    name: Annotated[str, typer.Argument(metavar="FEATURE", callback=named)],
-    level: Annotated[int, typer.Argument(metavar="LEVEL", min=0, max=32767)],
+    name: Annotated[str, typer.Argument(metavar="FEATURE", callback=named, help="Name of the feature.")],
+    level: Annotated[int, typer.Argument(metavar="LEVEL", min=0, max=32767, help="New level; 0 turns it off.")],
     unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Lower it even where the cluster may lose metadata.")
+        bool, typer.Option("--unsafe", help="Lower the level even if the cluster may lose metadata.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only let the cluster check it.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Let the cluster check the request and change nothing.")
+    ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:

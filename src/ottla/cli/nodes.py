@@ -26,10 +26,15 @@ NAMES_MAX = 5
 LED_S = 10.0
 """How long others have to take over a leadership."""
 
-Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's number.")]
+Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="Number of the node.")]
 Throttle = Annotated[
     int | None,
-    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second that each node copies at most."),
+    typer.Option(
+        "--throttle",
+        min=1,
+        metavar="BYTES",
+        help="Bytes per second that each node copies at most (default: unlimited).",
+    ),
 ]
 
 

@@ -40,22 +40,40 @@ class Compression(StrEnum):
 
 @with_shared_options
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics)],
-    input: Annotated[Path | None, typer.Option("--input", "-i", help="Read this file, not standard input.")] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
-    key_separator: Annotated[str | None, typer.Option("--key-separator", "-K", help="What ends a line's key.")] = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics, help="Topic to write to.")],
+    input: Annotated[
+        Path | None, typer.Option("--input", "-i", help="File to read, one record a line (default: standard input).")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record (default: none).")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--key-separator", "-K", help="Text between key and value of a line (default: a line is a value)."
+        ),
+    ] = None,
     null_value: Annotated[
-        str | None, typer.Option("--null-value", help="A value that means none: a tombstone.")
+        str | None,
+        typer.Option("--null-value", help="Value that stands for null, a tombstone (default: no value does)."),
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="On every record.")
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="KEY=VALUE", help="Header of every record; may be repeated (default: none)."
+        ),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Else by key, or spread.")] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="Target partition (default: by key, otherwise round-robin)."),
+    ] = None,
     format: Annotated[
-        Shape, typer.Option("--format", help="Lines are values, or JSON as consume --format json prints it.")
+        Shape, typer.Option("--format", help="Format of the lines: values, or the JSON of consume (default text).")
     ] = Shape.TEXT,
-    compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.NONE,
-    acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
+    compression: Annotated[
+        Compression, typer.Option("--compression", "-z", help="Compression of batches (default none).")
+    ] = Compression.NONE,
+    acks: Annotated[
+        str, typer.Option("--acks", help="Replicas that must have a record: 0, 1 or all (default all).")
+    ] = "all",
     cluster: Cluster = HERE,
 ) -> None:
     """Produce one record per line. Without --input the lines come from standard input."""

@@ -38,21 +38,29 @@ class Whose:
 
     user: Annotated[
         str | None,
-        typer.Option("--user", metavar="NAME", callback=named, help="A user; ANONYMOUS without SASL or TLS."),
+        typer.Option(
+            "--user",
+            metavar="NAME",
+            callback=named,
+            help="User of the quota; every client is ANONYMOUS without SASL or TLS.",
+        ),
     ] = None
-    default_user: Annotated[bool, typer.Option("--default-user", help="Every user without a quota of their own.")] = (
-        False
-    )
+    default_user: Annotated[
+        bool, typer.Option("--default-user", help="Quota of every user without one of their own.")
+    ] = False
     client_id: Annotated[
-        str | None, typer.Option("--client-id", metavar="NAME", callback=named, help="A client.id.")
+        str | None,
+        typer.Option("--client-id", metavar="NAME", callback=named, help="Client id (client.id) of the quota."),
     ] = None
     default_client_id: Annotated[
-        bool, typer.Option("--default-client-id", help="Every client.id without a quota of its own.")
+        bool, typer.Option("--default-client-id", help="Quota of every client.id without one of its own.")
     ] = False
     ip: Annotated[
-        str | None, typer.Option("--ip", metavar="ADDRESS", callback=named, help="The IP address of clients.")
+        str | None, typer.Option("--ip", metavar="ADDRESS", callback=named, help="IP address of the quota's clients.")
     ] = None
-    default_ip: Annotated[bool, typer.Option("--default-ip", help="Every address without a quota of its own.")] = False
+    default_ip: Annotated[bool, typer.Option("--default-ip", help="Quota of every address without one of its own.")] = (
+        False
+    )
 
     def entity(self) -> dict[str, str | None]:
         """Names by kind, None for the default of a kind."""
@@ -96,10 +104,12 @@ def list_(whose: Whose = ANYBODY, cluster: Cluster = HERE, format: Output = Form
 def alter(
     whose: Whose = ANYBODY,
     set: Annotated[
-        list[str] | None, typer.Option("--set", metavar="LIMIT=NUMBER", help="Set a limit; may be given again.")
+        list[str] | None,
+        typer.Option("--set", metavar="LIMIT=NUMBER", help="Limit to set; may be repeated (default: none)."),
     ] = None,
     delete: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="LIMIT", help="Remove a limit; may be given again.")
+        list[str] | None,
+        typer.Option("--delete", metavar="LIMIT", help="Limit to remove; may be repeated (default: none)."),
     ] = None,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,

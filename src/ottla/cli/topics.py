@@ -40,17 +40,25 @@ app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_
 
 PARTITION_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "ELIGIBLE", "EARLIEST", "LATEST", "SIZE")
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics)]
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named, autocompletion=complete_topics)]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics, help="Name of the topic.")
+]
+Topics = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC...", callback=named, autocompletion=complete_topics, help="Names of topics."),
+]
 MaybeTopics = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics)
+    list[str] | None,
+    typer.Argument(
+        metavar="[TOPIC...]", callback=named, autocompletion=complete_topics, help="Names of topics (default: all)."
+    ),
 ]
 
 
 @app.command("list", epilog="Example: ottla topics list --internal --format json")
 @with_shared_options
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Show internal topics too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="List internal topics too.")] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
@@ -65,9 +73,9 @@ def list_topics(
 def describe(
     topics: MaybeTopics = None,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated", help="Only partitions that lack a replica in sync.")
+        bool, typer.Option("--under-replicated", help="Show only partitions with a replica that is not in sync.")
     ] = False,
-    unavailable: Annotated[bool, typer.Option("--unavailable", help="Only partitions without a leader.")] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable", help="Show only partitions without a leader.")] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
@@ -112,18 +120,34 @@ def describe(
 )
 @with_shared_options
 def create(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named, help="Names of the new topics.")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, max=PARTITIONS_MAX, help="How many; else num.partitions.")
+        int | None,
+        typer.Option(
+            "--partitions",
+            "-p",
+            min=1,
+            max=PARTITIONS_MAX,
+            help="Number of partitions (default: num.partitions of the cluster).",
+        ),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", min=1, max=REPLICAS_MAX)
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            min=1,
+            max=REPLICAS_MAX,
+            help="Replicas of each partition (default: default.replication.factor of the cluster).",
+        ),
     ] = None,
     config: TopicConfigs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Be content with a topic that is there.")
+        bool, typer.Option("--if-not-exists", help="Do not fail if a topic exists already.")
     ] = False,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, create nothing.")] = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Let the cluster check the request and create nothing.")
+    ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
@@ -162,7 +186,7 @@ def alter(
 @with_shared_options
 def delete(
     topics: Topics,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content when a topic is not there.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do not fail if a topic does not exist.")] = False,
     internal: existing.Internal = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
@@ -190,7 +214,10 @@ app.command(epilog="Example: ottla topics elect-leaders clicks")(elect_leaders)
 def add_partitions(
     topic: Topic,
     total: Annotated[
-        int, typer.Option("--total", "-t", min=1, max=PARTITIONS_MAX, help="How many the topic shall have afterwards.")
+        int,
+        typer.Option(
+            "--total", "-t", min=1, max=PARTITIONS_MAX, help="Number of partitions that the topic has afterwards."
+        ),
     ],
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,

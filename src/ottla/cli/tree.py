@@ -68,7 +68,11 @@ for verb, panel in ((demo, START), (produce, DATA), (consume, DATA), (ship, DATA
 
 
 @app.command("help", rich_help_panel=START)
-def show_help(words: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND...]")] = None) -> int:
+def show_help(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND...]", help="Words of the command (default: all commands).")
+    ] = None,
+) -> int:
     """Show what a command does, as --help behind it."""
     if words and words[0] == "serve":
         return serve.main(["--help"])
@@ -84,7 +88,9 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Ottla: an event log and queue that speaks the Apache Kafka protocol."""
 

@@ -62,14 +62,23 @@ app.command(
     "move-metadata", epilog="Example: ottla cluster move-metadata zookeeper://zk1,zk2,zk3/ottla --data /var/lib/ottla"
 )(move_metadata)
 
-Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster; node N has DIR/N.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Directory of the cluster; node N keeps its data in DIR/N (default ottla-cluster).",
+    ),
+]
 
 
 @app.command(epilog="Example: ottla cluster start --nodes 3 --data ./cluster --listen 127.0.0.1:9092")
 def start(
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", min=1, max=NODES_MAX, help=f"How many: {DEFAULT_NODES}, or as many as before."),
+        typer.Option(
+            "--nodes", min=1, max=NODES_MAX, help=f"Number of nodes (default: as before, otherwise {DEFAULT_NODES})."
+        ),
     ] = None,
     data: Data = DEFAULT_DATA,
     listen: Annotated[
@@ -77,17 +86,17 @@ def start(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help=f"Address of node 1: {DEFAULT_LISTEN}, or as before; the others have the next ports.",
+            help=f"Address of node 1, the others get the next ports (default: as before, otherwise {DEFAULT_LISTEN}).",
         ),
     ] = None,
     set: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting of every node, may be given again; none: those of before."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of every node; may be repeated (default: as before)."),
     ] = None,
-    no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave a node alone that has ended.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Return once the nodes serve, and let them run.")] = False,
+    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not restart nodes that exit.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once the nodes serve; they run in the background.")
+    ] = False,
 ) -> int:
     """Start nodes on this machine and watch over them until ^C: one that dies is started again.
 
@@ -109,7 +118,7 @@ def start(
 
 @app.command("start-node", epilog="Example: ottla cluster start-node 2 --data ./cluster")
 def start_node(
-    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX)],
+    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX, help="Number of the node.")],
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Start one node of a cluster that has ended, one that was removed, or the next new one; return once it serves.
@@ -150,7 +159,7 @@ def started(directory: Path, plan: Plan, number: int) -> NodeProcess:
 
 @app.command("stop-node", epilog="Example: ottla cluster stop-node 2 --data ./cluster")
 def stop_node(
-    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX)],
+    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX, help="Number of the node.")],
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Stop one node of a cluster: it stays stopped until `start-node`, or the next start of all."""

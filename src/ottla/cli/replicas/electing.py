@@ -35,11 +35,16 @@ PREFERRED, UNCLEAN = 0, 1
 @with_shared_options
 def elect_leaders(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics)
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC...]", callback=named, autocompletion=complete_topics, help="Names of topics (default: all)."
+        ),
     ] = None,
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="Any replica where none in sync is there: records that it lacks are lost."),
+        typer.Option(
+            "--unclean", help="Elect any replica if none in sync is available; records that it lacks are lost."
+        ),
     ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,

@@ -44,25 +44,43 @@ PLAN_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "THEN", "BYTES-COPIED")
 MOVING_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING")
 
 Topics = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics)
+    list[str] | None,
+    typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics, help="Names of topics."),
 ]
-Nodes = Annotated[str | None, typer.Option("--brokers", metavar="ID,ID,...", help="Where the replicas shall be.")]
+Nodes = Annotated[
+    str | None,
+    typer.Option("--brokers", metavar="ID,ID,...", help="Nodes that hold the replicas afterwards (default: any node)."),
+]
 Factor = Annotated[
     int | None,
-    typer.Option("--replication-factor", "-r", min=1, max=REPLICAS_MAX, help="How many replicas there shall be."),
+    typer.Option(
+        "--replication-factor",
+        "-r",
+        min=1,
+        max=REPLICAS_MAX,
+        help="Replicas of each partition afterwards (default: as now).",
+    ),
 ]
 Plan = Annotated[
     Path | None,
-    typer.Option("--plan", metavar="FILE", help="Moves to make, as --format json or Kafka's tool prints them."),
+    typer.Option(
+        "--plan", metavar="FILE", help="File of moves, as --format json or Kafka's tool prints them (default: none)."
+    ),
 ]
 Throttle = Annotated[
     int | None,
-    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second that each node copies at most."),
+    typer.Option(
+        "--throttle",
+        min=1,
+        metavar="BYTES",
+        help="Bytes per second that each node copies at most (default: unlimited).",
+    ),
 ]
-Cancel = Annotated[bool, typer.Option("--cancel", help="Take back what is being moved, of these topics or of all.")]
-List = Annotated[bool, typer.Option("--list", help="Show what is being moved, of these topics or of all.")]
+Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the moves of these topics, or of all.")]
+List = Annotated[bool, typer.Option("--list", help="Show the moves of these topics, or of all.")]
 Verify = Annotated[
-    bool, typer.Option("--verify", help="The same; where nothing is, take away the throttles that moves have left.")
+    bool,
+    typer.Option("--verify", help="Show the moves; if there are none, remove the throttles that earlier moves left."),
 ]
 
 

@@ -20,7 +20,12 @@ from ottla.cli.replicas.balance import Move, Replicas
 
 Throttle = Annotated[
     int | None,
-    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second that each node copies at most."),
+    typer.Option(
+        "--throttle",
+        min=1,
+        metavar="BYTES",
+        help="Bytes per second that each node copies at most (default: unlimited).",
+    ),
 ]
 ROWS_MAX = 20
 NODE_COLUMNS = ("NODE", "RACK", "LEADERS", "THEN", "REPLICAS", "THEN", "BYTES", "THEN")
@@ -29,7 +34,7 @@ MOVE_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "THEN", "BYTES-COPIED")
 
 @with_shared_options
 def rebalance(
-    execute: Annotated[bool, typer.Option("--execute", help="Make the moves, and wait for their end.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Make the moves and wait until they end.")] = False,
     throttle: Throttle = None,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,

@@ -81,7 +81,7 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"\[DATA_SOURCE_NOT_FOUND\].*\bottla\b",
-            "Spark does not find the source ottla: the Python it starts lacks Ottla with its extra `spark`. Name the right "
+            "Spark does not find the source ottla: its Python lacks Ottla with the extra `spark`. Name the right "
             "one in PYSPARK_PYTHON.",
         ),
         (
