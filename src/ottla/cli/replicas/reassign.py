@@ -239,7 +239,7 @@ def show(moves: Sequence[Move], format: Format) -> None:
         print_json({"version": VERSION, "partitions": partitions})
         return
     rows = [(*move.place, joined(move.before), joined(move.after), Size(move.bytes_moved)) for move in moves]
-    print_rows(PLAN_COLUMNS, rows, format)
+    print_rows(PLAN_COLUMNS, rows, format, none="No replica has to move.")
 
 
 def joined(nodes: Sequence[int]) -> str:
