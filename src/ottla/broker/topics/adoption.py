@@ -2,7 +2,7 @@
 
 A directory says itself which topic, partition and topic id it belongs to. So a data directory moves here after a clean
 stop of a Kafka broker, and topics survive the loss of our own store, or of its newest commits. What the directories do
-not hold is lost: topics' own configs (except those in Kafka's metadata log: kraft_configs.py), and partitions at the end
+not hold is lost: topics' own configs (but those in Kafka's metadata log: kraft_configs.py), and partitions at the end
 of a topic that never had a record. Nobody knows then what may be deleted of these topics, so `broker/topics/topics.py`
 holds retention and compaction off.
 
