@@ -71,7 +71,7 @@ FROM_OUTSIDE = {
     # for users
     "ottla/kmq/client.py": ("markers_lost", "workers of a queue"),
     "ottla/kmq/markers.py": ("decode_key", "readers of a markers topic"),
-    "ottla/testing/cluster.py": ("metrics_of", "users' tests"),
+    "ottla/testing/cluster.py": ("wait_in_sync metrics_of", "users' tests"),
     "ottla/testing/embedded.py": ("restart", "users' tests"),
     # several nodes, transactions, authentication: what is there before its callers
     "ottla/broker/requests.py": ("client_port", "a part of where a connection comes from"),

@@ -54,8 +54,8 @@ COMMANDS = """\
 <!-- Written by tools/write_docs.py; do not edit. -->
 
 Nouns, then verbs. Every command says more with `--help`, prints JSON with `--format json`, and finds the cluster
-through `--bootstrap` or the environment variable `OTTLA_BOOTSTRAP`. What cannot be done is told in one sentence on
-standard error; the exit code is then 1, and 2 where the command was not understood. `ottla --install-completion`
+through `--bootstrap` (or `--bootstrap-server`, or `OTTLA_BOOTSTRAP` in the environment). What fails is one sentence on
+standard error; the exit code is then 1, or 2 if the command was not understood. `ottla --install-completion`
 installs the completion of commands, topics and groups for your shell.
 
 What names its target does it at once (`delete`, `alter`, `pause`). What works out its targets by a rule

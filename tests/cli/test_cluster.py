@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ottla.cli.cluster import planned, processes, tend
+from ottla.cli.cluster import planned, processes, stop_node, tend
 from ottla.cli.cluster.plan import Plan, checked
 from ottla.cli.main import main
 from ottla.cli.output import Failure, NotUnderstood
@@ -291,3 +291,8 @@ def test_ports_that_there_are_not() -> None:
     assert checked("127.0.0.1:65533", 3) == "127.0.0.1:65533"
     with pytest.raises(NotUnderstood, match="3 nodes from port 65534 on need ports up to 65536: 65535 is the last"):
         checked("127.0.0.1:65534", 3)
+
+
+def test_a_directory_without_a_cluster_is_named_and_so_is_the_option_for_another(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match=f"There is no cluster in {tmp_path}: name its directory with --data"):
+        stop_node(2, tmp_path)

@@ -40,6 +40,9 @@ def test_limits_are_set_listed_kept_to_and_removed(ottla: Callable[..., Any]) ->
         assert listed(*ada) == [of_ada]
         refused = ottla("quotas", "alter", *ada, "--set", "nonsense=1", *where, code=1)
         assert "Invalid configuration key nonsense" in refused.err
+        refused = ottla("quotas", "alter", *ada, "--set", "producer_byte_rat=1", *where, code=2)
+        assert "did you mean producer_byte_rate?" in refused.err
+        assert ottla("quotas", "list", *ada, *where).rows() == [["ada", "-", "-", "producer_byte_rate", "1000"]]
         for words in ([], [*ada], [*ada, "--set", "producer_byte_rate=much"], [*ada, "--default-user", "--set", "x=1"]):
             ottla("quotas", "alter", *words, *where, code=2)
         ottla("quotas", "alter", *ada, "--delete", "producer_byte_rate", *where)

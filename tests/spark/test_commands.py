@@ -65,14 +65,16 @@ def test_what_is_missing_is_said(
     assert "'Mars' is no time zone: give UTC, " in failed(printed, *logs, "--zone", "Mars", code=2)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     for pipeline in (archive, ("pipeline", "kmq-tracker", "jobs", "--checkpoint", str(tmp_path))):
-        sentence = 'Pipelines need Spark, which is not installed. `pip install "ottla[spark]"` installs it.\n'
+        sentence = (
+            'Pipelines need Spark, which is not installed. `pip install ".[spark]"` in a clone of Ottla installs it.\n'
+        )
         assert failed(printed, *pipeline, *where).endswith(sentence)
 
 
 def test_whatever_the_extra_brings_is_told_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("altair", "jinja2", "vl_convert", "llvmlite.binding"):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(Failure, match=rf'need {module}, .* `pip install "ottla\[spark\]"`'), plain_failures():
+        with pytest.raises(Failure, match=rf'need {module}, .* `pip install "\.\[spark\]"`'), plain_failures():
             import_module(module)
     for fault in ("ottla.nothing", "json.nothing"):
         with pytest.raises(ModuleNotFoundError), plain_failures():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ottla.cli.output import Failure, Format, NotUnderstood
+from ottla.cli.output import Failure, Format, NotUnderstood, ended
 from ottla.cli.properties import read_properties
 from ottla.visible import visible
 
@@ -37,18 +37,30 @@ CONNECT_TIMEOUT_S = 5.0
 Bootstrap = Annotated[
     str,
     typer.Option(
-        "--bootstrap", "-b", envvar="OTTLA_BOOTSTRAP", help="Addresses of the cluster.", metavar="HOST:PORT,..."
+        "--bootstrap",
+        "--bootstrap-server",
+        "-b",
+        envvar="OTTLA_BOOTSTRAP",
+        help="Addresses of one or more nodes (default localhost:9092).",
+        metavar="HOST:PORT,...",
     ),
 ]
 CommandConfig = Annotated[
     Path | None,
-    typer.Option("--command-config", help="A file of client properties (key=value lines).", metavar="FILE"),
+    typer.Option(
+        "--command-config", help="File of client properties, one KEY=VALUE a line (default: none).", metavar="FILE"
+    ),
 ]
 Properties = Annotated[
     list[str] | None,
-    typer.Option("--command-property", "-X", help="A client property; may be given again.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--command-property",
+        "-X",
+        help="Client property; may be repeated, and wins over the file (default: none).",
+        metavar="KEY=VALUE",
+    ),
 ]
-Output = Annotated[Format, typer.Option("--format", help="How to print.")]
+Output = Annotated[Format, typer.Option("--format", help="Format of the output: table or json (default table).")]
 
 LOCAL = "localhost:9092"
 
@@ -91,6 +103,9 @@ def pairs(given: list[str] | None, what: str) -> dict[str, str]:
 
 def address(text: str, default_port: int | None = None) -> tuple[str, int]:
     """(host, port) of HOST:PORT or [IPV6]:PORT; raises Failure where it is neither."""
+    scheme, found, rest = text.partition("://")
+    if found:
+        raise NotUnderstood(f"{text!r} is no address: write {rest.rstrip('/') or 'HOST:PORT'}, without {scheme}://.")
     bare = text.removeprefix("[").removesuffix("]")
     if bare.count(":") > 1 and text in (bare, f"[{bare}]"):
         host, port = bare, ""  # an IPv6 address by itself
@@ -158,7 +173,7 @@ def plain_failures() -> Iterator[None]:
     try:
         yield
     except ClientFailure as failure:
-        raise Failure(str(failure)) from None
+        raise Failure(ended(failure)) from None
 
 
 def connect(cluster: Cluster) -> AdminClient:
@@ -202,7 +217,7 @@ def plain_errors() -> Iterator[None]:
     except TimeoutError:
         raise Failure("The cluster did not answer in time: is one of its brokers away?") from None
     except (ValueError, OverflowError) as error:
-        raise Failure(f"{str(error).rstrip('.')}.") from None
+        raise Failure(ended(error)) from None
 
 
 def sentence(error: Any) -> str:

@@ -14,11 +14,18 @@ import typer
 
 from ottla.cli.output import Failure, Format, NotUnderstood, say
 
-Execute = Annotated[bool, typer.Option("--execute", help="Do it.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; the default.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Make the changes.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done, and change nothing; this is the default.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-MaxRecords = Annotated[int | None, typer.Option("--max-records", "-n", min=1, help="At most so many.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, hidden=True, help="The old name of --max-records.")]
+MaxRecords = Annotated[
+    int | None,
+    typer.Option("--max-records", "-n", min=1, help="Number of records after which to stop (default: unlimited)."),
+]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, hidden=True, help="Old name of --max-records (default: unlimited).")
+]
 
 
 def choose_one(execute: bool, dry_run: bool) -> None:

@@ -51,26 +51,31 @@ def parser() -> Parser:
     )
     add = made.add_argument
     add("-h", "--help", action="store_true", help="show this help message and exit")
-    add("--data", metavar="DIR", help=f"data directory (log.dirs of the file, else ./{DEFAULT_DATA})")
-    add(
-        "--listen",
-        metavar="[NAME://]HOST:PORT",
-        action="append",
-        help=f"address, may be given again ({DEFAULT_LISTEN})",
-    )
-    add("--node-id", metavar="N", help="the node's number in its cluster (node.id, 1)")
-    add("--rack", metavar="NAME", help="where the node stands (broker.rack)")
+    add("--data", metavar="DIR", help=f"data directory (default: log.dirs of the file, otherwise ./{DEFAULT_DATA})")
+    where = f"address to listen on; may be repeated (default: {DEFAULT_LISTEN})"
+    add("--listen", metavar="[NAME://]HOST:PORT", action="append", help=where)
+    add("--node-id", metavar="N", help="number of the node in its cluster (default: node.id of the file, otherwise 1)")
+    add("--rack", metavar="NAME", help="rack of the node (default: broker.rack of the file)")
     add(
         "--metadata",
         metavar="STORE",
-        help="share metadata with other nodes: a SQLite file, or zookeeper://HOST:PORT,.../PATH",
+        help="store shared with other nodes: a SQLite file, or zookeeper://HOST:PORT,.../PATH (default: none)",
     )
-    add("--config", metavar="FILE", help="a properties file, as Kafka's server.properties")
-    add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, may be given again")
-    add("--durability", choices=("page-cache", "fsync"), help="answer acks=all from the page cache, or after an fsync")
-    add("--log-format", choices=("text", "json"), default="text", help="how logs are written to standard error")
-    add("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there, at /metrics")
-    add("--version", action="store_true", help="show program's version number and exit")
+    add("--config", metavar="FILE", help="properties file, as Kafka's server.properties (default: none)")
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting; may be repeated")
+    add(
+        "--durability",
+        choices=("page-cache", "fsync"),
+        help="what answers acks=all: the page cache or an fsync (default: page-cache)",
+    )
+    add(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="format of the log on standard error (default: text)",
+    )
+    add("--metrics", metavar="HOST:PORT", help="address for Prometheus metrics at /metrics (default: none)")
+    add("--version", action="store_true", help="show the version and exit")
     return made
 
 

@@ -26,13 +26,30 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Name = Annotated[str, typer.Argument(metavar="TRANSACTIONAL-ID", callback=named)]
+Name = Annotated[str, typer.Argument(metavar="TRANSACTIONAL-ID", callback=named, help="Transactional id.")]
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=complete_topics, help="Only these.")
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC",
+        autocompletion=complete_topics,
+        help="Topic to search; may be repeated (default: all).",
+    ),
 ]
-States = Annotated[list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state, as Ongoing.")]
+States = Annotated[
+    list[str] | None,
+    typer.Option("--state", metavar="STATE", help="State to list, such as Ongoing; may be repeated (default: all)."),
+]
 LongerThan = Annotated[
-    int, typer.Option("--longer-than-ms", min=0, max=2**63 - 1, metavar="MS", help="Only what is open for longer.")
+    int,
+    typer.Option(
+        "--longer-than-ms",
+        min=0,
+        max=2**63 - 1,
+        metavar="MS",
+        help="List only transactions open for more milliseconds (default 0: all).",
+    ),
 ]
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 HANGING_COLUMNS = ("TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "COORDINATOR-EPOCH", "START-OFFSET", "IDLE-MS")
@@ -114,7 +131,13 @@ def _described(asked: Client, name: str) -> Any:
 def find_hanging(
     topics: Topics = None,
     idle_ms: Annotated[
-        int, typer.Option("--idle-ms", min=0, metavar="MS", help="Only what nobody has written to for so long.")
+        int,
+        typer.Option(
+            "--idle-ms",
+            min=0,
+            metavar="MS",
+            help="Milliseconds without a write after which a transaction may hang (default 900000).",
+        ),
     ] = IDLE_MS_MIN,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
@@ -149,14 +172,27 @@ def find_hanging(
 def abort(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[TRANSACTIONAL-ID]", callback=named, help="The id whose open transaction is aborted."),
+        typer.Argument(
+            metavar="[TRANSACTIONAL-ID]", callback=named, help="Transactional id whose open transaction is aborted."
+        ),
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=complete_topics, help="Instead of an id."),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            autocompletion=complete_topics,
+            help="Topic of the transaction, instead of a transactional id.",
+        ),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, metavar="N")] = None,
-    start_offset: Annotated[int | None, typer.Option("--start-offset", min=0, help="As find-hanging shows it.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Partition of the transaction.")
+    ] = None,
+    start_offset: Annotated[
+        int | None,
+        typer.Option("--start-offset", min=0, help="First offset of the transaction, as find-hanging shows it."),
+    ] = None,
     execute: Execute = False,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -179,7 +179,10 @@ def print_jobs(demo: Demonstration, jobs: Jobs, kinds: list[str], letters: list[
 def run_pipelines(demo: Demonstration) -> None:
     """The same stream through Spark: archived exactly once and verified, and the activity of the shop as a page."""
     if absent := pipelines.missing():
-        demo.say(f'Left out: {", ".join(absent)} is not installed. pip install "ottla\\[spark]" brings it.')
+        demo.say(
+            f'Left out: {", ".join(absent)} is not installed. `pip install ".\\[spark]"` in a clone of Ottla '
+            "installs it."
+        )
         return
     assert demo.stream is not None
     lake, produced = demo.directory / "lake", demo.stream.tally.records

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytest.importorskip("altair", reason='needs pip install "ottla[spark]"')
+pytest.importorskip("altair", reason="needs the extra spark")
 
 from ottla.spark import report
 from ottla.spark.report import Section, Series

@@ -51,7 +51,7 @@ from ottla.cli.cluster.processes import (
 )
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, NotUnderstood, print_json, print_rows, ranges, say, sized
 from ottla.cli.replicas.rebalance import rebalance
 
 app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_args_is_help=True)
@@ -74,14 +74,23 @@ app.command(
     "move-metadata", epilog="Example: ottla cluster move-metadata zookeeper://zk1,zk2,zk3/ottla --data /var/lib/ottla"
 )(move_metadata)
 
-Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster; node N has DIR/N.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Directory of the cluster; node N keeps its data in DIR/N (default ottla-cluster).",
+    ),
+]
 
 
 @app.command(epilog="Example: ottla cluster start --nodes 3 --data ./cluster --listen 127.0.0.1:9092")
 def start(
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", min=1, max=NODES_MAX, help=f"How many: {DEFAULT_NODES}, or as many as before."),
+        typer.Option(
+            "--nodes", min=1, max=NODES_MAX, help=f"Number of nodes (default: as before, otherwise {DEFAULT_NODES})."
+        ),
     ] = None,
     data: Data = DEFAULT_DATA,
     listen: Annotated[
@@ -89,17 +98,17 @@ def start(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help=f"Address of node 1: {DEFAULT_LISTEN}, or as before; the others have the next ports.",
+            help=f"Address of node 1, the others get the next ports (default: as before, otherwise {DEFAULT_LISTEN}).",
         ),
     ] = None,
     set: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting of every node, may be given again; none: those of before."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of every node; may be repeated (default: as before)."),
     ] = None,
-    no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave a node alone that has ended.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Return once the nodes serve, and let them run.")] = False,
+    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not restart nodes that exit.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once the nodes serve; they run in the background.")
+    ] = False,
 ) -> int:
     """Start nodes on this machine and watch over them until ^C: one that dies is started again.
 
@@ -122,7 +131,7 @@ def start(
 
 @app.command("start-node", epilog="Example: ottla cluster start-node 2 --data ./cluster")
 def start_node(
-    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX)],
+    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX, help="Number of the node.")],
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Start one node of a cluster that has ended, one that was removed, or the next new one; return once it serves.
@@ -163,7 +172,7 @@ def started(directory: Path, plan: Plan, number: int) -> NodeProcess:
 
 @app.command("stop-node", epilog="Example: ottla cluster stop-node 2 --data ./cluster")
 def stop_node(
-    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX)],
+    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX, help="Number of the node.")],
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Stop one node of a cluster: it stays stopped until `start-node`, or the next start of all."""
@@ -194,18 +203,18 @@ NODE_COLUMNS = (
     *("NODE", "ADDRESS", "RACK", "STATE", "CONTROLLER", "LEADERS", "REPLICAS", "IN-SYNC"),
     *("DISK-USED", "DISK-FREE", "CAN-STOP"),
 )
-LACKING_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "LACK")
-STOP_COLUMNS = ("STOP-OF", "TOPIC", "PARTITION", "THEN")
+LACKING_COLUMNS = ("TOPIC", "LACK", "COUNT", "PARTITIONS", "NOT-IN-SYNC")
+STOP_COLUMNS = ("STOP-OF", "TOPIC", "THEN", "COUNT", "PARTITIONS")
 ROWS_MAX = 20
-"""Partitions that a table shows; JSON has all."""
+"""Topics that a table shows; JSON has every partition."""
 
 
 @app.command(epilog="Example: ottla cluster describe --bootstrap 127.0.0.1:9092")
 @with_shared_options
 def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
-    """Show the nodes: address, rack, who is down, who is the controller, how many partitions each leads, has and has in
-    sync, bytes on its disk, and whether it can be stopped; then the partitions that lack an in-sync replica or a
-    leader, and those that hinder a stop: they would be out of service, or refuse acks=all."""
+    """Show the nodes: address, rack, state, controller, partitions (led, held, in sync), disk, and whether the node can
+    be stopped. Then show, by topic, the partitions that lack a leader or an in-sync replica, and those that a stop of a
+    node would take out of service, or make refuse acks=all."""
     properties = client_properties(cluster)
     make = own_clients(properties)
     with plain_failures(), make() as client:
@@ -216,28 +225,48 @@ def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
         print_json(told)
         return
     print_rows(NODE_COLUMNS, [node_row(node) for node in told["nodes"]], format)
-    print_some(LACKING_COLUMNS, [lacking_row(each) for each in told["lacking"]])
-    print_some(STOP_COLUMNS, [(node["node"], *each.values()) for node in told["nodes"] for each in node["stop"]])
+    print_some(LACKING_COLUMNS, lacking_rows(told["lacking"]))
+    print_some(STOP_COLUMNS, [row for node in told["nodes"] for row in stop_rows(node)])
 
 
 def node_row(node: dict[str, Any]) -> tuple[Any, ...]:
-    """The cells of a node: what hinders its stop has a table of its own."""
-    *cells, stop = node.values()
-    return (*cells, None if node["state"] == "down" else "no" if stop else "yes")
+    """The cells of a node; the partitions that a stop would affect have a table of their own."""
+    *cells, used, free, stop = node.values()
+    return (*cells, sized(used), sized(free), None if node["state"] == "down" else "no" if stop else "yes")
 
 
-def lacking_row(each: dict[str, Any]) -> tuple[Any, ...]:
-    """The cells of a partition that lacks something."""
-    return tuple(",".join(map(str, cell)) if isinstance(cell, list) else cell for cell in each.values())
+def lacking_rows(partitions: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """A row for each topic and what its partitions lack."""
+    grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in partitions:
+        grouped.setdefault((each["topic"], each["lack"]), []).append(each)
+    return [
+        (
+            topic,
+            lack,
+            len(some),
+            ranges(each["partition"] for each in some),
+            ranges({node for each in some for node in each["replicas"] if node not in each["isr"]}),
+        )
+        for (topic, lack), some in grouped.items()
+    ]
+
+
+def stop_rows(node: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """A row for each topic and what a stop of this node would do to its partitions."""
+    grouped: dict[tuple[str, str], list[int]] = {}
+    for each in node["stop"]:
+        grouped.setdefault((each["topic"], each["then"]), []).append(each["partition"])
+    return [(node["node"], topic, then, len(some), ranges(some)) for (topic, then), some in grouped.items()]
 
 
 def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    """Print a table of partitions behind another one; nothing where there are none."""
+    """Print a table of topics after another one; nothing where there are none."""
     if rows:
         say("")
         print_rows(columns, rows[:ROWS_MAX], Format.TABLE)
     if len(rows) > ROWS_MAX:
-        say(f"and {len(rows) - ROWS_MAX} more: --format json shows all.")
+        say(f"{len(rows) - ROWS_MAX} more topics: --format json shows all.")
 
 
 # ---- watching over nodes -------------------------------------------------------------------------------------------

@@ -74,7 +74,10 @@ def plan_of(read: Any) -> Plan:
 
 
 def no_cluster(directory: Path) -> str:
-    return f"There is no cluster in {directory}: `ottla cluster start --data {directory}` makes one."
+    return (
+        f"There is no cluster in {directory}: name its directory with --data, or start a new one with "
+        f"`ottla cluster start --data {directory}`."
+    )
 
 
 def require_settings(texts: list[str]) -> None:

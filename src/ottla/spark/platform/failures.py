@@ -80,13 +80,13 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'(?!\s+During handling)",
-            "The Python of Spark's workers has no {module}. Install ottla[spark] on every machine of the cluster and "
-            "name that Python in PYSPARK_PYTHON.",
+            "The Python of Spark's workers has no {module}. Install Ottla with its extra `spark` on every machine of "
+            "the cluster and name that Python in PYSPARK_PYTHON.",
         ),
         (
             r"\[DATA_SOURCE_NOT_FOUND\].*\bottla\b",
-            "Spark does not find the source ottla: the Python it starts has no ottla[spark]. Name the right one in "
-            "PYSPARK_PYTHON.",
+            "Spark does not find the source ottla: its Python lacks Ottla with the extra `spark`. Name the right "
+            "one in PYSPARK_PYTHON.",
         ),
         (
             r"Py4JNetworkError|Answer from Java side is empty|Error while sending|^Connection(?:Refused|Reset)Error",

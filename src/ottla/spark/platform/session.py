@@ -99,7 +99,9 @@ def pipeline_session(
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise PipelineFailed('Spark is not installed. `pip install "ottla[spark]"` installs it.') from None
+        raise PipelineFailed(
+            'Spark is not installed. `pip install ".[spark]"` in a clone of Ottla installs it.'
+        ) from None
 
     refuse_connect({**(conf or {}), **({"spark.master": master} if master else {})})
     running = SparkSession._instantiatedSession  # as Spark's builder; the active one may be that of a micro-batch
