@@ -1,8 +1,9 @@
 """Two nodes without servers over one metadata store: the first is the controller. What one asks the other is carried
 over at once, and both hear at once of what was committed."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.effects import Ask
@@ -15,6 +16,7 @@ from ottla.protocol.framing import decode_request_header
 from tests.node_stage import Asked, Client, NodeStage
 
 LEASE_MS = 3_600_000
+Endpoints: TypeAlias = dict[str, tuple[str, int]]
 
 
 class _Carried(Asked):
@@ -33,9 +35,10 @@ class _Carried(Asked):
 
 
 class NodePair:
-    """`stages` by node id. A node that is in `away` is asked nothing: its requests wait."""
+    """`stages` by node id. A node that is in `away` is asked nothing: its requests wait. `endpoints`: where clients of
+    each listener reach the nodes, by their ids."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, endpoints: Mapping[int, Endpoints] | None = None, **settings: Any) -> None:
         store = MemoryStore()
         self.away: set[int] = set()
         self.held: set[int] = set()
@@ -45,7 +48,9 @@ class NodePair:
         self.stages: dict[int, NodeStage] = {}
         self._carried: list[tuple[int, int, _Carried]] = []
         for node_id in (1, 2):
-            joining = Joining("127.0.0.1", 9000 + node_id, f"life-{node_id}", LEASE_MS)
+            joining = Joining(
+                "127.0.0.1", 9000 + node_id, f"life-{node_id}", LEASE_MS, (endpoints or {}).get(node_id, {})
+            )
             self.stages[node_id] = NodeStage(
                 directory / str(node_id), store=store, joining=joining, node_id=str(node_id), **settings
             )
@@ -105,9 +110,9 @@ class NodePair:
                 stage.node.answered(stage.now, ask.token, Unanswered("the connection was lost"))
         self.settle()
 
-    def ask(self, node_id: int, message: Any, version: int | None = None) -> Any:
+    def ask(self, node_id: int, message: Any, version: int | None = None, connection: int | None = None) -> Any:
         """The answer of one node."""
-        asked = self.stages[node_id].send(message, version)
+        asked = self.stages[node_id].send(message, version, connection)
         self.settle()
         for _ in range(100):
             if asked.answered:

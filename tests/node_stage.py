@@ -25,6 +25,7 @@ from ottla.broker.node import Node
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import Address, Parked, Session
 from ottla.broker.topics.new_topic import NewTopic
+from ottla.log.cost import Stopwatch, counted_us
 from ottla.log.files import DiskFiles, FileSystem
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.apis import APIS
@@ -38,8 +39,10 @@ NEWEST_SERVED = {22: 5}
 """Where the codec knows a version that is not served."""
 
 
-def session_of(connection: int) -> Session:
-    return Session(Address(connection, "127.0.0.1", advertised=("broker.example", 9092)))
+def session_of(
+    connection: int, listener: str = "PLAINTEXT", advertised: tuple[str, int] = ("broker.example", 9092)
+) -> Session:
+    return Session(Address(connection, "127.0.0.1", listener=listener, advertised=advertised))
 
 
 SESSION = session_of(1)
@@ -159,9 +162,11 @@ class NodeStage:
         store: MemoryStore | None = None,
         faults: list[str] | None = None,
         joining: Joining | None = None,
+        stopwatch: Stopwatch = counted_us,
         **settings: str,
     ) -> None:
         self.directory = directory
+        self.stopwatch = stopwatch
         self.joining = joining
         self.files = files
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
@@ -201,6 +206,7 @@ class NodeStage:
             notes=self.notes.append,
             faults=self._fault,
             joining=self.joining,
+            stopwatch=self.stopwatch,
         )
         self.node.start(self.now)
         self.guard.serving = True
@@ -247,10 +253,10 @@ class NodeStage:
         self.settle()
         self.check()
 
-    def connect(self) -> int:
-        """A new connection."""
+    def connect(self, *by: Any) -> int:
+        """A new connection. `by`: the listener's name, and the address that its clients are told."""
         self.connections += 1
-        self.clients[self.connections] = Client(session_of(self.connections))
+        self.clients[self.connections] = Client(session_of(self.connections, *by))
         return self.connections
 
     def hang_up(self, connection: int) -> None:

@@ -45,7 +45,7 @@ def test_every_command_and_option_is_in_the_reference() -> None:
             for option in (each for each in each.params if each.param_type_name == "option"):
                 told = any(f"`{each}" in parts[name] for each in option.opts)
                 assert told or everywhere & {*option.opts}, f"{name} {option.opts[0]}"
-    assert "Of a new table: delta or parquet." in parts["pipeline archive"]
+    assert "Format of a new table: delta or parquet (default delta)." in parts["pipeline archive"]
 
 
 def test_commands_in_the_documents_exist() -> None:
@@ -65,3 +65,11 @@ def test_commands_in_the_documents_exist() -> None:
             )
         for target in re.findall(r"`make ([a-z-]+)", text):
             assert target in targets, f"{document}: make {target}"
+
+
+def test_nobody_is_told_to_install_a_name_that_anyone_can_take() -> None:
+    """Ottla is in no package index: documents and messages install it from a clone or from a wheel."""
+    texts = [*DOCUMENTS, *sorted((TOP / "src").rglob("*.py"))]
+    published = re.compile(r"pip install (?:-\S+ )*[\"']?ottla(?![-/\w]*\.whl)|[\"']ottla\\*\[")
+    found = [f"{path.relative_to(TOP)}: {each[0]}" for path in texts for each in published.finditer(path.read_text())]
+    assert not found

@@ -40,7 +40,7 @@ FROM_OUTSIDE = {
     "ottla/broker/*.py": ("([a-z]+_)+(in|out|requests)", "counters: the metrics page reads them by name"),
     "ottla/cli/*.py": ("[A-Z]+ demo", "choices on the command line, and commands"),
     "ottla/protocol/wire.py": ("read_[a-z_]+", "generated modules ask for them, those that are left out too"),
-    "ottla/server/metrics.py": ("num_log_segments", "figures are rendered by name"),
+    "ottla/server/figures.py": ("num_log_segments", "figures are rendered by name"),
     "ottla/spark/codec/*_kernels.py": ("[A-Za-z_]+", "compiled by name"),
     "ottla/spark/logs/line.py": ("level_text", "rows are made by position"),
     "ottla/spark/reader/options.py": ("times_ms", "matched by position"),
@@ -60,6 +60,7 @@ FROM_OUTSIDE = {
     ),
     "ottla/spark/codec/native.py": ("linkage", "llvmlite"),
     "ottla/spark/format.py": ("stream(Reader|Writer)", "Spark's DataSource"),
+    "ottla/cli/listener_probe.py": ("check_hostname verify_mode", "ssl"),
     "ottla/spark/platform/client_properties.py": ("check_hostname", "ssl"),
     "ottla/spark/reader/source.py": (
         "initialOffset latestOffset reportLatestOffset getDefaultReadLimit prepareForTriggerAvailableNow",
@@ -70,6 +71,7 @@ FROM_OUTSIDE = {
     # for users
     "ottla/kmq/client.py": ("markers_lost", "workers of a queue"),
     "ottla/kmq/markers.py": ("decode_key", "readers of a markers topic"),
+    "ottla/testing/cluster.py": ("wait_in_sync metrics_of", "users' tests"),
     "ottla/testing/embedded.py": ("restart", "users' tests"),
     # several nodes, transactions, authentication: what is there before its callers
     "ottla/broker/requests.py": ("client_port", "a part of where a connection comes from"),

@@ -29,12 +29,23 @@ CONFIGURATION = """\
 Settings have the names, types, defaults and legal values of Apache Kafka 4.3. A node takes them from a properties file
 (`ottla serve --config server.properties`) and from `--set name=value`; what may change while it runs can be altered
 with `ottla configs alter`, and topics' and groups' configs with `ottla topics alter` and `ottla configs alter group`.
-An unknown name or an illegal value is refused with a sentence. Kafka's properties that mean nothing here are passed
-over, and a line at the start names them, so that a `server.properties` written for Kafka starts a node; so does one of
-Kafka 4: the controller's listeners are passed over too, and a listener without a host is opened on loopback only,
-unless `ottla.allow.public.plaintext` is true.
+An unknown name or an illegal value is refused with a sentence.
 
-Different from Kafka's defaults: a node listens on loopback only, and internal topics have one replica.
+A `server.properties` written for Kafka starts a node. A line at the start names the settings that have no effect. The
+controller's listeners of a file of Kafka 4 are among them. A listener without a host is opened on loopback only, unless
+`ottla.allow.public.plaintext` is true.
+
+**A setting that promises protection stops the start**, with exit code 2 and a sentence. TLS, SASL and ACLs are not
+served yet, and a node that accepted such a setting would be open to every client that can reach it. These settings are
+`authorizer.class.name`, `super.users`, `allow.everyone.if.no.acl.found=false`, `principal.builder.class`,
+`connections.max.reauth.ms`, `security.inter.broker.protocol`, `ssl.*`, `sasl.*`, all of them also behind
+`listener.name.NAME.`, `zookeeper.ssl.*`, and listeners that speak SSL or SASL. Policies and quota callbacks
+(`*.policy.class.name`, `client.quota.callback.class`) stop the start too, as a node can't load Java classes. Kafka's
+defaults pass. No client can set one of them at run time. If an older version stored one, a warning at each start says
+how to remove it.
+
+Different from Kafka's defaults: a node listens on loopback only, and internal topics have one replica. The table says
+where else a default is different.
 """
 
 COMMANDS = """\
@@ -43,8 +54,8 @@ COMMANDS = """\
 <!-- Written by tools/write_docs.py; do not edit. -->
 
 Nouns, then verbs. Every command says more with `--help`, prints JSON with `--format json`, and finds the cluster
-through `--bootstrap` or the environment variable `OTTLA_BOOTSTRAP`. What cannot be done is told in one sentence on
-standard error; the exit code is then 1, and 2 where the command was not understood. `ottla --install-completion`
+through `--bootstrap` (or `--bootstrap-server`, or `OTTLA_BOOTSTRAP` in the environment). What fails is one sentence on
+standard error; the exit code is then 1, or 2 if the command was not understood. `ottla --install-completion`
 installs the completion of commands, topics and groups for your shell.
 
 What names its target does it at once (`delete`, `alter`, `pause`). What works out its targets by a rule

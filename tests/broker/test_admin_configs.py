@@ -74,8 +74,8 @@ def test_every_property_is_described_with_type_and_sentence(stage: NodeStage) ->
 
 
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
-    stage = NodeStage(tmp_path / "node", ssl_key_password="hush")
-    (config,) = describe(stage, BROKER, "1", "ssl.key.password").configs
+    stage = NodeStage(tmp_path / "node", ottla_cluster_secret="hush")
+    (config,) = describe(stage, BROKER, "1", "ottla.cluster.secret").configs
     assert (config.value, config.is_sensitive, config.config_source) == (None, True, 4)
     assert [synonym.value for synonym in config.synonyms] == [None]
 

@@ -223,6 +223,7 @@ def test_nobody_is_told_anything_before_a_lost_answer_is_looked_up(stage: Stage)
 
 ON_THE_LOOP = {
     "cluster/metadata.py at_once": "commit",
+    "cluster/store_memory.py begin": "commit",
     "cluster/store_work.py commit": "commit",  # called by the shells, beside their loops
     "upkeep/identity.py _cluster_id": "commit",
     "topics/topics.py load": "at_once",

@@ -41,6 +41,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 )
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import Record, build_batch
+from tests.broker import test_kraft_configs as kraft
 from tests.node_stage import NodeStage
 
 DAY_MS = 86_400_000
@@ -156,6 +157,21 @@ def test_what_was_taken_over_is_kept_until_somebody_confirms_its_configs(stage: 
     stage.run(60_000)
     assert ends(stage, "orders") == [(3, 3)]
     assert any("orders-0: retention deleted the records below offset 3" in note for note in stage.notes), stage.notes
+
+
+def test_topics_of_a_kafka_broker_keep_the_configs_in_its_metadata_log(stage: NodeStage) -> None:
+    assert create(stage, "orders") == 0
+    stage.append("orders")
+    identity = stage.node.replicas.by_name["orders"].id
+    known = [kraft.topic("orders", identity), kraft.config("orders", "retention.ms", "60000")]
+    strange = [kraft.config("orders", "no.such.config", "1"), kraft.config("orders", "segment.bytes", "-5")]
+    kraft.write(Path(stage.directory), kraft.SEGMENT, known + strange)
+    lost_store(stage)
+    assert own_configs(stage, "orders") == {"retention.ms": "60000", "ottla.retention.hold": "true"}
+    notes = "\n".join(stage.notes)
+    assert "with the configs in Kafka's metadata log" in notes
+    assert "no.such.config=1 of topic orders" in notes
+    assert "segment.bytes=-5 of topic orders" in notes
 
 
 @pytest.mark.parametrize("how", ["unset", "false", "replaced"])

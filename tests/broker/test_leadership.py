@@ -1,12 +1,16 @@
 """What follows when the cluster agrees on another leader, or on this one in a new epoch."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.broker.api.k02_list_offsets import DEBUGGING
+from ottla.broker.partitions.partition import Partition
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -57,8 +61,13 @@ def fetched(answer: Any) -> tuple[int, int, int]:
 
 
 def listed(stage: NodeStage, index: int, epoch: int = -1) -> int:
-    topic = ListOffsetsTopic("t", [ListOffsetsPartition(index, epoch, -1)])
-    return stage.ask(ListOffsetsRequest(topics=[topic])).topics[0].partitions[0].error_code
+    return found(stage, index, epoch)[0]
+
+
+def found(stage: NodeStage, index: int, epoch: int = -1, timestamp: int = -1, replica_id: int = -1) -> tuple[int, int]:
+    topic = ListOffsetsTopic("t", [ListOffsetsPartition(index, epoch, timestamp)])
+    part = stage.ask(ListOffsetsRequest(replica_id, topics=[topic])).topics[0].partitions[0]
+    return part.error_code, part.offset
 
 
 def test_who_asks_a_node_that_leads_no_more_is_told_who_does(stage: NodeStage) -> None:
@@ -89,6 +98,56 @@ def test_a_partition_that_is_nowhere_near_has_a_leader_all_the_same(stage: NodeS
     assert list(stage.node.replicas) == []
     assert listed(stage, 1) == E.NOT_LEADER_OR_FOLLOWER
     assert listed(stage, 2) == E.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def follow(stage: NodeStage) -> Partition:
+    """Node 7 leads t-0; two records are committed, and this replica has a third one."""
+    for _ in range(2):
+        stage.append("t", 0)
+    stage.settle()
+    place(stage, 0, leader=7, leader_epoch=1, replicas=(1, 7), isr=(1, 7))
+    partition = stage.node.replicas.by_name["t"].partitions[0]
+    batch = bytearray(BATCH)
+    batch[:8] = (2).to_bytes(8)
+    partition.log.append_as_follower(memoryview(batch), now=stage.now, leader_epoch=1)
+    return partition
+
+
+def test_a_debugging_client_asks_any_replica_of_its_whole_log(stage: NodeStage) -> None:
+    """Its replica id is -2, as in Kafka; nobody else is told what is not committed."""
+    assert found(stage, 0, replica_id=DEBUGGING) == (E.NONE, 0)
+    follow(stage)
+    assert found(stage, 0) == (E.NOT_LEADER_OR_FOLLOWER, -1)
+    asked = partial(found, stage, 0, replica_id=DEBUGGING)
+    assert asked() == (E.NONE, 3)
+    assert asked(timestamp=-2) == (E.NONE, 0)
+    assert asked(timestamp=0) == (E.NONE, 0)
+    assert asked(epoch=0)[0] == E.FENCED_LEADER_EPOCH
+    place(stage, 0, leader=1, leader_epoch=2)
+    partition = stage.node.replicas.by_name["t"].partitions[0]
+    assert partition.log.high_watermark == 2, "the other replica has yet to say what it has"
+    assert (listed(stage, 0), asked()) == (E.OFFSET_NOT_AVAILABLE, (E.NONE, 3))
+
+
+def lag(stage: NodeStage) -> tuple[int, bool]:
+    (result,) = stage.ask(DescribeLogDirsRequest([DescribableLogDirTopic("t", [0])])).results
+    part = result.topics[0].partitions[0]
+    return part.offset_lag, part.is_future_key
+
+
+def test_a_follower_says_how_far_it_is_behind(stage: NodeStage) -> None:
+    """By the high watermark that its leader last said."""
+    assert lag(stage) == (0, False)
+    partition = follow(stage)
+    assert lag(stage) == (-1, False), "the leader has said nothing yet"
+    for high_watermark, expected in ((2, 0), (3, 0), (9, 6)):
+        partition.advance_as_follower(high_watermark)
+        assert lag(stage) == (expected, False)
+    partition.log.failed = "the disk"
+    assert lag(stage) == (-1, False), "it does not follow any more"
+    partition.log.failed = None
+    place(stage, 0, leader=1, leader_epoch=2)
+    assert lag(stage) == (0, False)
 
 
 def test_who_waits_for_records_is_told_at_once(stage: NodeStage) -> None:

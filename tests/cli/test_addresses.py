@@ -29,6 +29,12 @@ def test_what_is_no_address_is_refused(given: str) -> None:
         address(given, 9092)
 
 
+@pytest.mark.parametrize("given", ["http://localhost:9092", "PLAINTEXT://localhost:9092", "http://localhost:9092/"])
+def test_an_address_with_a_scheme_is_refused_with_the_one_without(given: str) -> None:
+    with pytest.raises(Failure, match=r"write localhost:9092, without (http|PLAINTEXT)://"):
+        addresses(given)
+
+
 def test_every_address_that_nobody_answers_at_is_named(ottla: Run) -> None:
     refused = ottla("topics", "list", "-b", "127.0.0.1:1,[::1]:1", code=1)
     assert "127.0.0.1:1: " in refused.err

@@ -54,6 +54,7 @@ CASES = {
     "cluster move-metadata": Case("zookeeper://{away}/ottla --data {none}", "zookeeper://{away}/ottla --data {none}"),
     "features list": Case(prints=True),
     "features set": Case("share.version 1 --dry-run", "nosuch 1 --dry-run", prints=True),
+    "nodes list": Case(prints=True),
     "nodes drain": Case("1", "77"),
     "nodes remove": Case("77", "77"),
     "topics list": Case(prints=True),
@@ -101,6 +102,8 @@ CASES = {
     "records delete": Case("{here} --before 0", "nosuch --before 0", prints=True),
     "configs describe": Case("topic {here}", "broker 77", prints=True),
     "configs alter": Case("topic {here} --set retention.ms=1000", "broker 77 --set log.retention.ms=1000", prints=True),
+    "metrics dashboard": Case(prints=True),
+    "metrics alerts": Case(prints=True),
     "quotas list": Case(prints=True),
     "quotas alter": Case("--user ada --set producer_byte_rate=1000", prints=True),
     "log dump": Case("{none}.log", "{none}.log"),
@@ -363,7 +366,7 @@ def test_help_that_cannot_be_written(told: Told, nowhere: str, name: str) -> Non
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.prints])
 def test_output_that_cannot_be_written(told: Told, nowhere: str, name: str) -> None:
     with output_to(nowhere):
-        code, err = told(name, CASES[name].whole)
+        code, err = told(name, CASES[name].whole + (" --format json" if takes(name, "--format") else ""))
     err = "".join(line for line in err.splitlines(keepends=True) if line.startswith("ottla: "))
     assert_untold((code, err), nowhere)
 

@@ -1,6 +1,7 @@
 """`ottla cluster`: three nodes from one command, a dead one that is started again, and a stop in order."""
 
 import json
+import math
 import os
 import signal
 import socket
@@ -9,11 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ottla.cli.cluster import planned, processes
+from ottla.cli.cluster import planned, processes, stop_node, tend
 from ottla.cli.cluster.plan import Plan, checked
 from ottla.cli.main import main
 from ottla.cli.output import Failure, NotUnderstood
@@ -130,13 +132,13 @@ def test_what_cannot_be_started_is_said(place: tuple[str, int]) -> None:
 def test_a_start_that_fails_is_not_remembered(place: tuple[str, int]) -> None:
     directory, port = place
     words = ["cluster", "start", "--data", directory, "--detach"]
-    failed = ottla(*words, "--nodes", "1", "--listen", f"127.0.0.1:{port}", "--set", "num.partitions=0")
-    assert (failed.returncode, "did not start: Invalid value 0" in failed.stderr) == (1, True)
+    failed = ottla(*words, "--nodes", "1", "--listen", f"127.0.0.1:{port}", "--set", "process.roles=controller")
+    assert (failed.returncode, "did not start: process.roles=controller" in failed.stderr) == (2, True)
     assert planned(Path(directory), None, None, []) == Plan(3, "127.0.0.1:9092", [])
     began = ottla(*words, "--nodes", "1", "--listen", f"127.0.0.1:{port}", "--set", "num.partitions=2")
     assert began.returncode == 0, began.stderr
     ottla("cluster", "stop", "--data", directory)
-    assert ottla(*words, "--nodes", "2", "--set", "num.partitions=0").returncode == 1
+    assert ottla(*words, "--nodes", "2", "--set", "process.roles=controller").returncode == 2
     assert planned(Path(directory), None, None, []) == Plan(1, f"127.0.0.1:{port}", ["num.partitions=2"])
 
 
@@ -241,7 +243,8 @@ def test_a_cluster_comes_back_as_it_was_but_for_what_is_said(tmp_path: Path) -> 
     assert planned(tmp_path, None, None, []) == Plan(3, "127.0.0.1:9092", [])
     Plan(5, "127.0.0.1:7000", ["min.insync.replicas=2"]).write(tmp_path)
     assert planned(tmp_path, None, None, []) == Plan(5, "127.0.0.1:7000", ["min.insync.replicas=2"])
-    assert planned(tmp_path, 4, "127.0.0.1:8000", ["a=b"]) == Plan(4, "127.0.0.1:8000", ["a=b"])
+    settings = ["num.partitions=2"]
+    assert planned(tmp_path, 4, "127.0.0.1:8000", settings) == Plan(4, "127.0.0.1:8000", settings)
     (tmp_path / "meta.properties").touch()
     with pytest.raises(Failure, match="is the data directory of a node"):
         planned(tmp_path, None, None, [])
@@ -253,7 +256,43 @@ def test_what_is_no_address_to_listen_on(address: str) -> None:
         checked(address, 1)
 
 
+def test_no_cluster_starts_with_protection_that_it_would_not_have(tmp_path: Path) -> None:
+    with pytest.raises(NotUnderstood, match=r"^super\.users would protect nothing: "):
+        planned(tmp_path, 3, None, ["super.users=User:admin"])
+    with pytest.raises(
+        NotUnderstood, match=r"^The listener SASL_SSL://127\.0\.0\.1:9093 is not served: Ottla has no TLS"
+    ):
+        planned(tmp_path, 3, "SASL_SSL://127.0.0.1:9093", [])
+    assert checked("PLAINTEXT://127.0.0.1:9093", 3) == "127.0.0.1:9093"
+    assert main(["cluster", "start", "--data", str(tmp_path), "--set", "ssl.client.auth=required"]) == 2
+
+
+@pytest.mark.parametrize(("code", "starts"), [(1, 1), (-9, 1), (2, 0), (0, 0)])
+def test_a_node_that_no_start_helps_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, starts: int
+) -> None:
+    ended = SimpleNamespace(number=1, began=-math.inf, process=SimpleNamespace(pid=7, poll=lambda: code))
+    alive = SimpleNamespace(number=1, began=-math.inf, process=SimpleNamespace(pid=8, poll=lambda: None))
+    begun: list[int] = []
+
+    def start(directory: Path, plan: Plan, number: int, *, log: None) -> SimpleNamespace:
+        begun.append(number)
+        return alive
+
+    monkeypatch.setattr("ottla.cli.cluster.NodeProcess", start)
+    waits = iter((False, False, True))
+    over: Any = SimpleNamespace(wait=lambda seconds: next(waits))
+    nodes: list[Any] = [ended]
+    tend(tmp_path, Plan(1, "127.0.0.1:9092", []), nodes, over, restart=True)
+    assert len(begun) == starts
+
+
 def test_ports_that_there_are_not() -> None:
     assert checked("127.0.0.1:65533", 3) == "127.0.0.1:65533"
     with pytest.raises(NotUnderstood, match="3 nodes from port 65534 on need ports up to 65536: 65535 is the last"):
         checked("127.0.0.1:65534", 3)
+
+
+def test_a_directory_without_a_cluster_is_named_and_so_is_the_option_for_another(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match=f"There is no cluster in {tmp_path}: name its directory with --data"):
+        stop_node(2, tmp_path)

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.cluster.facts import Disk, Placed, node_facts
+from ottla.cli.cluster import lacking_rows, node_row, stop_rows
+from ottla.cli.cluster.facts import Disk, Placed, lacking, node_facts
 from ottla.protocol.messages.describe_cluster import DescribeClusterBroker
 
 
@@ -64,3 +65,17 @@ def test_what_is_told_of_a_node() -> None:
         "disk_free": None,
         "stop": [{"topic": "t", "partition": 0, "then": "out of service"}],
     }
+
+
+def test_a_topic_is_one_line_whatever_its_number_of_partitions() -> None:
+    parts = [Placed("a", each, 1, (1, 2, 3), (1, 3), 2) for each in (0, 1, 2, 5)]
+    parts += [Placed("a", 6, 1, (1, 2, 3), (1,), 2), Placed("b", 0, -1, (2,), (), 1)]
+    assert lacking_rows([lacking(part) for part in parts]) == [
+        ("a", "under-replicated", 4, "0-2,5", "2"),
+        ("a", "under min.insync.replicas", 1, "6", "2-3"),
+        ("b", "offline", 1, "0", "2"),
+    ]
+    broker: Any = DescribeClusterBroker(1, "h", 9, None)
+    node = node_facts(broker, 2, parts, Disk(71_947_681_792, None))
+    assert stop_rows(node) == [(1, "a", "acks=all refused", 4, "0-2,5"), (1, "a", "out of service", 1, "6")]
+    assert [str(cell) for cell in node_row(node)][-3:] == ["71.9GB", "None", "no"]

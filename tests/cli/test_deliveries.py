@@ -108,7 +108,7 @@ def test_it_goes_on_when_the_broker_is_back(printed: Printed, monkeypatch: pytes
 
         arguments = ("t", "-b", broker.bootstrap_servers, "-X", "message.timeout.ms=30000")
         assert produce_lines(monkeypatch, lines(), *arguments) == 0
-        assert printed()[1].endswith("1 records acknowledged.\n")
+        assert printed()[1].endswith("1 record acknowledged.\n")
 
 
 def test_an_interrupted_command_says_what_is_in(

@@ -21,7 +21,9 @@ def test_a_level_is_shown_tried_lowered_refused_and_raised(ottla: Callable[..., 
         assert "Set transaction.version from 2 to 1" in ottla(*lower).out
         assert level() == 1
         refused = ottla("features", "set", "transaction.version", "3", *where, code=1)
-        assert "only supports versions 0-2" in refused.err
+        assert refused.err == "ottla: The cluster supports levels 0 to 2 of transaction.version, not 3.\n"
+        refused = ottla("features", "set", "transaction.versio", "1", *where, code=1)
+        assert "no feature transaction.versio: did you mean transaction.version?" in refused.err
         own.restart()
         assert level() == 1
         ottla("features", "set", "transaction.version", "2", *where)

@@ -68,4 +68,4 @@ def test_a_node_that_is_down_and_holds_replicas_is_kept(cluster: EmbeddedCluster
     assert "`ottla nodes drain 4 --replicas` does that." in at("nodes", "remove", "4", code=1).err
     at("nodes", "drain", "4", "--replicas")
     at("nodes", "remove", "4")
-    assert "only 1 nodes are left for them" in at("nodes", "drain", "3", "--replicas", code=1).err
+    assert "only 1 node would be left for them" in at("nodes", "drain", "3", "--replicas", code=1).err

@@ -9,7 +9,18 @@ import pytest
 
 import ottla.cli
 from ottla.cli.main import tell
-from ottla.cli.output import Format, json_text, print_done, print_rows, say
+from ottla.cli.output import (
+    Format,
+    Size,
+    counted,
+    ended,
+    json_text,
+    print_done,
+    print_rows,
+    ranges,
+    say,
+)
+from ottla.cli.tree import command
 
 PRINTING = {"print", "typer.echo", "typer.secho", "click.echo", "sys.stdout.write", "sys.stderr.write"}
 MAY_PRINT = {
@@ -73,3 +84,44 @@ def printing_in(tree: ast.AST, function: str = "the module") -> Iterator[tuple[s
         if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTING:
             yield function, ast.unparse(node.func)
         yield from printing_in(node, node.name if isinstance(node, ast.FunctionDef) else function)
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (0, "0B"),
+        (999, "999B"),
+        (1000, "1.0KB"),
+        (999_949, "999.9KB"),
+        (999_950, "1.0MB"),
+        (71_947_681_792, "71.9GB"),
+        (5 * 10**16, "50000.0TB"),
+    ],
+)
+def test_a_size_is_short_for_people_and_exact_for_programs(size: int, shown: str) -> None:
+    assert str(Size(size)) == shown
+    assert json_text({"size": Size(size)}) == f'{{"size": {size}}}'
+
+
+def test_words_agree_with_their_number() -> None:
+    assert [counted(each, "record") for each in (0, 1, 2, 1000)] == [
+        "0 records",
+        "1 record",
+        "2 records",
+        "1,000 records",
+    ]
+    assert [ended(each) for each in ("a", "a.", "a..", "a?")] == ["a.", "a.", "a.", "a?"]
+    assert ranges([8, 0, 1, 2, 4, 5]) == "0-2,4-5,8"
+    assert ranges([]) == ""
+
+
+def test_a_table_without_rows_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(["GROUP", "STATE"], [], Format.TABLE)
+    assert capsys.readouterr() == ("", "Nothing to show.\n")
+    print_rows(["GROUP", "STATE"], [], Format.JSON)
+    assert capsys.readouterr() == ("[]\n", "")
+
+
+def test_every_command_has_a_panel() -> None:
+    panels = {name: each.rich_help_panel for name, each in command().commands.items()}
+    assert set(panels.values()) == {"Start", "Read and write", "Administer", "Queues and pipelines"}

@@ -135,6 +135,17 @@ def test_an_offset_that_is_not_there_is_refused_with_those_that_are(ottla: Run, 
     assert ottla(*where, "-o", "-99").out == "1\n2\n"
 
 
+def test_the_last_records_of_every_partition(ottla: Run, ottla_broker: EmbeddedBroker) -> None:
+    topic = ottla_broker.create_topic(partitions=2)
+    for partition in "01":
+        ottla("produce", topic, "-p", partition, stdin=f"a{partition}\nb{partition}\nc{partition}\n")
+    assert sorted(read(ottla, topic, "--offset", "-2")) == ["b0", "b1", "c0", "c1"]
+    assert sorted(read(ottla, topic, "--offset", "earliest")) == ["a0", "a1", "b0", "b1", "c0", "c1"]
+    refused = ottla("consume", topic, "--offset", "1", code=2).err
+    assert "--offset N is for one partition" in refused
+    assert "goes without --group" in ottla("consume", topic, "--offset", "-1", "-g", "g", code=2).err
+
+
 def test_records_since_a_time(ottla: Run, ottla_broker: EmbeddedBroker) -> None:
     topic = ottla_broker.create_topic(partitions=2)
     times = [f'{{"value": "{each}", "timestamp": {1_700_000_000_000 + each}}}' for each in range(4)]
@@ -168,7 +179,10 @@ def test_a_group_does_not_go_past_what_left_the_process(
     consumer.subscribe([ottla_topic])
     pipe = Pipe(70_000)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(pipe)))
-    printed, waiting = consume.Printed(consumer), consume.Waiting(ottla_broker.bootstrap_servers)
+    printed, waiting = (
+        consume.Printed(consumer),
+        consume.Waiting({"bootstrap.servers": ottla_broker.bootstrap_servers}, None),
+    )
     with pytest.raises(BrokenPipeError):
         consume.print_records(consumer, printed, waiting, lambda record: f"{record.value!s}\n", None, 30, True)
     monkeypatch.undo()

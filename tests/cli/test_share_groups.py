@@ -191,6 +191,7 @@ def test_a_person_decides(ottla: Run, queue: str) -> None:
     asked = ask(ottla, queue, "r\nwhat\nx\n\n", "-n", "3")
     assert asked.out.split() == ["2", "3", "4"]
     assert asked.err.count("[a]ccept (Enter), [r]elease, [x] reject or [q]uit?") == 4
+    assert f"{queue}-0 offset 2: [a]ccept" in asked.err
     assert "1 of them went back to the group." in asked.err
     again = ask(ottla, queue, "a\n", "-n", "1")
     assert again.out.split() == ["2"]
@@ -258,9 +259,23 @@ def test_a_paused_group_says_so(ottla: Run, queue: str) -> None:
 def test_a_consumer_group_is_no_share_group(ottla: Run, queue: str) -> None:
     ottla("consume", queue, "--group", f"{queue}-readers", "--from-beginning", "-n", "1")
     refused = ottla("consume", queue, "--share", f"{queue}-readers", code=1)
-    assert f"{queue}-readers is a consumer group, no share group" in refused.err
+    assert f"{queue}-readers is a consumer group, not a share group" in refused.err
     assert "%0" not in refused.err
     assert "There is no topic nope." in ottla("consume", "nope", "--share", queue, code=1).err
+
+
+def test_a_share_group_is_no_consumer_group(ottla: Run, queue: str) -> None:
+    refused = ottla("consume", queue, "--group", queue, "-n", "1", code=1).err
+    assert refused == (
+        f"ottla: {queue} is a share group, not a consumer group: join it with --share, or choose another name.\n"
+    )
+
+
+def test_json_says_how_often_a_record_was_delivered(ottla: Run, queue: str) -> None:
+    for count in (1, 2):
+        shown = ottla("consume", queue, "--share", queue, "--ack", "release", "-n", "1", "--format", "json")
+        assert shown.json()["delivery_count"] == count
+    assert "delivery_count" not in ottla("consume", queue, "-f", "-n", "1", "--format", "json").json()
 
 
 def test_options_that_do_not_go_together(ottla: Run, queue: str) -> None:

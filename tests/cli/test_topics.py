@@ -1,8 +1,13 @@
 """`ottla topics`, `configs` and `records` against a real node."""
 
 import uuid
+from base64 import urlsafe_b64encode
 
 import pytest
+
+from ottla.cli.topics import shown_id
+from ottla.client import Client
+from ottla.testing import EmbeddedBroker
 
 from .conftest import Run
 
@@ -30,10 +35,11 @@ def test_offsets_and_sizes_are_shown(ottla: Run, name: str) -> None:
     described = ottla("topics", "describe", name)
     heading, first, second = (line.split() for line in described.out.splitlines()[2:5])
     assert heading[-3:] == ["EARLIEST", "LATEST", "SIZE"]
-    assert first[-3:] == ["0", "0", "0"]
+    assert first[-3:] == ["0", "0", "0B"]
     assert second[-3:-1] == ["1", "3"]
     (topic,) = ottla("topics", "describe", name, "--format", "json").json()
-    assert topic["partitions"][1]["size"] == int(second[-1]) > 0
+    assert topic["partitions"][1]["size"] > 0
+    assert second[-1] == f"{topic['partitions'][1]['size']}B"
     assert ottla("topics", "describe", name, "-X", "client.id=me").out == described.out
     ottla("topics", "delete", name)
 
@@ -92,3 +98,16 @@ def test_records_are_deleted(ottla: Run, ottla_topic: str) -> None:
     assert ottla("consume", ottla_topic, "--from-beginning", "--exit-at-end").out == "c\n"
     assert "OFFSET_OUT_OF_RANGE" in ottla("records", "delete", ottla_topic, "--before", "99", code=1).err
     assert ottla("records", "delete", ottla_topic, "--before", "end").rows() == [[ottla_topic, "0", "3"]]
+
+
+def test_a_topic_id_is_written_as_kafka_and_the_files_write_it(ottla: Run, ottla_topic: str) -> None:
+    assert shown_id("+/8AAAAAAAAAAAAAAAAAAA==") == "-_8AAAAAAAAAAAAAAAAAAA"
+    (described,) = ottla("topics", "describe", ottla_topic, "--format", "json").json()
+    with Client(ottla("nodes", "list").rows()[0][1]) as client:
+        topic_id = client.topic(ottla_topic).topic_id
+    assert described["topic_id"] == urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def test_the_nodes_are_listed(ottla: Run, ottla_broker: EmbeddedBroker) -> None:
+    (node,) = ottla("nodes", "list", "--bootstrap-server", ottla_broker.bootstrap_servers).rows()
+    assert node == ["1", ottla_broker.bootstrap_servers, "-", "up", "true"]

@@ -4,7 +4,7 @@ import uuid
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from ottla.client import Client
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -39,10 +39,6 @@ def test_what_is_open_is_listed_and_described(ottla: Any, ottla_broker: Embedded
     assert (row["state"], row["partitions"], row["timeout_ms"]) == ("Ongoing", f"{topic}-0", 60_000)
     assert row["open_ms"] >= 0
     assert ottla("transactions", "find-hanging", "--topic", topic, "--idle-ms", "0", "--format", "json").json() == []
-    failed = ottla(
-        "transactions", "abort", "--topic", topic, "--partition", "0", "--start-offset", "0", "--execute", code=1
-    )
-    assert "does not hang" in failed.err
     producer.commit_transaction(WAIT_S)
     (row,) = ottla("transactions", "describe", name, "--format", "json").json()
     assert (row["state"], row["open_ms"]) == ("CompleteCommit", None)
@@ -62,6 +58,29 @@ def test_what_has_ended_is_open_no_longer_however_long_ago_it_began(
     other.abort_transaction(WAIT_S)
 
 
+def test_an_open_one_is_aborted_by_its_id(ottla: Any, ottla_broker: EmbeddedBroker, topic: str) -> None:
+    """Its producer is as good as dead, and its readers would wait for its time-out."""
+    producer, name = open_one(ottla_broker, topic)
+    assert "Would abort the transaction" in ottla("transactions", "abort", name, "--dry-run").out
+    failed = ottla("transactions", "abort", name, stdin="n\n", code=1)
+    assert "If its producer is alive, it is fenced" in failed.err
+    assert "Nothing was changed" in failed.err
+    done = ottla("transactions", "abort", name, "--yes")
+    assert done.out.startswith(f"Aborted the transaction of {name} (producer ")
+    assert "has no open transaction: it is in state Empty" in ottla("transactions", "abort", name, "-y", code=1).err
+    with pytest.raises(KafkaException) as fenced:
+        producer.commit_transaction(WAIT_S)
+    assert fenced.value.args[0].fatal()
+
+
+def test_an_open_one_is_aborted_by_its_place(ottla: Any, ottla_broker: EmbeddedBroker, topic: str) -> None:
+    _, name = open_one(ottla_broker, topic)
+    place = ("transactions", "abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
+    assert "Would abort the transaction" in ottla(*place).out
+    assert f"transaction of {name}" in ottla(*place, "--execute", stdin="y\n").out
+    assert "No transaction is open" in ottla(*place, "--execute", code=1).err
+
+
 NO_TOPIC = "There is no topic nosuch. `ottla topics list` shows those that are there."
 
 
@@ -71,6 +90,9 @@ NO_TOPIC = "There is no topic nosuch. `ottla topics list` shows those that are t
         ("describe nosuch", 1, "There is no transactional id nosuch. `ottla transactions list` shows"),
         ("find-hanging --topic nosuch", 1, NO_TOPIC),
         ("abort --topic nosuch --partition 0 --start-offset 0", 1, NO_TOPIC),
+        ("abort nosuch", 1, "There is no transactional id nosuch. `ottla transactions list` shows"),
+        ("abort", 2, "Name a transactional id, or --topic, --partition and --start-offset."),
+        ("abort nosuch --topic t", 2, "Name a transactional id, or --topic, --partition and --start-offset."),
         (f"list --longer-than-ms {2**63}", 2, "Invalid value for '--longer-than-ms'"),
         ("list --state open", 2, "'open' is no state of a transaction: choose of Empty, Ongoing, PrepareCommit"),
     ],

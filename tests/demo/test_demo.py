@@ -1,6 +1,7 @@
 """The demo as a person runs it, and the arithmetic of its proof."""
 
 import io
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from array import array
+from collections import Counter
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -21,7 +23,7 @@ from rich.console import Console
 
 from ottla.demo import events
 from ottla.demo.cluster import ThreeNodes
-from ottla.demo.demonstration import Demonstration
+from ottla.demo.demonstration import Demonstration, per_second
 from ottla.demo.run import run
 from ottla.demo.tally import Tally, digest
 
@@ -122,6 +124,11 @@ def test_it_replays_an_access_log(tmp_path: Path) -> None:
     ended = demo(tmp_path, "--no-pipelines", "--no-cluster", "--input", str(log))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert f"{log} has 6 lines; they are replayed once." in ended.stdout
+    told, _, rest = ended.stdout.partition("kill -9 bea")
+    assert "produced 0" not in ended.stdout
+    assert re.search(r"produced [1-6] at", rest), "lines are left to read when a member is killed"
+    assert "produced 6 at" not in told
+    assert "BGQUEUE" not in ended.stderr
     assert re.search(r"acknowledged\W+6\b", ended.stdout)
     kills_and_jobs(ended.stdout)
     assert "(3 of the lines are none of an access log: they are in errors.)" in ended.stdout
@@ -144,6 +151,9 @@ def test_a_stream_that_is_over_is_shown_no_more() -> None:
         demo.forget()
         demo.run(1.2)
         assert screen.getvalue() == ""
+        demo.stream = SimpleNamespace(tally=SimpleNamespace(records=0), stop=lambda: None)  # type: ignore[assignment]
+        demo.run(1.2)
+        assert screen.getvalue() == "", "nothing has been produced yet"
         demo.stream = produced
         produced.tally.records = 3
         assert demo.line() == "produced 3 at 0/s"
@@ -154,6 +164,18 @@ def test_a_stream_that_is_over_is_shown_no_more() -> None:
 def test_made_up_events_are_the_same_for_the_same_seed() -> None:
     assert list(islice(events.made_up(3), 100)) == list(islice(events.made_up(3), 100))
     assert list(islice(events.made_up(3), 100)) != list(islice(events.made_up(4), 100))
+
+
+def test_made_up_pages_differ_in_how_often_they_are_viewed() -> None:
+    views = Counter(json.loads(value)["path"] for _, _, value in islice(events.made_up(), 5000))
+    (first, most), (_, second) = views.most_common(2)
+    assert first == "/"
+    assert 0.1 < most / 5000 < 0.3
+    assert second > 5 * views["/about"] > 0
+
+
+def test_slow_rates_are_not_shown_as_none() -> None:
+    assert [per_second(rate) for rate in (0, 0.5, 9.96, 20_012.6)] == ["0", "0.5", "10.0", "20,013"]
 
 
 @pytest.mark.skipif(not ACCESS_LOG.exists(), reason="the sample access log is not on this machine")

@@ -75,7 +75,7 @@ def test_letters_are_shown_and_sent_back(run: Run, stage: QueueStage) -> None:
     assert ended.err == "Sent 1 back, left 1.\n"
     assert "boom" in ended.out
     assert run("kmq", "stats", queue).out.splitlines()[-1] == (
-        f"{queue}__undelivered: 2 dead letters, 2 not looked at by a redrive."
+        f"{queue}__undelivered: 2 dead letters, 2 not read by a redrive."
     )
     assert run("kmq", "redrive", queue, "--execute").err == "Sent 1 back, left 0.\n"
     assert run("kmq", "stats", queue, "--format", "json").json()["not_redriven"] == 0

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
+from ottla.server.directory import DirectoryLock, identity, note_boot, same_boot, unusable
 from ottla.server.listeners import ServeRefused
 from ottla.testing import EmbeddedBroker
 
@@ -130,3 +131,12 @@ def test_a_start_that_fails_names_the_file_and_the_remedy(number: int, remedy: s
     assert sentence == (
         f"The data directory /d can't be used: /d/x-0: {os.strerror(number)}. {remedy} or choose another with --data."
     )
+
+
+def test_a_copy_of_a_directory_is_another_one(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    known = identity(str(tmp_path / "data"))
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    assert identity(str(tmp_path / "copy")) != known
+    (tmp_path / "data").rename(tmp_path / "moved")
+    assert identity(str(tmp_path / "moved")) == known

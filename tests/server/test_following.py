@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.node import Node
-from ottla.metadata.image import MetadataDelta, MetadataImage
+from ottla.metadata.history import HISTORY_KEY, HistoryRecord
+from ottla.metadata.image import MetadataDelta, MetadataImage, Row
 from ottla.metadata.store import MetadataStore, StoreFailed
 from ottla.server.following import AGAIN_S, LOOK_S, REST_S, Following
 from ottla.server.store import StoreThread, Told
@@ -28,7 +29,9 @@ class Stage:
         self.failure: StoreFailed | None = None
         self.news: Told = None
         self.marked = 5
-        self.image = SimpleNamespace(generation=5)
+        self.image = SimpleNamespace(generation=5, history=HistoryRecord("a", version=2))
+        self.ends: list[str] = []
+        self.changes: list[Told] = []
         self.looks = 0
         self.presence: Any = SimpleNamespace(
             renewed_at=100, generation=5, look=self._see, leave=lambda: None, listen=self._listen
@@ -40,9 +43,17 @@ class Stage:
             is_fresh=lambda now: self.is_fresh,
         )
         node = self.node = SimpleNamespace(image=self.image, membership=membership)
+        node.store = SimpleNamespace(place="in a test")
+        node.changed = lambda now, told: self.changes.append(told)
         store = SimpleNamespace(look=self._look)
         self.following = Following(
-            cast(Node, node), cast(StoreThread, store), self.presence, lambda: self.marked, lambda: 0, lambda: None
+            cast(Node, node),
+            cast(StoreThread, store),
+            self.presence,
+            lambda: self.marked,
+            lambda: 0,
+            lambda: None,
+            self.ends.append,
         )
 
     def _listen(self, heard: Callable[[], None]) -> int:
@@ -163,4 +174,17 @@ async def test_a_change_that_the_node_fails_over_does_not_end_its_looks(caplog: 
     while stage.looks < looks + 2:
         await asyncio.sleep(0.01)
     assert stage.confirmed, "its lease is renewed again"
+    stage.following.stop()
+
+
+@pytest.mark.parametrize(("generation", "ends"), [(6, False), (4, True)])
+async def test_news_of_another_history_end_the_node(generation: int, ends: bool) -> None:
+    """A node has started, at that generation: this node knows the store up to 5, and no start behind 2."""
+    stage = Stage()
+    later = HistoryRecord("a", version=2).followed_by("b")
+    stage.news = MetadataDelta(9, {HISTORY_KEY: Row(later, generation)})
+    stage.marked = 9
+    stage.following.look()
+    assert bool(stage.ends) == ends
+    assert bool(stage.changes) != ends
     stage.following.stop()

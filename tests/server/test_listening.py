@@ -1,14 +1,23 @@
-"""Who may connect when: nobody before the node serves, and nobody to an address that another process has taken."""
+"""Who may connect when: nobody before the node serves, and nobody to an address that another process has taken. And
+which listeners there are: their names, what they advertise, which of them other nodes use."""
 
 import asyncio
+import json
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.broker.config.values import BrokerSettings
+from ottla.metadata.nodes import BETWEEN_NODES
 from ottla.server.directory import DirectoryLock
-from ottla.server.listeners import Listener, ServeRefused
+from ottla.server.following import Following
+from ottla.server.listeners import Listener, ServeRefused, SettingsRefused, between_nodes, open_listeners
 from ottla.server.main import Server, ServerOptions
 
 
@@ -20,8 +29,9 @@ class Opening(Server):
         self.is_refused = False
         self._other = other
 
-    def _open_node(self, settings: BrokerSettings, listener: Listener) -> None:
-        super()._open_node(settings, listener)
+    def _open_node(self, settings: BrokerSettings, listeners: list[Listener]) -> None:
+        super()._open_node(settings, listeners)
+        (listener,) = listeners
         with socket.socket() as client:
             self.is_refused = client.connect_ex((listener.host, listener.port)) != 0
         if self._other is not None:
@@ -53,3 +63,153 @@ async def test_a_port_that_is_taken_meanwhile_ends_the_start(tmp_path: Path) -> 
         with pytest.raises(ServeRefused, match=r"^Can't listen on 127\.0\.0\.1:"):
             await server.start()
     DirectoryLock(str(tmp_path)).release()  # nothing is left of it
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_a_node_hands_its_leaderships_over_where_it_is_set_to(tmp_path: Path, enabled: bool) -> None:
+    left: list[Server] = []
+
+    class Leaving(Server):
+        async def _leave(self, following: Following) -> None:
+            left.append(self)
+
+    settings = {"controlled.shutdown.enable": str(enabled).lower(), "ottla.cluster.watchdog": "false"}
+    store = str(tmp_path / "metadata.sqlite")
+    server = Leaving(
+        ServerOptions(directory=str(tmp_path / "1"), listen=("127.0.0.1:0",), settings=settings, metadata=store)
+    )
+    await server.start()
+    await server.stop()
+    assert left == ([server] if enabled else [])
+
+
+MAP = "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT,ENCRYPTED:SSL"
+
+
+def opened(*listen: str, **given: str) -> list[Listener]:
+    """Listeners that are opened and closed again."""
+    settings = {
+        "listener.security.protocol.map": MAP,
+        **{name.replace("_", "."): value for name, value in given.items()},
+    }
+    listeners = open_listeners(listen, BrokerSettings.load(settings))
+    for listener in listeners:
+        listener.bound.close()
+    return listeners
+
+
+def test_listeners_have_names_and_what_is_advertised_goes_by_them() -> None:
+    inside, outside = opened(
+        "INTERNAL://127.0.0.1:0", "external://127.0.0.1:0", advertised_listeners="EXTERNAL://out:7, INTERNAL://in:0"
+    )
+    assert (inside.name, inside.advertised) == ("INTERNAL", ("in", inside.port))
+    assert (outside.name, outside.advertised) == ("EXTERNAL", ("out", 7))
+    (alone,) = opened("EXTERNAL://127.0.0.1:0")
+    assert alone.advertised == ("127.0.0.1", alone.port)
+
+
+def test_listeners_without_names_take_the_advertised_addresses_in_their_order() -> None:
+    first, second = opened("127.0.0.1:0", "[::1]:0", advertised_listeners="A://a:1,B://b:2")
+    assert [(each.name, each.advertised) for each in (first, second)] == [
+        ("PLAINTEXT", ("a", 1)),
+        ("PLAINTEXT", ("b", 2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertised", "says"),
+    [
+        (["SSL://:9093"], None, "The listener SSL is not served: Ottla has no TLS"),
+        (["ENCRYPTED://127.0.0.1:0"], None, "ENCRYPTED is not served: Ottla has no TLS"),
+        (["OTHER://127.0.0.1:0"], None, "add OTHER:PLAINTEXT"),
+        (["INTERNAL://127.0.0.1:0", "internal://127.0.0.1:0"], None, "names INTERNAL twice"),
+        (["INTERNAL://127.0.0.1:0"], "OTHER://a:1", "advertised.listeners names OTHER"),
+        (["INTERNAL://127.0.0.1:0", "EXTERNAL://127.0.0.1:0"], "EXTERNAL://a:1", "clients of the listener INTERNAL"),
+        (["127.0.0.1:0", "127.0.0.1:0"], "a:1", "names 1 addresses for 2 listeners"),
+        (["INTERNAL://127.0.0.1:0"], "INTERNAL://0.0.0.0:1", "no client can connect to it"),
+    ],
+)
+def test_listeners_that_are_not_served(listen: list[str], advertised: str | None, says: str) -> None:
+    with pytest.raises(SettingsRefused, match=says):
+        opened(*listen, **({} if advertised is None else {"advertised_listeners": advertised}))
+
+
+def test_nodes_use_the_listener_that_is_meant_for_them() -> None:
+    named = opened("EXTERNAL://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0", "INTERNAL://127.0.0.1:0")
+    assert between_nodes(named, "internal").name == "INTERNAL"
+    assert between_nodes(named, None).name == "PLAINTEXT"
+    assert between_nodes(named[::2], None).name == "EXTERNAL"
+    with pytest.raises(SettingsRefused, match=r"is PRIVATE, but listeners names INTERNAL, PLAINTEXT, EXTERNAL"):
+        between_nodes(named, "PRIVATE")
+
+
+async def test_a_node_registers_all_its_listeners(tmp_path: Path) -> None:
+    listen = ("EXTERNAL://127.0.0.1:0", "INTERNAL://127.0.0.1:0")
+    settings = {"listener.security.protocol.map": MAP, "inter.broker.listener.name": "INTERNAL"}
+    server = Server(ServerOptions(str(tmp_path / "1"), listen, settings, metadata=str(tmp_path / "m.sqlite")))
+    await server.start()
+    try:
+        outside, inside = (("127.0.0.1", each.port) for each in server.listening)
+        async with asyncio.timeout(60):
+            while "1" not in server.node.image.nodes:
+                await asyncio.sleep(0.01)
+        row = server.node.image.nodes["1"]
+        assert (row.host, row.port) == inside
+        assert row.endpoints == {BETWEEN_NODES: inside, "EXTERNAL": outside, "INTERNAL": inside}
+    finally:
+        await server.stop()
+
+
+async def test_each_listener_of_a_cluster_needs_an_address_that_others_can_name(tmp_path: Path) -> None:
+    settings = {"listener.security.protocol.map": MAP, "ottla.allow.public.plaintext": "true"}
+    listen = ("INTERNAL://127.0.0.1:0", "EXTERNAL://0.0.0.0:0")
+    server = Server(ServerOptions(str(tmp_path / "1"), listen, settings, metadata=str(tmp_path / "m.sqlite")))
+    with pytest.raises(SettingsRefused, match=r"advertised\.listeners"):
+        await server.start()
+
+
+def test_clients_of_a_listener_stay_on_it(tmp_path: Path) -> None:
+    """librdkafka on the listener EXTERNAL of two processes, which has a host of its own: it writes to both nodes, and
+    its group finds its coordinator."""
+    processes = [started(tmp_path, node_id) for node_id in (1, 2)]
+    try:
+        listening = [json.loads(process.stdout.readline())["listeners"] for process in processes if process.stdout]
+        outside = [each["EXTERNAL"] for each in listening]
+        admin = AdminClient({"bootstrap.servers": outside[0]})
+        until = time.monotonic() + 60
+        while len(admin.list_topics(timeout=30).brokers) < len(outside):
+            assert time.monotonic() < until
+        admin.create_topics([NewTopic("t", 4, 2)])["t"].result(30)
+        producer = Producer({"bootstrap.servers": outside[1], "acks": "all"})
+        for number in range(40):
+            producer.produce("t", str(number), partition=number % 4)
+        assert producer.flush(60) == 0
+        consumer = Consumer({"bootstrap.servers": outside[0], "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["t"])
+        read: set[bytes | None] = set()
+        while len(read) < 40:
+            assert time.monotonic() < until + 60
+            record = consumer.poll(1)
+            if record is not None and record.error() is None:
+                read.add(record.value())
+        consumer.close()
+        for name, host in (("EXTERNAL", "127.0.0.2"), ("INTERNAL", "127.0.0.1")):
+            for bootstrap in (each[name] for each in listening):
+                brokers = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).brokers.values()
+                assert {f"{each.host}:{each.port}" for each in brokers} == {each[name] for each in listening}
+                assert {each.host for each in brokers} == {host}
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def started(directory: Path, node_id: int) -> "subprocess.Popen[str]":
+    config = directory / f"{node_id}.properties"
+    config.write_text(
+        f"node.id={node_id}\nlisteners=INTERNAL://127.0.0.1:0,EXTERNAL://127.0.0.2:0\n"
+        "listener.security.protocol.map=INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT\ninter.broker.listener.name=INTERNAL\n"
+    )
+    command = [sys.executable, "-m", "ottla", "serve", "--config", str(config), "--log-format", "json"]
+    command += ["--data", str(directory / str(node_id)), "--metadata", str(directory / "metadata.sqlite")]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -3,11 +3,15 @@
 One start for all tests; each leaves the cluster whole.
 """
 
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,9 +41,14 @@ def ensemble() -> Iterator[ZooKeepers]:
 
 
 @pytest.fixture(scope="module")
-def cluster(ensemble: ZooKeepers) -> Iterator[EmbeddedCluster]:
+def place(ensemble: ZooKeepers) -> str:
+    return fresh(ensemble)
+
+
+@pytest.fixture(scope="module")
+def cluster(place: str) -> Iterator[EmbeddedCluster]:
     settings = {"min.insync.replicas": 2, "broker.session.timeout.ms": SESSION_MS}
-    with EmbeddedCluster(settings=settings, metadata=fresh(ensemble)) as nodes:
+    with EmbeddedCluster(settings=settings, metadata=place) as nodes:
         yield nodes
 
 
@@ -153,6 +162,21 @@ def test_nothing_acknowledged_is_lost_when_a_leader_is_killed_and_it_comes_back(
     found = read_all(cluster, "kept", 2)
     assert acknowledged <= set(found)
     assert len(found) == len(set(found))
+
+
+def test_a_node_in_a_copy_of_a_data_directory_is_refused_while_the_other_one_runs(
+    cluster: EmbeddedCluster, place: str, tmp_path: Path
+) -> None:
+    create(cluster, "copied", 1)
+    soon(lambda: in_sync(cluster, 1, "copied"))
+    shutil.copytree(Path(cluster.directory, "1"), tmp_path / "copy")
+    command = [sys.executable, "-m", "ottla", "serve", "--node-id", "1", "--data", str(tmp_path / "copy")]
+    command += ["--listen", "127.0.0.1:0", "--metadata", place]
+    copied = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert copied.returncode == 1
+    assert f"Node 1 of this cluster runs already, at {cluster.address_of(1)}. Stop it" in copied.stderr
+    assert cluster.runs(1)
+    assert in_sync(cluster, 2, "copied")
 
 
 def test_the_cluster_goes_on_when_the_leader_of_zookeeper_is_killed(

@@ -50,14 +50,14 @@ async def in_thread(call: Callable[..., Any], *args: Any) -> Any:
 
 
 @asynccontextmanager
-async def node(number: int, place: str, name: str, earlier: tuple[str, ...] = ()) -> AsyncIterator[Entered]:
-    """A node at this place until the end of the block."""
+async def node(number: int, place: str, name: str, directory: str = "") -> AsyncIterator[Entered]:
+    """A node at this place, in this directory, until the end of the block."""
     heard: list[asyncio.StreamWriter] = []
     listening = await asyncio.start_server(lambda _, writer: heard.append(writer), "127.0.0.1", 0)
-    life = Life(number, name, "127.0.0.1", listening.sockets[0].getsockname()[1])
+    life = Life(number, name, "127.0.0.1", listening.sockets[0].getsockname()[1], directory)
     store = opened(place, TIMEOUT_MS)
     try:
-        entered = Entered(life, store, ZooKeeperPresence(store, life, earlier), listening)
+        entered = Entered(life, store, ZooKeeperPresence(store, life), listening)
         entered.ends = heard
         try:
             yield entered
@@ -160,31 +160,44 @@ async def test_who_came_while_the_watch_was_lost_is_seen(zookeeper: ZooKeepers) 
 async def test_an_earlier_life_in_the_same_directory_is_replaced_at_once(zookeeper: ZooKeepers) -> None:
     """It listens still, or somebody else at its address."""
     place = fresh(zookeeper)
-    async with node(1, place, "a") as one, node(2, place, "old") as old:
+    async with node(1, place, "a") as one, node(2, place, "old", "boot:1:7") as old:
         await soon(lambda: one.sees() == {1: "a", 2: "old"})
         old.presence._left = True  # as a process that was killed: its session lives on for a while
-        async with node(2, place, "new", earlier=("older", "old")):
+        async with node(2, place, "new", "boot:1:7"):
             await soon(lambda: one.sees() == {1: "a", 2: "new"})
 
 
-async def test_an_earlier_life_is_replaced_where_its_port_refuses(zookeeper: ZooKeepers) -> None:
-    place = fresh(zookeeper)
-    async with node(2, place, "old") as old:
-        old.presence._left = True
-        old.stop_listening()
-        async with node(2, place, "new") as new:
-            assert new.sees() == {2: "new"}
-
-
-async def test_another_process_with_the_same_number_is_refused(
-    zookeeper: ZooKeepers, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("directory", ["", "boot:1:8"])
+async def test_an_earlier_life_elsewhere_is_waited_for_until_its_session_ends(
+    zookeeper: ZooKeepers, directory: str
 ) -> None:
-    monkeypatch.setattr(zookeeper_presence, "PROBE_S", 0.1)
+    """As on another machine, or in another directory: it may be alive, although its port refuses connections."""
     place = fresh(zookeeper)
-    async with node(2, place, "a") as there:
+    async with node(2, place, "old", "boot:1:7") as old:
+        await soon(lambda: old.presence.renewed_at > 0)
+        await in_thread(old.presence.leave)  # it renews its place no more
+        old.stop_listening()
+        store = opened(place, TIMEOUT_MS)
+        life = Life(2, "new", "127.0.0.1", 1, directory)
+        entering = asyncio.ensure_future(in_thread(ZooKeeperPresence, store, life))
+        done, _ = await asyncio.wait([entering], timeout=TIMEOUT_MS / 1000)
+        assert not done
+        await in_thread(old.store.close)
+        presence = await entering
+        assert presence.look() == {2: "new"}
+        await in_thread(presence.leave)
+        await in_thread(store.close)
+
+
+@pytest.mark.parametrize("directory", ["", "boot:1:8"])
+async def test_another_process_with_the_same_number_is_refused(zookeeper: ZooKeepers, directory: str) -> None:
+    """One in a copy of the directory, too, and while the other one does not listen yet."""
+    place = fresh(zookeeper)
+    async with node(2, place, "a", "boot:1:7") as there:
+        there.stop_listening()
         store = opened(place, TIMEOUT_MS)
         with pytest.raises(ServeRefused) as refused:
-            await in_thread(lambda: ZooKeeperPresence(store, Life(2, "b", "127.0.0.1", 1)))
+            await in_thread(lambda: ZooKeeperPresence(store, Life(2, "b", "127.0.0.1", 1, directory)))
         store.close()
         assert str(refused.value) == (
             f"Node 2 of this cluster runs already, at 127.0.0.1:{there.life.port}. Stop it, or give this one another "

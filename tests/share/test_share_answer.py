@@ -49,7 +49,7 @@ def test_both_encoders_write_the_same(tmp_path: Path, version: int, endpoints: l
             None,
             answer.acknowledge_error or 0,
             None,
-            LeaderIdAndEpoch(*answer.current_leader),
+            LeaderIdAndEpoch(*answer.leader),
             b"".join(each.read() for each in answer.records),
             [AcquiredRecords(*each) for each in answer.acquired],
         )
@@ -69,3 +69,11 @@ def test_an_error_has_its_sentence() -> None:
     parts = encode_share_fetch_response(1, 122, "The share session was not found.", 0, [], [])
     message = ShareFetchResponse(0, 122, "The share session was not found.", 0)
     assert b"".join(map(bytes, parts)) == bytes(encode_response(RequestHeader(78, 2, 1), message))  # type: ignore[arg-type]
+
+
+def test_an_error_without_a_known_leader_names_none() -> None:
+    """franz-go takes node 0 in an answer with an error for the partition's new leader."""
+    assert made((T1, 0)).leader == (0, 0), "as Kafka"
+    assert made((T1, 0), error=3).leader == (-1, -1)
+    assert made((T1, 0), acknowledge_error=121).leader == (-1, -1)
+    assert made((T1, 0), error=6, current_leader=(-1, 9)).leader == (-1, 9)

@@ -9,13 +9,21 @@ from share_stage import ACCEPT, GAP, REJECT, RELEASE, RENEW, Member, ShareStage
 
 from ottla.broker.delivery import host
 from ottla.broker.delivery import sessions as share_sessions
+from ottla.cli.serve import options_of, parser
 from ottla.log.answers import Origin
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_share_group_state_summary as summary
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
 from ottla.share.state import ShareStateShard
 from tests.node_stage import NOW
 from tests.other_writer import place
+
+BROKER, GROUP = 4, 32
 
 
 def earliest(stage: ShareStage, group: str = "g", **overrides: str) -> None:
@@ -779,3 +787,48 @@ def test_a_session_of_many_partitions_is_loaded_some_at_a_time(
     assert member.acquired(asked, 9) == [(0, 0, 1)]
     assert sum(turns) == 20, "each is asked for, begun, and asked for again"
     assert max(turns) == 6
+
+
+def test_what_is_loaded_for_a_fetch_answers_it_one_partition_at_a_time(stage: ShareStage) -> None:
+    """As Kafka's state arrives; librdkafka's tests 0172 and 0179 count on it. What is loaded comes all at once."""
+    topic = stage.topic(partitions=3)
+    earliest(stage)
+    for index in range(3):
+        stage.produce(10, index=index)
+    member, other = (stage.member(topic, partitions=3) for _ in range(2))
+
+    def acquired(who: Member) -> list[int]:
+        (answered,) = who.ask(wait_ms=1000).answer.responses
+        return sorted(part.partition_index for part in answered.partitions if part.acquired_records)
+
+    (first,) = acquired(member)
+    assert acquired(member) == sorted({0, 1, 2} - {first})
+    for index in range(3):
+        stage.produce(10, index=index)
+    assert acquired(other) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_properties_file_may_let_groups_have_shorter_locks(tmp_path: Path, is_set: bool) -> None:
+    """The bounds for groups can be set at a start only, as in Kafka: no client may change them."""
+    bounds = {"group.share.min.record.lock.duration.ms": "1000", "group.share.record.lock.duration.ms": "2000"}
+    config = tmp_path / "server.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in bounds.items() if is_set))
+    options, _ = options_of(parser().parse_args(["--config", str(config)]))
+    stage = ShareStage(tmp_path / "node", options.settings)
+    topic = stage.topic()
+    asked = stage.member(topic).ask()
+    assert asked.answer.acquisition_lock_timeout_ms == (2000 if is_set else 30_000)
+    assert altered(stage, GROUP, "g", "share.record.lock.duration.ms", "3000") == (
+        ErrorCode.NONE if is_set else ErrorCode.INVALID_CONFIG
+    )
+    if is_set:
+        assert stage.member(topic).ask().answer.acquisition_lock_timeout_ms == 3000
+    for name, value in bounds.items():
+        assert altered(stage, BROKER, "1", name, value) == ErrorCode.INVALID_REQUEST
+
+
+def altered(stage: ShareStage, kind: int, resource: str, name: str, value: str) -> int:
+    asked = AlterConfigsResource(kind, resource, [AlterableConfig(name, 0, value)])
+    (answer,) = stage.ask(IncrementalAlterConfigsRequest([asked])).responses
+    return int(answer.error_code)

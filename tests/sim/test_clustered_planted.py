@@ -115,12 +115,18 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (transactions.plant_producer_ids_that_are_given_out_again, "cluster-transactions", 1, "belongs to"),
     (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 0, "never committed"),
     (transactions.plant_epochs_without_an_end, "cluster-transactions", 6, "was given to another"),
+    (
+        transactions.plant_an_epoch_that_is_shut_out_while_markers_are_outstanding,
+        "cluster-transactions",
+        5,
+        "no other client has asked",
+    ),
     (plant_coordinators_that_forget_who_comes_next, "cluster-transactions", 103, "goes on; its coordinator has"),
     (groups.plant_everything_is_free, "cluster-groups", 2, "has and must not lose yet"),
     (plant_acknowledgements_that_are_not_remembered, "cluster-share", 4, "it was done as number"),
     (plant_compaction_of_what_is_not_stable, "cluster-transactions", 2, "which is committed, while the newest"),
     (plant_compaction_that_drops_the_newest, "cluster-transactions", 1, "which is committed, while the newest"),
-    (plant_markers_that_go_before_their_data, "cluster-transactions", 0, "without the marker"),
+    (plant_markers_that_go_before_their_data, "cluster-transactions", 2, "without the marker"),
     (plant_tries_that_have_no_names, "cluster-admins", 196, "is there 1 times"),
 ]
 

@@ -61,7 +61,8 @@ def plant_epochs_of_zombies(patch: Patch) -> None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return ErrorCode.CONCURRENT_TRANSACTIONS if known.state.is_prepared else ErrorCode.NONE
 
-    patch.setattr(ottla.txn.shard, "error_of", lenient)
+    patch.setattr(ottla.txn.shard, "add_error", lenient)
+    patch.setattr(ottla.txn.shard, "verify_error", lenient)
 
 
 def plant_a_last_stable_offset_that_waits_for_nothing(patch: Patch) -> None:
@@ -308,6 +309,18 @@ def plant_producer_ids_that_are_given_out_again(patch: Patch) -> None:
     patch.setattr(ProducerIds, "next_block", again)
 
 
+def plant_an_epoch_that_is_shut_out_while_markers_are_outstanding(patch: Patch) -> None:
+    """Who aborts right after an end has the current epoch already, and is taken for one that it has not."""
+    original = ottla.txn.shard.end_error_v2
+
+    def strict(known: Transaction | None, producer: Producer, *, commits: bool) -> ErrorCode | None:
+        if known is not None and known.state.is_prepared and producer == (known.producer_id, known.producer_epoch):
+            return ErrorCode.PRODUCER_FENCED
+        return original(known, producer, commits=commits)
+
+    patch.setattr(ottla.txn.shard, "end_error_v2", strict)
+
+
 def plant_batches_that_are_taken_twice(patch: Patch) -> None:
     patch.setattr(producers, "verify_sequence", lambda *_: None)
     patch.setattr(producers, "duplicate_of", lambda *_: None)
@@ -320,7 +333,7 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_a_last_stable_offset_that_waits_for_nothing, 0, "nobody asked for that"),
     (plant_a_last_stable_offset_that_goes_back, 0, "the last stable offset goes back"),
     (plant_ends_that_free_nobody, 0, "after everything healed"),
-    (plant_an_end_that_is_answered_before_it_is_durable, 66, "was told that it aborted"),
+    (plant_an_end_that_is_answered_before_it_is_durable, 107, "was told that it aborted"),
     (plant_offsets_that_show_before_the_commit, 0, "never committed"),
     (plant_an_index_that_is_lost_in_a_restart, 1, "nobody asked for that"),
     (plant_a_time_out_that_aborts_what_is_prepared, 3, "was told that it committed"),
@@ -340,6 +353,7 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_offsets_that_nobody_waits_for, 21, "has its effect twice"),
     (plant_an_epoch_that_is_given_twice, 2, "twice"),
     (plant_producer_ids_that_are_given_out_again, 2, "belongs to"),
+    (plant_an_epoch_that_is_shut_out_while_markers_are_outstanding, 5, "no other client has asked"),
     (plant_batches_that_are_taken_twice, 20, "behind"),
 ]
 

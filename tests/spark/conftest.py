@@ -11,7 +11,7 @@ import pytest
 
 from ottla.testing import EmbeddedBroker
 
-pytest.importorskip("pyspark", reason='needs pip install "ottla[spark]"')
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -54,23 +54,27 @@ def test_what_is_missing_is_said(
     archive = ("pipeline", "archive", "--topic", topic, "--table", str(tmp_path / "table"), "--once")
     where = ("-b", broker.bootstrap_servers)
     assert f"There is no topic {topic}" in failed(printed, *archive, *where)
-    assert "'kafka.sasl.mechanism' is not supported" in failed(printed, *archive, *where, "-X", "sasl.mechanism=PLAIN")
+    assert "'kafka.sasl.mechanism' is not supported" in failed(
+        printed, *archive, *where, "-X", "sasl.mechanism=PLAIN", code=2
+    )
     assert "A setting must be KEY=VALUE" in failed(printed, *archive, *where, "--conf", "spark.ui", code=2)
     (tmp_path / "client.properties").write_text("isolation.level=sometimes\n")
     config = ("--command-config", str(tmp_path / "client.properties"))
-    assert "'kafka.isolation.level' must be" in failed(printed, *archive, *where, *config)
+    assert "'kafka.isolation.level' must be" in failed(printed, *archive, *where, *config, code=2)
     logs = ("pipeline", "logs", "--table", str(tmp_path / "logs"), *where)
-    assert "'Mars' is no time zone: give UTC, " in failed(printed, *logs, "--zone", "Mars")
+    assert "'Mars' is no time zone: give UTC, " in failed(printed, *logs, "--zone", "Mars", code=2)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     for pipeline in (archive, ("pipeline", "kmq-tracker", "jobs", "--checkpoint", str(tmp_path))):
-        sentence = 'Pipelines need Spark, which is not installed. `pip install "ottla[spark]"` installs it.\n'
+        sentence = (
+            'Pipelines need Spark, which is not installed. `pip install ".[spark]"` in a clone of Ottla installs it.\n'
+        )
         assert failed(printed, *pipeline, *where).endswith(sentence)
 
 
 def test_whatever_the_extra_brings_is_told_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("altair", "jinja2", "vl_convert", "llvmlite.binding"):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(Failure, match=rf'need {module}, .* `pip install "ottla\[spark\]"`'), plain_failures():
+        with pytest.raises(Failure, match=rf'need {module}, .* `pip install "\.\[spark\]"`'), plain_failures():
             import_module(module)
     for fault in ("ottla.nothing", "json.nothing"):
         with pytest.raises(ModuleNotFoundError), plain_failures():

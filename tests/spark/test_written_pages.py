@@ -35,9 +35,10 @@ ELSEWHERE = {
     "./demo": "tests/demo plays the demonstration, and this is ./test",
     "ottla cluster start": "tests/cli/test_cluster.py does the same, at ports that are free",
     "python3 -m venv": "tools/release.py installs the distributions in fresh environments and uses them",
-    'pip install "ottla[spark]"': "the same",
+    'pip install ".[spark]"': "the same",
     "python -m venv /srv": "tests/spark/platform/test_cluster.py starts a cluster as the page does",
     "$SPARK_HOME": "the same",
+    "export SPARK_LOCAL_DIRS": "the same",
     "/srv/ottla/bin": "the same",
 }
 """How blocks begin that are not pasted here, and what proves them."""

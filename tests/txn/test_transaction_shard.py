@@ -300,69 +300,6 @@ def known(state: State, version: int, epoch: int = 7) -> Transaction:
     return Transaction(50, epoch, 60_000, state, partitions, client_version=version)
 
 
-FIRST_VERSION = {
-    State.EMPTY: (E.INVALID_TXN_STATE, E.INVALID_TXN_STATE),
-    State.ONGOING: (E.NONE, E.NONE),
-    State.PREPARE_COMMIT: (E.CONCURRENT_TRANSACTIONS, E.INVALID_TXN_STATE),
-    State.PREPARE_ABORT: (E.INVALID_TXN_STATE, E.CONCURRENT_TRANSACTIONS),
-    State.COMPLETE_COMMIT: (E.NONE, E.INVALID_TXN_STATE),
-    State.COMPLETE_ABORT: (E.INVALID_TXN_STATE, E.NONE),
-}
-"""What EndTxn with (commit, abort) is answered."""
-
-
-@pytest.mark.parametrize("state", list(State))
-def test_the_end_in_the_first_version(stage: Stage, state: State) -> None:
-    for at, commit in enumerate((True, False)):
-        stage.put(known(state, 0))
-        assert stage.end((51, 7), commit=commit) is E.INVALID_PRODUCER_ID_MAPPING
-        assert stage.end((50, 6), commit=commit) is E.PRODUCER_FENCED
-        assert stage.end((50, 8), commit=commit, version=1) is E.INVALID_PRODUCER_EPOCH
-        assert stage.end((50, 7), commit=commit) is FIRST_VERSION[state][at]
-
-
-SECOND_VERSION = {
-    #           abort: repeated, current; commit: repeated, current
-    State.ONGOING: (E.PRODUCER_FENCED, None, E.PRODUCER_FENCED, None),
-    State.EMPTY: (E.PRODUCER_FENCED, None, E.PRODUCER_FENCED, E.INVALID_TXN_STATE),
-    State.COMPLETE_ABORT: (E.NONE, None, E.INVALID_TXN_STATE, E.INVALID_TXN_STATE),
-    State.COMPLETE_COMMIT: (E.INVALID_TXN_STATE, None, E.NONE, E.INVALID_TXN_STATE),
-    State.PREPARE_COMMIT: (
-        E.INVALID_TXN_STATE,
-        E.PRODUCER_FENCED,
-        E.CONCURRENT_TRANSACTIONS,
-        E.PRODUCER_FENCED,
-    ),
-    State.PREPARE_ABORT: (
-        E.CONCURRENT_TRANSACTIONS,
-        E.PRODUCER_FENCED,
-        E.INVALID_TXN_STATE,
-        E.PRODUCER_FENCED,
-    ),
-}
-"""None: the result is prepared, in the next epoch."""
-
-
-@pytest.mark.parametrize("state", list(State))
-def test_the_end_in_the_second_version(stage: Stage, state: State) -> None:
-    expected = iter(SECOND_VERSION[state])
-    for commit in (False, True):
-        for epoch in (6, 7):
-            error = next(expected)
-            stage.put(known(state, 2))
-            answer = stage.end((50, epoch), commit=commit, version=5)
-            if error is None:
-                assert answer == (E.NONE, 50, 8)
-                assert stage.state.producer_epoch == 8
-                assert stage.state.state.commits == commit
-            elif error is E.NONE:
-                assert answer == (E.NONE, 50, 7)
-            else:
-                assert answer == (error, -1, -1)
-    assert stage.end((50, 5), version=5)[0] is E.PRODUCER_FENCED
-    assert stage.end((51, 7), version=5)[0] is E.INVALID_PRODUCER_ID_MAPPING
-
-
 @pytest.mark.parametrize("state", list(State))
 def test_a_producer_begins_anew(stage: Stage, state: State) -> None:
     stage.put(known(state, 0))

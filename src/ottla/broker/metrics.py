@@ -86,8 +86,14 @@ class Metrics:
             found = self.topics[topic] = Traffic()
         return found
 
-    def produce_failed(self, topic: str) -> None:
-        self.topics.get(topic, self.deleted).failed_produce_requests += 1
+    def traffic_asked_of(self, topic: str | None) -> Traffic:
+        """The counters that a request for this topic goes to, which may not exist."""
+        return self.deleted if topic is None else self.topics.get(topic, self.deleted)
+
+    def produce_failed(self, topic: str | None) -> None:
+        traffic = self.traffic_asked_of(topic)
+        traffic.produce_requests += 1
+        traffic.failed_produce_requests += 1
 
     def topic_deleted(self, topic: str) -> None:
         gone = self.topics.pop(topic, None)

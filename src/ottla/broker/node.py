@@ -51,7 +51,7 @@ from ottla.broker.partitions.own_logs import OwnLogs
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.quotas import Throttle
-from ottla.broker.requests import Decoded, Parked, Refused, Request, Session
+from ottla.broker.requests import Decoded, Listening, Parked, Refused, Request, Session
 from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
 from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
@@ -60,6 +60,7 @@ from ottla.broker.upkeep.clean_stop import completing
 from ottla.broker.upkeep.identity import StartRefused, identify, is_identified, shared_secret, too_old_for
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import forget_seen
+from ottla.log.cost import Stopwatch, counted_us
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
@@ -149,6 +150,7 @@ class Node:
         wall: WallClock | None = None,
         warnings: Callable[[str], None] | None = None,
         joining: Joining | None = None,
+        stopwatch: Stopwatch = counted_us,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -159,12 +161,14 @@ class Node:
         self.node_id: int = settings["node.id"]
         self.outbox = Outbox()
         self.metadata = Metadata(store, self.outbox, self.changed, node_id=self.node_id, entropy=entropy)
-        self.settings = LiveSettings(settings, self.metadata, self.wall, notes)
+        self.settings = LiveSettings(settings, self.metadata, self.wall, warnings or notes)
         self.cluster_id = ""
         self.access = Access()
         self.metrics = Metrics()
         self.throttle = Throttle(self.outbox)
         self.connection_quotas = ConnectionQuotas(self.settings)
+        self.listening: tuple[Listening, ...] = ()
+        """The listeners of this node's shell, where it has said so."""
         self.parking = Parking(self.outbox, self.throttle, faults)
         self.environment = Environment(
             node_id=self.node_id,
@@ -178,6 +182,7 @@ class Node:
             notes=notes,
             warn=warnings or notes,
             fault=faults,
+            stopwatch=stopwatch,
         )
         self.peers = Peers(self.outbox, self.node_id)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self._taken_back)

@@ -1,7 +1,7 @@
 """Defines requests and who sends them, as plain values."""
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.machine import Millis, Ticket
 from ottla.protocol.framing import RequestHeader
@@ -14,8 +14,9 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 class Address:
     """Where a connection comes from and by which listener it came in; the same for its whole life.
 
-    `identity` is unique for each connection within a process. `advertised`: host and port that this client was told to
-    use, and is told again in Metadata, FindCoordinator and DescribeCluster.
+    `identity` is unique for each connection within a process. `listener` names the listener, in capitals; every node is
+    named to this client by its address of that listener. `advertised`: host and port that this client was told to use,
+    and is told again in Metadata, FindCoordinator and DescribeCluster.
     """
 
     identity: int
@@ -29,6 +30,16 @@ class Address:
     def requires_authentication(self) -> bool:
         """Whether clients of this listener have to say who they are before they ask for anything else."""
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+
+class Listening(NamedTuple):
+    """One listener of a node: its bound address, and the address that its clients are told, None for the one that each
+    of them came in by."""
+
+    name: str
+    host: str
+    port: int
+    advertised: tuple[str, int] | None
 
 
 NODE_ITSELF: Final = Address(-1, "")

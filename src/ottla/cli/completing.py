@@ -46,21 +46,49 @@ def complete_broker_settings(incomplete: str) -> list[str]:
 
 SetConfigs = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", metavar="KEY=VALUE", autocompletion=complete_settings, help="Set a config."),
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="KEY=VALUE",
+        autocompletion=complete_settings,
+        help="Config to set; may be repeated (default: none).",
+    ),
 ]
 DeleteConfigs = Annotated[
     list[str] | None,
-    typer.Option("--delete", "-d", metavar="KEY", autocompletion=complete_configs, help="Back to its default."),
+    typer.Option(
+        "--delete",
+        "-d",
+        metavar="KEY",
+        autocompletion=complete_configs,
+        help="Config to reset to its default; may be repeated (default: none).",
+    ),
 ]
 AppendConfigs = Annotated[
     list[str] | None,
-    typer.Option("--append", metavar="KEY=VALUE", autocompletion=complete_settings, help="Add to a list."),
+    typer.Option(
+        "--append",
+        metavar="KEY=VALUE",
+        autocompletion=complete_settings,
+        help="Value to append to a list config; may be repeated (default: none).",
+    ),
 ]
 SubtractConfigs = Annotated[
     list[str] | None,
-    typer.Option("--subtract", metavar="KEY=VALUE", autocompletion=complete_settings, help="Take from a list."),
+    typer.Option(
+        "--subtract",
+        metavar="KEY=VALUE",
+        autocompletion=complete_settings,
+        help="Value to remove from a list config; may be repeated (default: none).",
+    ),
 ]
 TopicConfigs = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="KEY=VALUE", autocompletion=complete_settings, help="A topic config."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="KEY=VALUE",
+        autocompletion=complete_settings,
+        help="Config of the new topics; may be repeated (default: none).",
+    ),
 ]

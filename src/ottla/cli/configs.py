@@ -63,11 +63,14 @@ def complete_resource(ctx: typer.Context, incomplete: str) -> list[str]:
     return {"topic": complete_topics, "group": complete_groups}.get(kind, lambda incomplete: [])(incomplete)
 
 
-Kind = Annotated[Resource, typer.Argument(help="What the configs belong to.")]
+Kind = Annotated[Resource, typer.Argument(help="Kind of what the configs belong to.")]
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", callback=named, autocompletion=complete_resource, help="A topic, a broker's id, a group."
+        metavar="NAME",
+        callback=named,
+        autocompletion=complete_resource,
+        help="Name of a topic or group, or id of a broker.",
     ),
 ]
 

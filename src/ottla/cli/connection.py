@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ottla.cli.output import Failure, Format, NotUnderstood
+from ottla.cli.output import Failure, Format, NotUnderstood, ended
 from ottla.cli.properties import read_properties
 from ottla.visible import visible
 
@@ -37,18 +37,30 @@ CONNECT_TIMEOUT_S = 5.0
 Bootstrap = Annotated[
     str,
     typer.Option(
-        "--bootstrap", "-b", envvar="OTTLA_BOOTSTRAP", help="Addresses of the cluster.", metavar="HOST:PORT,..."
+        "--bootstrap",
+        "--bootstrap-server",
+        "-b",
+        envvar="OTTLA_BOOTSTRAP",
+        help="Addresses of one or more nodes (default localhost:9092).",
+        metavar="HOST:PORT,...",
     ),
 ]
 CommandConfig = Annotated[
     Path | None,
-    typer.Option("--command-config", help="A file of client properties (key=value lines).", metavar="FILE"),
+    typer.Option(
+        "--command-config", help="File of client properties, one KEY=VALUE a line (default: none).", metavar="FILE"
+    ),
 ]
 Properties = Annotated[
     list[str] | None,
-    typer.Option("--command-property", "-X", help="A client property; may be given again.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--command-property",
+        "-X",
+        help="Client property; may be repeated, and wins over the file (default: none).",
+        metavar="KEY=VALUE",
+    ),
 ]
-Output = Annotated[Format, typer.Option("--format", help="How to print.")]
+Output = Annotated[Format, typer.Option("--format", help="Format of the output: table or json (default table).")]
 
 LOCAL = "localhost:9092"
 
@@ -91,6 +103,9 @@ def pairs(given: list[str] | None, what: str) -> dict[str, str]:
 
 def address(text: str, default_port: int | None = None) -> tuple[str, int]:
     """(host, port) of HOST:PORT or [IPV6]:PORT; raises Failure where it is neither."""
+    scheme, found, rest = text.partition("://")
+    if found:
+        raise NotUnderstood(f"{text!r} is no address: write {rest.rstrip('/') or 'HOST:PORT'}, without {scheme}://.")
     bare = text.removeprefix("[").removesuffix("]")
     if bare.count(":") > 1 and text in (bare, f"[{bare}]"):
         host, port = bare, ""  # an IPv6 address by itself
@@ -110,12 +125,22 @@ def addresses(bootstrap: str) -> str:
     return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in found)
 
 
-def require_listener(bootstrap: str) -> None:
-    """Raise Failure when nothing answers at any of the addresses: librdkafka would try on for a minute."""
+def require_listener(bootstrap: str, given: Mapping[str, Any] | None = None) -> None:
+    """Raise Failure when no address accepts a connection, as librdkafka would retry for a minute; also when the first
+    one that does speaks another security protocol than a client with the `given` properties."""
+    from ottla.cli.listener_probe import mismatch
+
     whys: list[str] = []
     for each in addresses(bootstrap).split(","):
+
+        def connect(place: tuple[str, int] = address(each)) -> socket.socket:
+            return socket.create_connection(place, CONNECT_TIMEOUT_S)
+
         try:
-            socket.create_connection(address(each), CONNECT_TIMEOUT_S).close()
+            if given is None:
+                connect().close()
+            elif (why := mismatch(each, connect, given)) is not None:
+                raise Failure(why)
             return
         except OSError as error:
             whys.append(f"{each}: {error.strerror or error}")
@@ -124,8 +149,8 @@ def require_listener(bootstrap: str) -> None:
 
 def client_properties(cluster: Cluster) -> dict[str, Any]:
     """librdkafka's properties for this cluster; raises Failure when it cannot be reached."""
-    require_listener(cluster.bootstrap)
     given = cluster.given_properties()
+    require_listener(cluster.bootstrap, given)
     return {"bootstrap.servers": addresses(cluster.bootstrap), "client.id": "ottla", "log_level": 2, **given}
 
 
@@ -148,7 +173,7 @@ def plain_failures() -> Iterator[None]:
     try:
         yield
     except ClientFailure as failure:
-        raise Failure(str(failure)) from None
+        raise Failure(ended(failure)) from None
 
 
 def connect(cluster: Cluster) -> AdminClient:
@@ -192,7 +217,7 @@ def plain_errors() -> Iterator[None]:
     except TimeoutError:
         raise Failure("The cluster did not answer in time: is one of its brokers away?") from None
     except (ValueError, OverflowError) as error:
-        raise Failure(f"{str(error).rstrip('.')}.") from None
+        raise Failure(ended(error)) from None
 
 
 def sentence(error: Any) -> str:

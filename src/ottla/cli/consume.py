@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,13 +25,14 @@ from ottla.cli.connection import (
     complete_share_groups,
     complete_topics,
     matching,
+    own_clients,
     plain_errors,
     require_listener,
     sentence,
 )
 from ottla.cli.consume_share import SILENT_S, Acknowledging, ShareReading, consume_share, tell
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, NotUnderstood, say
+from ottla.cli.output import Failure, NotUnderstood, counted, say
 from ottla.cli.printing import Columns, Shape, Shown, of_message, printer
 from ottla.cli.times import parse_time
 
@@ -40,46 +42,103 @@ if TYPE_CHECKING:
 EPILOG = "Example: ottla consume clicks --from-beginning -n 10 --format json --exit-at-end"
 
 POLL_S = 0.2
+ENDS = ("earliest", "latest")
+
+
+TopicNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TOPIC...",
+        autocompletion=complete_topics,
+        help="Topics to read; a name that begins with ^ is a regular expression.",
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        autocompletion=complete_groups,
+        help="Consumer group to join; it commits its position (default: none).",
+    ),
+]
+ShareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--share",
+        "-s",
+        autocompletion=complete_share_groups,
+        help="Share group to join; each record is acknowledged by itself (default: none).",
+    ),
+]
+Ack = Annotated[
+    Acknowledging | None, typer.Option("--ack", help="How --share acknowledges a printed record (default accept).")
+]
+FromBeginning = Annotated[
+    bool,
+    typer.Option(
+        "--from-beginning",
+        "-f",
+        help="Begin at the first record if the group has no position (default: at the end).",
+    ),
+]
+FromTime = Annotated[
+    str | None,
+    typer.Option(
+        "--from-time", metavar="TIME", help="Begin at the first record at or after this time (default: at the end)."
+    ),
+]
+PartitionOption = Annotated[
+    int | None, typer.Option("--partition", "-p", min=0, help="Partition of the one topic to read (default: all).")
+]
+OffsetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--offset",
+        "-o",
+        metavar="N",
+        help="Offset to begin at: earliest, latest, -N (the last N of each partition), or N with -p.",
+    ),
+]
+Records = Annotated[
+    int | None,
+    typer.Option("--max-records", "-n", min=1, help="Number of records after which to stop (default: unlimited)."),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", min=0, metavar="SECONDS", help="Seconds without a record after which to stop (default: never)."
+    ),
+]
+ExitAtEnd = Annotated[bool, typer.Option("--exit-at-end", "-e", help="Stop at the end of all partitions.")]
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="text|json|FORMAT",
+        help="Format: text, json, or one of kcat's: '%t %p %o %k %s\\n', %T %h %K %S (default text).",
+    ),
+]
 
 
 @with_shared_options
 def consume(
-    topics: Annotated[
-        list[str],
-        typer.Argument(metavar="TOPIC...", autocompletion=complete_topics, help="^ begins a regular expression."),
-    ],
-    group: Annotated[str | None, typer.Option("--group", "-g", autocompletion=complete_groups, help="Join it.")] = None,
-    share: Annotated[
-        str | None, typer.Option("--share", "-s", autocompletion=complete_share_groups, help="Join this share group.")
-    ] = None,
-    ack: Annotated[
-        Acknowledging | None, typer.Option("--ack", help="What becomes of records that --share printed.")
-    ] = None,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", "-f", help="Where there is no position yet.")
-    ] = False,
-    from_time: Annotated[
-        str | None, typer.Option("--from-time", metavar="TIME", help="From the first record at or after it.")
-    ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="This one of one topic.")] = None,
-    offset: Annotated[
-        str | None, typer.Option("--offset", "-o", metavar="N", help="earliest, latest, N, or -N: the last N. With -p.")
-    ] = None,
-    records: Annotated[int | None, typer.Option("--max-records", "-n", min=1, help="Stop after so many.")] = None,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Stop when idle.")
-    ] = None,
-    exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", help="Stop at the end of every partition.")
-    ] = False,
-    keys: Annotated[bool, typer.Option("--keys", help="Show keys in text.")] = False,
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="Show timestamps in text.")] = False,
-    headers: Annotated[bool, typer.Option("--headers", help="Show headers in text.")] = False,
-    offsets: Annotated[bool, typer.Option("--offsets", help="Show partition and offset in text.")] = False,
-    format: Annotated[
-        str,
-        typer.Option("--format", metavar="text|json|FORMAT", help="Or kcat's: '%t %p %o %k %s\\n', with %T %h %K %S."),
-    ] = Shape.TEXT,
+    topics: TopicNames,
+    group: Group = None,
+    share: ShareOption = None,
+    ack: Ack = None,
+    from_beginning: FromBeginning = False,
+    from_time: FromTime = None,
+    partition: PartitionOption = None,
+    offset: OffsetOption = None,
+    records: Records = None,
+    timeout: Timeout = None,
+    exit_at_end: ExitAtEnd = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Print keys in text format.")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print timestamps in text format.")] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="Print headers in text format.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Print partition and offset in text format.")] = False,
+    format: FormatOption = Shape.TEXT,
     cluster: Cluster = HERE,
 ) -> None:
     """Print records as they arrive, until interrupted, or until -n, --timeout or --exit-at-end says so."""
@@ -90,8 +149,12 @@ def consume(
         raise NotUnderstood("--ack is for --share.")
     if partition is not None and (len(topics) != 1 or group is not None):
         raise NotUnderstood("--partition is for one topic, without --group.")
-    if offset is not None and partition is None:
-        raise NotUnderstood("--offset is for one partition: name it with --partition.")
+    if offset is not None and (group is not None or share is not None):
+        raise NotUnderstood("--offset goes without --group and --share; reset-offsets moves a group.")
+    if offset is not None and partition is None and not offset.startswith("-") and offset not in ENDS:
+        raise NotUnderstood(
+            "--offset N is for one partition: name it with --partition. Or write earliest, latest or -N."
+        )
     since_ms = None if from_time is None else parse_time(from_time)
     if since_ms is not None and (share or group or offset is not None or from_beginning):
         raise NotUnderstood(
@@ -105,7 +168,7 @@ def consume(
     else:
         start = Start(partition, offset, from_beginning, since_ms)
         count = consume_topics(given, topics, group, start, shown, records, timeout, exit_at_end)
-    say(f"{count} records.", err=True)
+    say(f"{counted(count, 'record')}.", err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +194,7 @@ def consume_topics(
     """Print records, as a member of the group or on one's own; how many there were."""
     from confluent_kafka import Consumer
 
-    waiting = Waiting(given["bootstrap.servers"])
+    waiting = Waiting(given, group)
     settings = {
         "error_cb": waiting.failed,
         "group.id": group or f"ottla-consume-{uuid.uuid4().hex[:12]}",
@@ -211,7 +274,7 @@ def positions(consumer: Consumer, known: dict[str, Any], start: Start) -> list[T
 def position(consumer: Consumer, partition: TopicPartition, text: str) -> int:
     """The offset that earliest, latest, N or -N means in this partition."""
     low, high = consumer.get_watermark_offsets(partition, timeout=30)
-    if text in ("earliest", "latest"):
+    if text in ENDS:
         return low if text == "earliest" else high
     try:
         number = int(text)
@@ -258,6 +321,11 @@ def print_records(
                 ended.add(place)
                 if exit_at_end and ended >= {(each.topic, each.partition) for each in consumer.assignment()}:
                     break
+            elif error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL and waiting.is_share_group():
+                raise Failure(
+                    f"{waiting.group} is a share group, not a consumer group: join it with --share, "
+                    "or choose another name."
+                )
             elif error.fatal() or not error.retriable():
                 raise KafkaException(error)
             else:
@@ -270,9 +338,11 @@ def print_records(
 class Waiting:
     """Says, once, why no record comes: `why` at first, or that no broker answers."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, given: dict[str, Any], group: str | None) -> None:
         self.why: str | None = None
-        self._bootstrap = bootstrap
+        self.group = group
+        self._given = given
+        self._bootstrap: str = given["bootstrap.servers"]
         self._is_away = self._is_told = False
 
     def idle(self, idle_s: float) -> None:
@@ -286,6 +356,15 @@ class Waiting:
             except Failure as failure:
                 self._is_told = True
                 tell(f"{failure} Trying on since {time.strftime('%H:%M:%S')}.")
+
+    def is_share_group(self) -> bool:
+        """Whether the group to be joined is a share group; False where the cluster does not say."""
+        from ottla.client import ClientFailure
+        from ottla.client.share_groups import list_share_groups
+
+        with suppress(ClientFailure, Failure), own_clients(self._given)() as asked:
+            return any(name == self.group for name, _ in list_share_groups(asked))
+        return False
 
     def moved(self) -> None:
         self.why = None

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.connection import matching, own_clients, plain_failures
-from ottla.cli.output import Failure, say
+from ottla.cli.output import Failure, counted, say
 from ottla.cli.printing import Shown, of_delivered
 from ottla.cli.share_standing import pauses
 
@@ -83,7 +83,7 @@ def consume_share(given: dict[str, Any], reading: ShareReading) -> int:
         except ErrorAnswer as error:
             if error.name in ("GROUP_ID_NOT_FOUND", "INCONSISTENT_GROUP_PROTOCOL"):
                 raise Failure(
-                    f"{reading.group} is a consumer group, no share group: read as its member with --group, "
+                    f"{reading.group} is a consumer group, not a share group: join it with --group, "
                     "or choose another name."
                 ) from None
             raise
@@ -183,7 +183,7 @@ class Hint:
             return None  # no member has been given its partitions yet
         lag = sum(lags)
         if lag:
-            return f"{lag} records of {topics} are not done: they are held by members of {group}, or held back."
+            return f"{counted(lag, 'record')} of {topics} not done: held by members of {group}, or held back."
         return (
             f"{group} has done all of {topics} and waits for more. To go over it again: "
             f"`ottla share-groups reset-offsets {group} --to-earliest --execute`."
@@ -264,7 +264,8 @@ def ask(each: Delivered) -> Acknowledging | None:
     """What the person says; None where there is nothing more to be said: q, or the end of the input."""
     tries = each.delivery_count
     often = f", delivered {tries} times" if tries > 1 else ""
-    prompt = f"offset {each.record.offset}{often}: [a]ccept (Enter), [r]elease, [x] reject or [q]uit? "
+    where = f"{each.topic}-{each.place[1]} offset {each.record.offset}"
+    prompt = f"{where}{often}: [a]ccept (Enter), [r]elease, [x] reject or [q]uit? "
     while True:
         print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()

@@ -13,12 +13,21 @@ EPILOG = "Example: ottla demo --input /var/log/nginx/access.log --seconds 20"
 
 def demo(
     input: Annotated[
-        Path | None, typer.Option("--input", "-i", help="An access log to replay; else made-up events.")
+        Path | None, typer.Option("--input", "-i", help="Access log to replay (default: made-up events).")
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=3, max=600, help="How long events are produced.")] = 12,
-    pipelines: Annotated[bool, typer.Option("--pipelines/--no-pipelines", help="Run the step on Spark.")] = True,
-    cluster: Annotated[bool, typer.Option("--cluster/--no-cluster", help="Run the steps on three nodes.")] = True,
-    report: Annotated[Path, typer.Option("--report", help="Where the step on Spark writes its page.")] = REPORT,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=3, max=600, help="Seconds for which events are produced (default 12).")
+    ] = 12,
+    pipelines: Annotated[
+        bool, typer.Option("--pipelines/--no-pipelines", help="Whether to run the step on Spark (default: run it).")
+    ] = True,
+    cluster: Annotated[
+        bool,
+        typer.Option("--cluster/--no-cluster", help="Whether to run the steps on three nodes (default: run them)."),
+    ] = True,
+    report: Annotated[
+        Path, typer.Option("--report", help="File of the page that the step on Spark writes (default ottla-demo.html).")
+    ] = REPORT,
 ) -> int:
     """Run a node, a stream of web activity, two groups, a job queue and pipelines, then three nodes of which one is
     killed; prove that nothing is lost."""

@@ -33,7 +33,7 @@ INTERNAL = {
 }
 """What is kept in Kafka's own topics, by their names."""
 
-Internal = Annotated[bool, typer.Option("--internal", help="Also a topic that the cluster keeps for itself.")]
+Internal = Annotated[bool, typer.Option("--internal", help="Allow an internal topic of the cluster.")]
 
 
 def refuse_internal(topics: Iterable[str], done: str, meant: str | None = "--internal") -> None:

@@ -6,13 +6,14 @@ turns on: the cluster says, and refuses what it does not support. Works against 
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client, named
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Format, print_done, print_rows
+from ottla.cli.output import Failure, Format, print_done, print_rows
 
 if TYPE_CHECKING:
     from ottla.client import Client
@@ -40,12 +41,14 @@ def list_(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
 @app.command("set", epilog="Example: ottla features set transaction.version 1 --dry-run")
 @with_shared_options
 def set_(
-    name: Annotated[str, typer.Argument(metavar="FEATURE", callback=named)],
-    level: Annotated[int, typer.Argument(metavar="LEVEL", min=0, max=32767)],
+    name: Annotated[str, typer.Argument(metavar="FEATURE", callback=named, help="Name of the feature.")],
+    level: Annotated[int, typer.Argument(metavar="LEVEL", min=0, max=32767, help="New level; 0 turns it off.")],
     unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Lower it even where the cluster may lose metadata.")
+        bool, typer.Option("--unsafe", help="Lower the level even if the cluster may lose metadata.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only let the cluster check it.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Let the cluster check the request and change nothing.")
+    ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
@@ -54,15 +57,33 @@ def set_(
     from ottla.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
     with client(cluster) as asked:
-        before = _levels(_told(asked)).get(name, 0)
+        told = _told(asked)
+        require_supported(told, name, level)
+        before = _levels(told).get(name, 0)
         down = UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE
         change = FeatureUpdateKey(name, level, upgrade_type=down if level < before else UPGRADE)
         answer = asked.send(UpdateFeaturesRequest(feature_updates=[change], validate_only=dry_run))
         check(answer.error_code, name, answer.error_message)
     done = "Would set" if dry_run else "Set"
     print_done(
-        f"{done} {name} from {before} to {level}.", format, feature=name, before=before, level=level, set=not dry_run
+        f"{done} {name} from {before} to {level}.",
+        format,
+        feature=name,
+        before=before,
+        level=level,
+        set=not dry_run,
     )
+
+
+def require_supported(told: Any, name: str, level: int) -> None:
+    """Raise Failure where the cluster has no such feature, or not this level of it."""
+    supported = {each.name: each for each in told.supported_features}
+    if name not in supported:
+        close = get_close_matches(name, supported, 1, 0.8)
+        hint = f"did you mean {close[0]}?" if close else "`ottla features list` shows those it has."
+        raise Failure(f"The cluster has no feature {name}: {hint}")
+    if not (each := supported[name]).min_version <= level <= each.max_version and level:
+        raise Failure(f"The cluster supports levels {each.min_version} to {each.max_version} of {name}, not {level}.")
 
 
 def _told(asked: Client) -> Any:

@@ -25,6 +25,7 @@ from ottla.cli.connection import (
     plain_errors,
     wait,
 )
+from ottla.cli.extents import known_offsets
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows, say
 from ottla.cli.plans import DryRun, Execute, choose_one, tell_unchanged
@@ -59,15 +60,26 @@ HELD_BACK_COLUMNS = (
     "OPEN-MS",
 )
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", callback=named, autocompletion=complete_groups)]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", callback=named, autocompletion=complete_groups)]
+Group = Annotated[
+    str, typer.Argument(metavar="GROUP", callback=named, autocompletion=complete_groups, help="Name of the group.")
+]
+Groups = Annotated[
+    list[str],
+    typer.Argument(metavar="GROUP...", callback=named, autocompletion=complete_groups, help="Names of groups."),
+]
 MaybeGroups = Annotated[
-    list[str] | None, typer.Argument(metavar="[GROUP...]", callback=named, autocompletion=complete_groups)
+    list[str] | None,
+    typer.Argument(
+        metavar="[GROUP...]", callback=named, autocompletion=complete_groups, help="Names of groups (default: all)."
+    ),
 ]
 TopicsGiven = Annotated[
     list[str] | None,
     typer.Option(
-        "--topic", "-t", metavar="TOPIC[:0,1,..]", help="A topic, or some of its partitions; may be given again."
+        "--topic",
+        "-t",
+        metavar="TOPIC[:0,1,..]",
+        help="Topic, or some of its partitions; may be repeated (default: none).",
     ),
 ]
 
@@ -88,11 +100,12 @@ def list_groups(
 @with_shared_options
 def describe(
     groups: MaybeGroups = None,
-    members: Annotated[bool, typer.Option("--members", help="Show members and what they own.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="Show members and their partitions.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Show state and coordinator.")] = False,
-    offsets: Annotated[bool, typer.Option("--offsets", help="Show offsets and lag; the default.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Show offsets and lag; this is the default.")] = False,
     held_back: Annotated[
-        bool, typer.Option("--held-back", help="Show which transactions hold readers of committed records back.")
+        bool,
+        typer.Option("--held-back", help="Show the open transactions that hold readers of committed records back."),
     ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
@@ -139,14 +152,17 @@ def delete(
 def reset_offsets(
     group: Group,
     topic: TopicsGiven = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic the group has offsets for.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="Reset every topic for which the group has offsets.")
+    ] = False,
     to: resets.TargetOptions = resets.NOWHERE,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="On by N; back where negative.")
+        int | None,
+        typer.Option("--shift-by", metavar="N", help="Move each offset forward by N, or back if N is negative."),
     ] = None,
     execute: Execute = False,
     dry_run: DryRun = False,
-    export: Annotated[bool, typer.Option("--export", help="Print CSV that --from-file reads.")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print the plan as CSV that --from-file reads.")] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
@@ -286,11 +302,13 @@ def held_back_rows(cluster: Cluster, admin: AdminClient, group: Any) -> Iterable
 
 
 def offset_rows(admin: AdminClient, group: Any) -> Iterable[tuple[Any, ...]]:
-    """One row per partition that the group has committed or owns."""
+    """One row per partition that the group has committed or owns; without a log end where no leader tells it."""
+    from confluent_kafka.admin import OffsetSpec
+
     committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group.group_id)}
     owners = {owned: member for member in group.members for owned in owned_by(member)}
     partitions = sorted(committed.keys() | owners.keys())
-    ends = resets.offsets(admin, "latest", partitions)
+    ends = known_offsets(admin, OffsetSpec.latest(), partitions)
     for name, partition in partitions:
         current, end = committed.get((name, partition)), ends.get((name, partition))
         lag = None if current is None or end is None else max(0, end - current)

@@ -31,7 +31,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, field, print_done, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, NotUnderstood, counted, field, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, Limit, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.times import parse_time, shown_time
 
@@ -44,27 +44,54 @@ app = typer.Typer(
 )
 
 Queue = Annotated[
-    str, typer.Argument(metavar="QUEUE", callback=named, autocompletion=complete_topics, help="The topic.")
+    str, typer.Argument(metavar="QUEUE", callback=named, autocompletion=complete_topics, help="Topic of the messages.")
 ]
-Markers = Annotated[str, typer.Option("--markers", metavar="TOPIC", help="The markers topic (QUEUE__markers).")]
+Markers = Annotated[str, typer.Option("--markers", metavar="TOPIC", help="Markers topic (default QUEUE__markers).")]
 DeadLetters = Annotated[
-    str, typer.Option("--dead-letters", metavar="TOPIC", help="The dead-letter topic (QUEUE__undelivered).")
+    str, typer.Option("--dead-letters", metavar="TOPIC", help="Dead-letter topic (default QUEUE__undelivered).")
 ]
 Group = Annotated[
-    str, typer.Option("--group", "-g", autocompletion=complete_groups, help="The workers' group (kmq-QUEUE).")
+    str,
+    typer.Option(
+        "--group", "-g", autocompletion=complete_groups, help="Consumer group of the workers (default kmq-QUEUE)."
+    ),
 ]
-TrackerGroup = Annotated[str, typer.Option("--tracker-group", help="The trackers' group (kmq-QUEUE-tracker).")]
+TrackerGroup = Annotated[
+    str, typer.Option("--tracker-group", help="Consumer group of the trackers (default kmq-QUEUE-tracker).")
+]
 MaxRedeliveries = Annotated[
-    int, typer.Option("--max-redeliveries", min=0, help="Then a message becomes a dead letter.")
+    int,
+    typer.Option(
+        "--max-redeliveries", min=0, help="Redeliveries after which a message becomes a dead letter (default 3)."
+    ),
 ]
-BackoffMs = Annotated[int, typer.Option("--backoff-ms", min=0, help="Wait so long before the first one.")]
-BackoffMultiplier = Annotated[float, typer.Option("--backoff-multiplier", min=1, help="And longer each time.")]
-BackoffMaxMs = Annotated[int, typer.Option("--backoff-max-ms", min=0, help="But no longer than that.")]
+BackoffMs = Annotated[
+    int, typer.Option("--backoff-ms", min=0, help="Milliseconds to wait before the first redelivery (default 0).")
+]
+BackoffMultiplier = Annotated[
+    float,
+    typer.Option(
+        "--backoff-multiplier", min=1, help="Factor by which the back-off grows with each redelivery (default 2)."
+    ),
+]
+BackoffMaxMs = Annotated[
+    int, typer.Option("--backoff-max-ms", min=0, help="Longest back-off in milliseconds (default 300000).")
+]
 UseNowAfterMs = Annotated[
-    int, typer.Option("--use-now-after-ms", min=0, help="Trust the own clock when no marker came for so long.")
+    int,
+    typer.Option(
+        "--use-now-after-ms",
+        min=0,
+        help="Milliseconds without a marker after which the tracker's clock counts (default 1000).",
+    ),
 ]
-CountHeader = Annotated[str, typer.Option("--count-header", help="Says how often a message came again.")]
-Metrics = Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics there.")]
+CountHeader = Annotated[
+    str, typer.Option("--count-header", help="Header with the number of redeliveries (default kmq-redelivery-count).")
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option("--metrics", metavar="HOST:PORT", help="Address at which to serve metrics (default: none)."),
+]
 
 
 @contextmanager
@@ -130,11 +157,19 @@ def create(
     queue: Queue,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, max=PARTITIONS_MAX, help="Of the queue, if it is new (1)."),
+        typer.Option(
+            "--partitions", "-p", min=1, max=PARTITIONS_MAX, help="Partitions of the queue, if it is new (default 1)."
+        ),
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", min=1, max=REPLICAS_MAX, help="Of what is made (the cluster's)."),
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            min=1,
+            max=REPLICAS_MAX,
+            help="Replicas of each new topic (default: the cluster's).",
+        ),
     ] = None,
     markers: Markers = "",
     dead_letters: DeadLetters = "",
@@ -159,9 +194,12 @@ def create(
 def tracker(
     queue: Queue,
     redelivery: RedeliveryOptions = BY_DEFAULT,
-    open_max: Annotated[int, typer.Option("--open-max", min=1, help="Messages in work kept per partition.")] = 200_000,
+    open_max: Annotated[
+        int,
+        typer.Option("--open-max", min=1, help="Messages in work that are kept for each partition (default 200000)."),
+    ] = 200_000,
     metrics: Metrics = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell of warnings only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings only.")] = False,
     cluster: Cluster = HERE,
 ) -> None:
     """Give messages again whose workers did not finish them, until SIGTERM or SIGINT. Run two for fail-over."""
@@ -245,7 +283,38 @@ def stats(
         print_json({"queue": queue, "partitions": partitions, "dead_letters": total, "not_redriven": to_send})
         return
     print_rows(columns, rows, format)
-    say(f"{config.dead_letters}: {total} dead letters, {to_send} not looked at by a redrive.")
+    say(f"{config.dead_letters}: {counted(total, 'dead letter')}, {to_send} not read by a redrive.")
+
+
+Partition = Annotated[
+    int | None,
+    typer.Option(
+        "--partition", "-p", min=0, help="Redrive only dead letters of this partition of QUEUE (default: all)."
+    ),
+]
+ReasonOption = Annotated[
+    str | None,
+    typer.Option("--reason", help="Redrive only timed-out, failed, rejected or lost (default: all).", metavar="REASON"),
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Redrive only dead letters at or after this time (default: all)."),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="TIME", help="Redrive only dead letters before this time (default: all)."),
+]
+Key = Annotated[str | None, typer.Option("--key", "-k", help="Redrive only messages with this key (default: all).")]
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        "-H",
+        metavar="NAME=VALUE",
+        help="Redrive only messages with this header; may be repeated (default: all).",
+    ),
+]
+Rate = Annotated[float | None, typer.Option("--rate", min=0.001, help="Messages per second (default: unlimited).")]
 
 
 @app.command(
@@ -254,19 +323,15 @@ def stats(
 @with_shared_options
 def redrive(
     queue: Queue,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="From this one of QUEUE.")] = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", help="timed-out, failed, rejected or lost.", metavar="REASON")
-    ] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Dead letters since then.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="And before then.")] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="With this key.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="With it; may be given again.")
-    ] = None,
+    partition: Partition = None,
+    reason: ReasonOption = None,
+    since: Since = None,
+    until: Until = None,
+    key: Key = None,
+    header: HeaderOption = None,
     most: MaxRecords = None,
     limit: Limit = None,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many per second.")] = None,
+    rate: Rate = None,
     execute: Execute = False,
     dry_run: DryRun = False,
     markers: Markers = "",

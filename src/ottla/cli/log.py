@@ -36,11 +36,15 @@ def log() -> None:
 
 @app.command(epilog="Example: ottla log dump ottla-data/clicks-0/00000000000000000000.log --records --format json")
 def dump(
-    file: Annotated[Path, typer.Argument(help="A .log, .index, .timeindex, .txnindex, .snapshot or checkpoint file.")],
+    file: Annotated[
+        Path, typer.Argument(help="File to show: .log, .index, .timeindex, .txnindex, .snapshot or a checkpoint.")
+    ],
     records: Annotated[
-        bool, typer.Option("--records", "-r", help="Of a segment: the records too, not only batches.")
+        bool, typer.Option("--records", "-r", help="Show the records of a segment too, not only its batches.")
     ] = False,
-    format: Annotated[Shape, typer.Option("--format", help="Text, or one JSON object a line.")] = Shape.TEXT,
+    format: Annotated[
+        Shape, typer.Option("--format", help="Format of the output: text, or one JSON object a line (default text).")
+    ] = Shape.TEXT,
 ) -> None:
     """Show the batches of a segment, or the entries of an index, a snapshot or a checkpoint."""
     readers = {

@@ -1,4 +1,4 @@
-"""`ottla nodes`: drain and remove nodes of a cluster.
+"""`ottla nodes`: list, drain and remove nodes of a cluster.
 
 Knows what is asked of the cluster before a node goes. Does not know how replicas are moved (moving.py), nor where to
 (balance.py).
@@ -13,24 +13,53 @@ import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_done
+from ottla.cli.output import Failure, Format, print_done, print_rows
 from ottla.cli.replicas import balance, moving
 
 if TYPE_CHECKING:
     from ottla.client import Client
     from ottla.client.connection import Connection
 
-app = typer.Typer(help="Empty nodes of a cluster, and take them out.", no_args_is_help=True)
+app = typer.Typer(help="List the nodes of a cluster, drain them and remove them.", no_args_is_help=True)
 
 NAMES_MAX = 5
 LED_S = 10.0
 """How long others have to take over a leadership."""
 
-Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's number.")]
+Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="Number of the node.")]
 Throttle = Annotated[
     int | None,
-    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second that each node copies at most."),
+    typer.Option(
+        "--throttle",
+        min=1,
+        metavar="BYTES",
+        help="Bytes per second that each node copies at most (default: unlimited).",
+    ),
 ]
+
+
+COLUMNS = ("NODE", "ADDRESS", "RACK", "STATE", "CONTROLLER")
+
+
+@app.command("list", epilog="Example: ottla nodes list")
+@with_shared_options
+def list_(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
+    """List the nodes of the cluster, also those that are down. `ottla cluster describe` shows more of each."""
+    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+
+    with plain_failures(), own_clients(client_properties(cluster))() as client:
+        seen = client.send(DescribeClusterRequest(include_fenced_brokers=True))
+    rows = [
+        (
+            each.broker_id,
+            f"{each.host}:{each.port}",
+            each.rack,
+            "down" if each.is_fenced else "up",
+            each.broker_id == seen.controller_id,
+        )
+        for each in sorted(seen.brokers, key=lambda each: each.broker_id)
+    ]
+    print_rows(COLUMNS, rows, format)
 
 
 @app.command(epilog="Example: ottla nodes drain 3 --replicas --throttle 50000000")

@@ -16,6 +16,7 @@ NOUNS: Final = (
     "configs",
     "quotas",
     "log",
+    "metrics",
 )
 """In the order in which they are shown."""
 HELP: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}

@@ -41,12 +41,58 @@ def field(column: str) -> str:
     return re.sub(r"[^a-z]+", "_", column.split(" (")[0].lower()).strip("_")
 
 
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: Format) -> None:
-    """Print rows as a table, None as "-", or as a JSON list of objects."""
+class Size(int):
+    """A number of bytes: 71.9GB in a table, 71947681792 in JSON."""
+
+    def __str__(self) -> str:
+        size = float(self)
+        for unit in ("B", "KB", "MB", "GB", "TB"):
+            if size < 999.95 or unit == "TB":
+                break
+            size /= 1000
+        return f"{int(self)}B" if unit == "B" else f"{size:.1f}{unit}"
+
+
+def sized(size: int | None) -> Size | None:
+    """A number of bytes that may be unknown."""
+    return None if size is None else Size(size)
+
+
+def counted(count: int, noun: str) -> str:
+    """A count and its noun: "1 record", "1,000 records"."""
+    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def ended(sentence: object) -> str:
+    """The sentence with one full stop, whether or not it had one."""
+    text = str(sentence).rstrip()
+    return text if text.endswith(("?", "!")) else text.rstrip(".") + "."
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as ranges: "0-5,8"."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def print_rows(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], format: Format, *, none: str = "Nothing to show."
+) -> None:
+    """Print rows as a table, None as "-", or as a JSON list of objects. Without rows, no table is printed: `none` says
+    so on standard error."""
     if format is Format.JSON:
         print_json([dict(zip(map(field, columns), row, strict=True)) for row in rows])
         return
     texts = [[text_of(cell) for cell in row] for row in rows]
+    if not texts:
+        say(none, err=True)
+        return
     widths = [max(map(len, cells)) for cells in zip(columns, *texts, strict=True)]
     for cells in (columns, *texts):
         line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))

@@ -1,21 +1,31 @@
 """Shows a plan before much is changed at once: the options for it, --execute and --dry-run.
 
-What names its target does it (delete, alter, pause). What works out its targets by a rule (reset-offsets, redrive,
+What names its target does it (delete, alter, pause). What takes something away from a client that may be at work asks
+first, unless --yes is given (`transactions abort`). What works out its targets by a rule (reset-offsets, redrive,
 vacuum) shows what it would do, and does it with --execute.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
-from ottla.cli.output import Format, NotUnderstood, say
+from ottla.cli.output import Failure, Format, NotUnderstood, say
 
-Execute = Annotated[bool, typer.Option("--execute", help="Do it.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; the default.")]
-MaxRecords = Annotated[int | None, typer.Option("--max-records", "-n", min=1, help="At most so many.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, hidden=True, help="The old name of --max-records.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Make the changes.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done, and change nothing; this is the default.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+MaxRecords = Annotated[
+    int | None,
+    typer.Option("--max-records", "-n", min=1, help="Number of records after which to stop (default: unlimited)."),
+]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, hidden=True, help="Old name of --max-records (default: unlimited).")
+]
 
 
 def choose_one(execute: bool, dry_run: bool) -> None:
@@ -28,3 +38,15 @@ def tell_unchanged(execute: bool, format: Format) -> None:
     """Tell a person who has seen a plan how it is carried out."""
     if not execute and format is Format.TABLE:
         say("Nothing was changed: add --execute to do this.", err=True)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask a person; raise Failure unless the answer is yes."""
+    if yes:
+        return
+    print(f"ottla: {question} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not sys.stdin.isatty():
+        print(file=sys.stderr)
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Failure("Nothing was changed: answer y, or add --yes.")

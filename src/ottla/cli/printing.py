@@ -48,6 +48,8 @@ class Shown(NamedTuple):
     headers: Sequence[tuple[str | bytes, str | bytes | None]]
     key: bytes | str | None
     value: bytes | str | None
+    delivery_count: int | None = None
+    """How often a share group has delivered it, this time included; None without a share group."""
 
 
 def of_message(message: Message) -> Shown:
@@ -61,7 +63,8 @@ def of_delivered(each: Delivered) -> Shown:
     """A record that a share group's member holds."""
     record = each.record
     place = each.topic, each.place[1], record.offset
-    return Shown(*place, each.timestamp_type + 1, record.timestamp_ms, record.headers, record.key, record.value)
+    parts = each.timestamp_type + 1, record.timestamp_ms, record.headers, record.key, record.value
+    return Shown(*place, *parts, each.delivery_count)
 
 
 def printer(format: str, columns: Columns) -> Callable[[Shown], str]:
@@ -75,7 +78,8 @@ def printer(format: str, columns: Columns) -> Callable[[Shown], str]:
 
 
 def as_json(record: Shown) -> str:
-    """A record as one line of JSON; bytes that are no UTF-8 text come as {"base64": ...}."""
+    """A record as one line of JSON; bytes that are not UTF-8 text are {"base64": ...}."""
+    delivered = {} if record.delivery_count is None else {"delivery_count": record.delivery_count}
     return json_text(
         {
             "topic": record.topic,
@@ -86,6 +90,7 @@ def as_json(record: Shown) -> str:
             "headers": [[plain(name), plain(value)] for name, value in record.headers],
             "key": plain(record.key),
             "value": plain(record.value),
+            **delivered,
         }
     )
 

@@ -22,7 +22,7 @@ import typer
 from ottla.cli.connection import HERE, Cluster, client_properties, complete_topics, pairs
 from ottla.cli.deliveries import Deliveries
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, NotUnderstood, say
+from ottla.cli.output import Failure, NotUnderstood, counted, say
 from ottla.cli.printing import Shape
 
 EPILOG = "Example: printf 'a:1\\nb:2\\n' | ottla produce clicks --key-separator : --compression zstd"
@@ -40,22 +40,40 @@ class Compression(StrEnum):
 
 @with_shared_options
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics)],
-    input: Annotated[Path | None, typer.Option("--input", "-i", help="Read this file, not standard input.")] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
-    key_separator: Annotated[str | None, typer.Option("--key-separator", "-K", help="What ends a line's key.")] = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics, help="Topic to write to.")],
+    input: Annotated[
+        Path | None, typer.Option("--input", "-i", help="File to read, one record a line (default: standard input).")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record (default: none).")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--key-separator", "-K", help="Text between key and value of a line (default: a line is a value)."
+        ),
+    ] = None,
     null_value: Annotated[
-        str | None, typer.Option("--null-value", help="A value that means none: a tombstone.")
+        str | None,
+        typer.Option("--null-value", help="Value that stands for null, a tombstone (default: no value does)."),
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="On every record.")
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="KEY=VALUE", help="Header of every record; may be repeated (default: none)."
+        ),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Else by key, or spread.")] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="Target partition (default: by key, otherwise round-robin)."),
+    ] = None,
     format: Annotated[
-        Shape, typer.Option("--format", help="Lines are values, or JSON as consume --format json prints it.")
+        Shape, typer.Option("--format", help="Format of the lines: values, or the JSON of consume (default text).")
     ] = Shape.TEXT,
-    compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.NONE,
-    acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
+    compression: Annotated[
+        Compression, typer.Option("--compression", "-z", help="Compression of batches (default none).")
+    ] = Compression.NONE,
+    acks: Annotated[
+        str, typer.Option("--acks", help="Replicas that must have a record: 0, 1 or all (default all).")
+    ] = "all",
     cluster: Cluster = HERE,
 ) -> None:
     """Produce one record per line. Without --input the lines come from standard input."""
@@ -107,7 +125,7 @@ def send_all(deliveries: Deliveries, topic: str, given: Iterator[bytes], reader:
         said.append(so_far(deliveries))
     if said:
         raise Failure(" ".join(said))
-    say(f"{deliveries.acknowledged} records acknowledged.", err=True)
+    say(f"{counted(deliveries.acknowledged, 'record')} acknowledged.", err=True)
 
 
 def send_lines(

@@ -6,19 +6,34 @@ it does not know. Works against any Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client, named, pairs
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Format, NotUnderstood, print_done, print_rows
+from ottla.cli.output import Format, NotUnderstood, print_done, print_rows, say
 
 app = typer.Typer(help="Look at and change what users, clients and addresses may use.", no_args_is_help=True)
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
+ANONYMOUS = "ANONYMOUS"
 DEFAULT = "<default>"
+WITHOUT_EFFECT = (
+    "This quota applies only to clients that authenticate as {user}, by SASL or by a TLS certificate. Ottla serves "
+    "neither yet: there every client is the user ANONYMOUS, and this quota never applies. Use --client-id or --ip."
+)
+LIMITS = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+    "connection_creation_rate",
+)
+"""Kafka's limits; a later version may have more."""
 COLUMNS = ("USER", "CLIENT-ID", "IP", "LIMIT", "VALUE")
 
 
@@ -28,21 +43,29 @@ class Whose:
 
     user: Annotated[
         str | None,
-        typer.Option("--user", metavar="NAME", callback=named, help="A user; ANONYMOUS without SASL or TLS."),
+        typer.Option(
+            "--user",
+            metavar="NAME",
+            callback=named,
+            help="User of the quota, as clients authenticate. Every client is ANONYMOUS without SASL or TLS.",
+        ),
     ] = None
-    default_user: Annotated[bool, typer.Option("--default-user", help="Every user without a quota of their own.")] = (
-        False
-    )
+    default_user: Annotated[
+        bool, typer.Option("--default-user", help="Quota of every user without one of their own.")
+    ] = False
     client_id: Annotated[
-        str | None, typer.Option("--client-id", metavar="NAME", callback=named, help="A client.id.")
+        str | None,
+        typer.Option("--client-id", metavar="NAME", callback=named, help="Client id (client.id) of the quota."),
     ] = None
     default_client_id: Annotated[
-        bool, typer.Option("--default-client-id", help="Every client.id without a quota of its own.")
+        bool, typer.Option("--default-client-id", help="Quota of every client.id without one of its own.")
     ] = False
     ip: Annotated[
-        str | None, typer.Option("--ip", metavar="ADDRESS", callback=named, help="The IP address of clients.")
+        str | None, typer.Option("--ip", metavar="ADDRESS", callback=named, help="IP address of the quota's clients.")
     ] = None
-    default_ip: Annotated[bool, typer.Option("--default-ip", help="Every address without a quota of its own.")] = False
+    default_ip: Annotated[bool, typer.Option("--default-ip", help="Quota of every address without one of its own.")] = (
+        False
+    )
 
     def entity(self) -> dict[str, str | None]:
         """Names by kind, None for the default of a kind."""
@@ -62,7 +85,7 @@ class Whose:
 ANYBODY = Whose()
 
 
-@app.command("list", epilog="Example: ottla quotas list --user ada")
+@app.command("list", epilog="Example: ottla quotas list --client-id loader")
 @with_shared_options
 def list_(whose: Whose = ANYBODY, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
     """List quotas: all, or those that name this user, client id or address."""
@@ -73,23 +96,25 @@ def list_(whose: Whose = ANYBODY, cluster: Cluster = HERE, format: Output = Form
     with client(cluster) as connected:
         answer = connected.send(DescribeClientQuotasRequest(asked))
         check(answer.error_code, "quotas", answer.error_message)
-    rows: list[tuple[str, str, str, str, float]] = []
+    rows: list[tuple[str, str, str, str, float | int]] = []
     for entry in answer.entries:
         names = {each.entity_type: DEFAULT if each.entity_name is None else each.entity_name for each in entry.entity}
         whose_it_is = names.get(USER, ""), names.get(CLIENT_ID, ""), names.get(IP, "")
-        rows += [(*whose_it_is, each.key, each.value) for each in entry.values]
+        rows += [(*whose_it_is, each.key, plain_number(each.value)) for each in entry.values]
     print_rows(COLUMNS, sorted(rows), format)
 
 
-@app.command(epilog="Example: ottla quotas alter --user ada --set producer_byte_rate=1048576")
+@app.command(epilog="Example: ottla quotas alter --client-id loader --set producer_byte_rate=1048576")
 @with_shared_options
 def alter(
     whose: Whose = ANYBODY,
     set: Annotated[
-        list[str] | None, typer.Option("--set", metavar="LIMIT=NUMBER", help="Set a limit; may be given again.")
+        list[str] | None,
+        typer.Option("--set", metavar="LIMIT=NUMBER", help="Limit to set; may be repeated (default: none)."),
     ] = None,
     delete: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="LIMIT", help="Remove a limit; may be given again.")
+        list[str] | None,
+        typer.Option("--delete", metavar="LIMIT", help="Limit to remove; may be repeated (default: none)."),
     ] = None,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
@@ -111,12 +136,28 @@ def alter(
     changes += [OpData(key, remove=True) for key in delete or ()]
     if not changes:
         raise NotUnderstood("Nothing to alter: name at least one limit with --set or --delete.")
+    require_known(change.key for change in changes)
     entry = RequestEntryData([RequestEntityData(kind, name) for kind, name in entity.items()], changes)
     told = " and ".join(f"{kind} {DEFAULT if name is None else name}" for kind, name in entity.items())
     with client(cluster) as connected:
         (altered,) = connected.send(AlterClientQuotasRequest([entry])).entries
         check(altered.error_code, told, altered.error_message)
     print_done(f"Altered the quota of {told}.", format, altered=entity)
+    if set and entity.get(USER) not in (None, ANONYMOUS):
+        say(WITHOUT_EFFECT.format(user=entity[USER]), err=True)
+
+
+def plain_number(value: float) -> float | int:
+    """1048576 instead of 1048576.0."""
+    return int(value) if value.is_integer() else value
+
+
+def require_known(limits: Iterable[str]) -> None:
+    """Raise NotUnderstood for what looks like a misspelled limit of Kafka's; the cluster judges all others."""
+    for name in limits:
+        close = get_close_matches(name, LIMITS, 1, 0.8)
+        if close and name not in LIMITS:
+            raise NotUnderstood(f"There is no limit {name!r}: did you mean {close[0]}?")
 
 
 def number(text: str) -> float:

@@ -35,9 +35,16 @@ def records() -> None:
 @app.command(epilog="Example: ottla records delete clicks --partition 0 --before 1000")
 @with_shared_options
 def delete(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics)],
-    before: Annotated[str, typer.Option("--before", metavar="OFFSET", help="The new first offset, or: end.")],
-    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="May be given again.")] = None,
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics, help="Name of the topic.")
+    ],
+    before: Annotated[
+        str, typer.Option("--before", metavar="OFFSET", help="New first offset, or end for the end of the log.")
+    ],
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Partition to delete from; may be repeated (default: all)."),
+    ] = None,
     internal: existing.Internal = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,

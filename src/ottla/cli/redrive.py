@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.connection import REQUEST_TIMEOUT_S, plain_errors
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, counted
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, Producer
@@ -261,7 +261,7 @@ def send_back(producer: Producer, client: Client, letters: list[Letter]) -> tupl
     lost = {id(letter) for letter, _ in failed} | {id(letter) for letter in gone}
     if failed:
         letter, why = failed[0]
-        raise Failure(f"{len(failed)} records could not go back; the first, to {letter.topic}: {why}.")
+        raise Failure(f"{counted(len(failed), 'record')} could not go back; the first, to {letter.topic}: {why}.")
     return [letter for letter in letters if id(letter) not in lost], gone
 
 

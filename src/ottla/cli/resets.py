@@ -20,7 +20,7 @@ import typer
 from ottla.broker.config.durations import duration_ms
 from ottla.cli import existing
 from ottla.cli.connection import REQUEST_TIMEOUT_S, address, plain_errors, wait
-from ottla.cli.output import Failure, NotUnderstood, say
+from ottla.cli.output import Failure, NotUnderstood, counted, say
 from ottla.cli.times import in_range, parse_time
 
 if TYPE_CHECKING:
@@ -73,18 +73,25 @@ Target: TypeAlias = End | Since | Shift | Offset | Listed
 class TargetOptions:
     """Options that say where to; one of them is to be given."""
 
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Past the last record.")] = False
-    to_current: Annotated[bool, typer.Option("--to-current", help="Where it is.")] = False
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Move to the first record.")] = False
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Move to the end of the log.")] = False
+    to_current: Annotated[bool, typer.Option("--to-current", help="Keep the current offset.")] = False
     to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="TIME", help="The first record since.")
+        str | None,
+        typer.Option("--to-datetime", metavar="TIME", help="Move to the first record at or after this time."),
     ] = None
-    by_duration: Annotated[str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="That long ago.")] = (
-        None
-    )
-    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")] = None
+    by_duration: Annotated[
+        str | None,
+        typer.Option(
+            "--by-duration", metavar="PnDTnHnMnS", help="Move to the first record of this duration before now."
+        ),
+    ] = None
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="Move to this offset.")] = None
     from_file: Annotated[
-        Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset.")
+        Path | None,
+        typer.Option(
+            "--from-file", metavar="CSV", help="Move to the offsets in a file with lines topic,partition,offset."
+        ),
     ] = None
 
     def target(self, shift: int | None = None) -> Target:
@@ -169,7 +176,7 @@ def partitions(
         except ValueError:
             raise NotUnderstood(f"{each!r}: expected TOPIC or TOPIC:0,1,2.") from None
         if any(not 0 <= partition < count for partition in wanted):
-            raise Failure(f"{name} has {count} partitions, 0 to {count - 1}.")
+            raise Failure(f"{name} has {counted(count, 'partition')}, 0 to {count - 1}.")
         chosen += [(name, partition) for partition in wanted]
     if not chosen:
         raise NotUnderstood("Name topics with --topic.")

@@ -15,6 +15,7 @@ from ottla import __version__
 from ottla.cli.server_properties import NotServed, take_listeners
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from logging import Logger
 
     from ottla.server.main import Server, ServerOptions
@@ -50,21 +51,31 @@ def parser() -> Parser:
     )
     add = made.add_argument
     add("-h", "--help", action="store_true", help="show this help message and exit")
-    add("--data", metavar="DIR", help=f"data directory (log.dirs of the file, else ./{DEFAULT_DATA})")
-    add("--listen", metavar="HOST:PORT", action="append", help=f"address, may be given again ({DEFAULT_LISTEN})")
-    add("--node-id", metavar="N", help="the node's number in its cluster (node.id, 1)")
-    add("--rack", metavar="NAME", help="where the node stands (broker.rack)")
+    add("--data", metavar="DIR", help=f"data directory (default: log.dirs of the file, otherwise ./{DEFAULT_DATA})")
+    where = f"address to listen on; may be repeated (default: {DEFAULT_LISTEN})"
+    add("--listen", metavar="[NAME://]HOST:PORT", action="append", help=where)
+    add("--node-id", metavar="N", help="number of the node in its cluster (default: node.id of the file, otherwise 1)")
+    add("--rack", metavar="NAME", help="rack of the node (default: broker.rack of the file)")
     add(
         "--metadata",
         metavar="STORE",
-        help="share metadata with other nodes: a SQLite file, or zookeeper://HOST:PORT,.../PATH",
+        help="store shared with other nodes: a SQLite file, or zookeeper://HOST:PORT,.../PATH (default: none)",
     )
-    add("--config", metavar="FILE", help="a properties file, as Kafka's server.properties")
-    add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, may be given again")
-    add("--durability", choices=("page-cache", "fsync"), help="answer acks=all from the page cache, or after an fsync")
-    add("--log-format", choices=("text", "json"), default="text", help="how logs are written to standard error")
-    add("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there, at /metrics")
-    add("--version", action="store_true", help="show program's version number and exit")
+    add("--config", metavar="FILE", help="properties file, as Kafka's server.properties (default: none)")
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting; may be repeated")
+    add(
+        "--durability",
+        choices=("page-cache", "fsync"),
+        help="what answers acks=all: the page cache or an fsync (default: page-cache)",
+    )
+    add(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="format of the log on standard error (default: text)",
+    )
+    add("--metrics", metavar="HOST:PORT", help="address for Prometheus metrics at /metrics (default: none)")
+    add("--version", action="store_true", help="show the version and exit")
     return made
 
 
@@ -78,7 +89,8 @@ served. What a node drops is no circle, as a rule."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run a node; 0 after a clean stop, 1 where it could not start, 2 where the options make no sense."""
+    """Run a node. Returns 0 after a clean stop, 1 where another start may succeed, 2 where none can: the options, the
+    settings or the data directory have to change."""
     log_format = "json" if asks_for_json(arguments) else "text"
     try:
         given = parser().parse_args(arguments)
@@ -158,14 +170,20 @@ def run(options: ServerOptions, log_format: str) -> int:
 
 def greeting(server: Server, log_format: str) -> str:
     """The start-up line: where clients connect, where the bytes are, which version this is."""
+    from ottla.server.listeners import join_address
+
     metrics = server.metrics.address if server.metrics is not None else None
+    addresses = {each.name: join_address(each.host, each.port) for each in reversed(server.listening)}
     if log_format == "json":
         import json
 
         fields = {"event": "started", "address": server.address, "data": server.options.directory, "metrics": metrics}
-        return json.dumps({**fields, "version": __version__})
+        return json.dumps({**fields, "listeners": addresses, "version": __version__})
+    at = server.address
+    if len(addresses) > 1:
+        at = " and ".join(f"{name}://{address}" for name, address in reversed(addresses.items()))
     also = f", metrics at http://{metrics}/metrics" if metrics else ""
-    return f"Ottla {__version__} serves Kafka clients at {server.address}, data in {server.options.directory}{also}"
+    return f"Ottla {__version__} serves Kafka clients at {at}, data in {server.options.directory}{also}"
 
 
 def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
@@ -173,12 +191,12 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
     be read or understood."""
     import os
 
+    from ottla.broker.config.unserved import why_unserved
+
     settings = read_config(given.config) if given.config else {}
-    for each in given.set:
-        key, equals, value = each.partition("=")
-        if not equals or not key.strip():
-            raise NotServed(f"--set takes KEY=VALUE, not {each!r}.")
-        settings[key.strip()] = value.strip()
+    settings |= settings_of(given.set)
+    if (why := why_unserved(settings)) is not None:
+        raise NotServed(why)
     if given.durability is not None:
         settings["ottla.durability"] = given.durability
     if given.node_id is not None:
@@ -208,6 +226,17 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
     return options, notes
 
 
+def settings_of(texts: Iterable[str]) -> dict[str, str]:
+    """The settings that texts of the form KEY=VALUE name; raises NotServed."""
+    settings: dict[str, str] = {}
+    for each in texts:
+        key, equals, value = each.partition("=")
+        if not equals or not key.strip():
+            raise NotServed(f"--set takes KEY=VALUE, not {each!r}.")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
 def read_config(path: str) -> dict[str, str]:
     """The settings of a properties file; raises NotServed where it cannot be read."""
     from ottla.cli.properties import BadProperties, read_properties
@@ -215,4 +244,4 @@ def read_config(path: str) -> dict[str, str]:
     try:
         return read_properties(path)
     except BadProperties as error:
-        raise NotServed(str(error), code=1) from None
+        raise NotServed(str(error)) from None

@@ -2,12 +2,14 @@
 
 Knows: listeners by name, which of them are the controller's, what is advertised for each. Does not know: sockets, nor
 any other property. A file of Kafka 4 names a listener for its controller, and quorums of them; a node here has none, so
-these are passed over, and a sentence says so.
+these are ignored, and a sentence says so.
 
 Source: Kafka's config/server.properties; KafkaConfig.validateValues (KIP-103, KIP-500).
 """
 
 from __future__ import annotations
+
+from ottla.broker.config.unserved import protocols_of, why_no_listener, words
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
@@ -22,32 +24,34 @@ class NotServed(Exception):
 
 
 def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
-    """HOST:PORT of each listener of the file, and sentences about what is otherwise than it says.
+    """NAME://HOST:PORT of each listener of the file, and sentences about what is otherwise than it says.
 
-    Takes `listeners` and `controller.listener.names` out of the settings, and leaves in `advertised.listeners` what is
-    advertised for the listeners that are served, in their order. Raises NotServed.
+    Takes `listeners` and `controller.listener.names` out of the settings, and the controller's listeners out of
+    `advertised.listeners`. Raises NotServed.
     """
     require_broker(settings.get("process.roles", ""))
     controllers = {name.upper() for name in words(settings.pop("controller.listener.names", ""))}
-    map = words(settings.get("listener.security.protocol.map", "").upper())
-    protocols = dict(entry.split(":", 1) for entry in map if ":" in entry)
+    protocols = protocols_of(settings)
     said: list[str] = []
-    listen: dict[str, str] = {}
+    listen: list[str] = []
     for text in words(settings.pop("listeners", "")):
         name, address = split(text, "listeners")
         if name in controllers:
-            said.append(f"the listener {text} is passed over: a node here is its own controller")
+            said.append(f"The listener {text} is ignored: a node is its own controller.")
             continue
-        if protocols.get(name, name) != "PLAINTEXT":
-            raise NotServed(f"The listener {text} is not served: only PLAINTEXT is.")
+        if (protocol := protocols.get(name, name)) != "PLAINTEXT":
+            raise NotServed(why_no_listener(text, protocol))
         if address.startswith(":"):
             address, sentence = anywhere(text, address, settings)
             said += sentence
-        listen[name] = address
+        listen.append(f"{name}://{address}")
     if said and not listen:
         raise NotServed("listeners names no listener for clients, only those of the controller.")
-    advertise(settings, list(listen), controllers)
-    return list(listen.values()), said
+    advertised = words(settings.pop("advertised.listeners", ""))
+    kept = [text for text in advertised if split(text, "advertised.listeners")[0] not in controllers]
+    if kept:
+        settings["advertised.listeners"] = ",".join(kept)
+    return listen, said
 
 
 def require_broker(roles: str) -> None:
@@ -62,26 +66,9 @@ def anywhere(text: str, address: str, settings: dict[str, str]) -> tuple[str, li
     if settings.get("ottla.allow.public.plaintext", "").strip().lower() == "true":
         return EVERYWHERE + address, []
     return LOOPBACK + address, [
-        f"the listener {text} names no host: this node listens on {LOOPBACK} only; "
-        "ottla.allow.public.plaintext=true opens it to every network of this machine"
+        f"The listener {text} names no host, so this node listens on {LOOPBACK} only. "
+        "ottla.allow.public.plaintext=true opens it to every network of this machine."
     ]
-
-
-def advertise(settings: dict[str, str], names: list[str], controllers: set[str]) -> None:
-    """Put what is advertised into the order of the listeners, without the controller's."""
-    advertised = dict(split(text, "advertised.listeners") for text in words(settings.pop("advertised.listeners", "")))
-    for name in controllers & advertised.keys():
-        del advertised[name]
-    if not advertised:
-        return
-    unknown = [name for name in advertised if names and name not in names]
-    missing = [name for name in names if name not in advertised]
-    if unknown:
-        raise NotServed(f"advertised.listeners names {', '.join(unknown)}, which listeners does not.")
-    if missing:
-        raise NotServed(f"advertised.listeners does not say what clients of the listener {missing[0]} are told.")
-    ordered = names or list(advertised)
-    settings["advertised.listeners"] = ",".join(f"{name}://{advertised[name]}" for name in ordered)
 
 
 def split(text: str, where: str) -> tuple[str, str]:
@@ -90,7 +77,3 @@ def split(text: str, where: str) -> tuple[str, str]:
     if not separator:
         raise NotServed(f"{text!r} in {where} is no listener: expected PLAINTEXT://HOST:PORT.")
     return name.strip().upper(), address.strip()
-
-
-def words(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]

@@ -38,7 +38,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.groups import TopicsGiven, committed_offsets, shown
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, NotUnderstood, counted, ended, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.share_standing import PAUSED, Pause, letters_waiting, pauses
 from ottla.cli.times import parse_time, shown_time
@@ -91,10 +91,22 @@ class Reason(StrEnum):
     EXHAUSTED = "exhausted"
 
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", callback=named, autocompletion=complete_share_groups)]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", callback=named, autocompletion=complete_share_groups)]
+Group = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", callback=named, autocompletion=complete_share_groups, help="Name of the group."),
+]
+Groups = Annotated[
+    list[str],
+    typer.Argument(metavar="GROUP...", callback=named, autocompletion=complete_share_groups, help="Names of groups."),
+]
 MaybeGroups = Annotated[
-    list[str] | None, typer.Argument(metavar="[GROUP...]", callback=named, autocompletion=complete_share_groups)
+    list[str] | None,
+    typer.Argument(
+        metavar="[GROUP...]",
+        callback=named,
+        autocompletion=complete_share_groups,
+        help="Names of groups (default: all).",
+    ),
 ]
 
 
@@ -118,9 +130,11 @@ def list_groups(
 @with_shared_options
 def describe(
     groups: MaybeGroups = None,
-    members: Annotated[bool, typer.Option("--members", help="Show members and what they read.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="Show members and the partitions that they read.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Show state, coordinator and epochs.")] = False,
-    offsets: Annotated[bool, typer.Option("--offsets", help="Show start offsets and lag; the default.")] = False,
+    offsets: Annotated[
+        bool, typer.Option("--offsets", help="Show start offsets and lag; this is the default.")
+    ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
@@ -167,7 +181,7 @@ def delete(
                 delete_share_group(asked, name)
                 deleted.append(name)
             except ErrorAnswer as error:
-                failures.append(f"{error}.")
+                failures.append(ended(error))
     if failures:
         raise Failure(with_done(failures, "Deleted", deleted))
     print_done(f"Deleted {', '.join(groups)}.", format, deleted=groups)
@@ -178,10 +192,15 @@ def delete(
 def reset_offsets(
     group: Group,
     topic: TopicsGiven = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic the group has read.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="Reset every topic that the group has read.")
+    ] = False,
     to: resets.TargetOptions = resets.NOWHERE,
     from_group: Annotated[
-        str | None, typer.Option("--from-consumer-group", metavar="GROUP", help="Where this consumer group is.")
+        str | None,
+        typer.Option(
+            "--from-consumer-group", metavar="GROUP", help="Move to the committed offsets of this consumer group."
+        ),
     ] = None,
     execute: Execute = False,
     dry_run: DryRun = False,
@@ -220,7 +239,7 @@ def delete_offsets(
     group: Group,
     topic: Annotated[
         list[str],
-        typer.Option("--topic", "-t", autocompletion=complete_topics, help="A topic; may be given again."),
+        typer.Option("--topic", "-t", autocompletion=complete_topics, help="Topic to forget; may be repeated."),
     ],
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
@@ -263,7 +282,9 @@ def inspect(
     group: Group,
     metrics: Annotated[
         str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", envvar="OTTLA_METRICS", help="A node's metrics port."),
+        typer.Option(
+            "--metrics", metavar="HOST:PORT", envvar="OTTLA_METRICS", help="Address of a node's metrics port."
+        ),
     ] = None,
     format: Output = Format.TABLE,
 ) -> None:
@@ -282,27 +303,56 @@ def inspect(
     say(summary(found), err=True)
 
 
+DeadLetters = Annotated[
+    str | None,
+    typer.Option("--dead-letters", metavar="TOPIC", help="Dead-letter topic (default: the one in the group's config)."),
+]
+TopicOption = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        autocompletion=complete_topics,
+        help="Redrive only dead letters from this topic (default: all).",
+    ),
+]
+ReasonOption = Annotated[
+    Reason | None,
+    typer.Option("--reason", help="Redrive only rejected records, or only exhausted ones (default: both)."),
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Redrive only records at or after this time (default: all)."),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="TIME", help="Redrive only records before this time (default: all)."),
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        "-H",
+        metavar="NAME=VALUE",
+        help="Redrive only records with this header; may be repeated (default: all).",
+    ),
+]
+Rate = Annotated[
+    float | None, typer.Option("--rate", metavar="N", min=0.001, help="Records per second (default: unlimited).")
+]
+
+
 @app.command(epilog="Example: ottla share-groups redrive jobs --reason exhausted --since 2026-01-31 --execute")
 @with_shared_options
 def redrive(
     group: Group,
-    dead_letters: Annotated[
-        str | None, typer.Option("--dead-letters", metavar="TOPIC", help="Where they are; else as the group says.")
-    ] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", "-t", autocompletion=complete_topics, help="From this topic only.")
-    ] = None,
-    reason: Annotated[
-        Reason | None, typer.Option("--reason", help="Rejected by a member, or delivered too often.")
-    ] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Records of this time or later.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Records before this time.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="With this header; all if several.")
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", min=0.001, help="At most N records a second.")
-    ] = None,
+    dead_letters: DeadLetters = None,
+    topic: TopicOption = None,
+    reason: ReasonOption = None,
+    since: Since = None,
+    until: Until = None,
+    header: Header = None,
+    rate: Rate = None,
     most: MaxRecords = None,
     execute: Execute = False,
     dry_run: DryRun = False,
@@ -343,7 +393,7 @@ def redrive(
         consumer.close()
     also = f", {left} left out by the filter" if left else ""
     also += f", {gone} whose record is not there any more" if gone else ""
-    print_done(f"{went} records went back{also}.", format, redriven=went, left_out=left, gone=gone)
+    print_done(f"{counted(went, 'record')} went back{also}.", format, redriven=went, left_out=left, gone=gone)
 
 
 # ---- what the commands need ----------------------------------------------------------------------------------------
@@ -477,6 +527,7 @@ def summary(found: dict[str, Any]) -> str:
     letters, waiting = (sum(part[name] for part in parts) for name in ("dead_letters", "archiving"))
     paused = "paused, " if found["paused"] else ""
     return (
-        f"{found['group']}: {paused}{in_flight} records held, lag {lag}, {letters} dead letters written"
+        f"{found['group']}: {paused}{counted(in_flight, 'record')} held, lag {lag}, "
+        f"{counted(letters, 'dead letter')} written"
         f"{f', {waiting} still to be written' if waiting else ''}."
     )

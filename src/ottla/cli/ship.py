@@ -18,7 +18,7 @@ import typer
 from ottla.cli import output
 from ottla.cli.connection import HERE, Cluster, complete_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure
+from ottla.cli.output import Failure, counted
 
 EPILOG = "Example: ottla ship /var/log/nginx '/srv/*/logs/*.log' --topic logs"
 
@@ -30,31 +30,71 @@ class Multiline(StrEnum):
     OFF = "off"
 
 
+Paths = Annotated[
+    list[str], typer.Argument(metavar="PATH...", help="Files, directories and patterns such as '*.log' to follow.")
+]
+TopicOption = Annotated[
+    str, typer.Option("--topic", "-t", autocompletion=complete_topics, help="Topic to write to (default logs).")
+]
+ServiceOption = Annotated[
+    str | None, typer.Option("--service", help="Service that wrote the lines (default: the file's name).")
+]
+HostOption = Annotated[
+    str | None, typer.Option("--host", help="Host that the lines come from (default: this machine's name).")
+]
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        metavar="DIR",
+        help="Directory that keeps what was acknowledged (default ~/.local/state/ottla/ship).",
+    ),
+]
+MultilineOption = Annotated[
+    Multiline,
+    typer.Option("--multiline", help="Whether traces and indented lines are one record: auto or off (default auto)."),
+]
+StartsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--starts",
+        metavar="REGEX",
+        help="Regular expression of the first line of a record (default: --multiline decides).",
+    ),
+]
+FlushMs = Annotated[
+    int,
+    typer.Option("--flush-ms", min=0, help="Milliseconds to wait for a further line of a record (default 1000)."),
+]
+LingerMs = Annotated[
+    int,
+    typer.Option(
+        "--linger-ms",
+        min=0,
+        help="Milliseconds to follow a file that was renamed or stopped growing (default 60000).",
+    ),
+]
+RecordMax = Annotated[
+    int, typer.Option("--record-max", min=1_024, help="Bytes after which a record is cut (default 524288).")
+]
+LinesMax = Annotated[int, typer.Option("--lines-max", min=1, help="Lines after which a record ends (default 1000).")]
+
+
 @with_shared_options
 def ship(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, directories, patterns as '*.log'.")],
-    topic: Annotated[str, typer.Option("--topic", "-t", autocompletion=complete_topics)] = "logs",
-    service: Annotated[str | None, typer.Option("--service", help="Whose lines these are (the file's name).")] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Where they come from (this machine's name).")] = None,
-    state: Annotated[
-        Path | None, typer.Option("--state", metavar="DIR", help="What was acknowledged (~/.local/state/ottla/ship).")
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Ship what is there now, then end.")] = False,
-    multiline: Annotated[
-        Multiline, typer.Option("--multiline", help="Keep traces and indented lines together, or each line alone.")
-    ] = Multiline.AUTO,
-    starts: Annotated[
-        str | None, typer.Option("--starts", metavar="REGEX", help="Records begin with lines like that, and no other.")
-    ] = None,
-    flush_ms: Annotated[
-        int, typer.Option("--flush-ms", min=0, help="Wait so long for lines that go on with the last.")
-    ] = 1_000,
-    linger_ms: Annotated[
-        int, typer.Option("--linger-ms", min=0, help="Follow a file so long after its name or its growth ended.")
-    ] = 60_000,
-    record_max: Annotated[int, typer.Option("--record-max", min=1_024, help="Bytes; what is longer is cut.")] = 524_288,
-    lines_max: Annotated[int, typer.Option("--lines-max", min=1, help="Lines of one record.")] = 1_000,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but failures.")] = False,
+    paths: Paths,
+    topic: TopicOption = "logs",
+    service: ServiceOption = None,
+    host: HostOption = None,
+    state: State = None,
+    once: Annotated[bool, typer.Option("--once", help="Ship the lines that exist now, then end.")] = False,
+    multiline: MultilineOption = Multiline.AUTO,
+    starts: StartsOption = None,
+    flush_ms: FlushMs = 1_000,
+    linger_ms: LingerMs = 60_000,
+    record_max: RecordMax = 524_288,
+    lines_max: LinesMax = 1_000,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")] = False,
     cluster: Cluster = HERE,
 ) -> None:
     """Ship lines of growing files until SIGTERM: through rotation, truncation, restarts; nothing lost or twice."""
@@ -108,11 +148,11 @@ def say(text: str) -> None:
 
 def sentence(totals: Any) -> str:
     """The counts of a run."""
-    there = f" {totals.already_there} records were in the topic already." if totals.already_there else ""
+    there = f" {counted(totals.already_there, 'record')} found in the topic already." if totals.already_there else ""
     open = f" {totals.unacknowledged} were not acknowledged and go out again." if totals.unacknowledged else ""
     return (
-        f"{totals.records} records acknowledged: {totals.lines} lines, {totals.bytes} bytes,"
-        f" {totals.files} new files.{there}{open}"
+        f"{counted(totals.records, 'record')} acknowledged: {counted(totals.lines, 'line')}, "
+        f"{counted(totals.bytes, 'byte')}, {counted(totals.files, 'new file')}.{there}{open}"
     )
 
 

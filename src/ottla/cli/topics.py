@@ -28,7 +28,7 @@ from ottla.cli.connection import (
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.extents import Extent, extents, known_eligible
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_done, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, counted, print_done, print_json, print_rows, say, sized
 from ottla.cli.replicas.electing import elect_leaders
 from ottla.cli.replicas.reassign import reassign
 from ottla.cli.resets import Partition
@@ -40,17 +40,25 @@ app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_
 
 PARTITION_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "ELIGIBLE", "EARLIEST", "LATEST", "SIZE")
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics)]
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named, autocompletion=complete_topics)]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", callback=named, autocompletion=complete_topics, help="Name of the topic.")
+]
+Topics = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC...", callback=named, autocompletion=complete_topics, help="Names of topics."),
+]
 MaybeTopics = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics)
+    list[str] | None,
+    typer.Argument(
+        metavar="[TOPIC...]", callback=named, autocompletion=complete_topics, help="Names of topics (default: all)."
+    ),
 ]
 
 
 @app.command("list", epilog="Example: ottla topics list --internal --format json")
 @with_shared_options
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Show internal topics too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="List internal topics too.")] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
@@ -65,9 +73,9 @@ def list_topics(
 def describe(
     topics: MaybeTopics = None,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated", help="Only partitions that lack a replica in sync.")
+        bool, typer.Option("--under-replicated", help="Show only partitions with a replica that is not in sync.")
     ] = False,
-    unavailable: Annotated[bool, typer.Option("--unavailable", help="Only partitions without a leader.")] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable", help="Show only partitions without a leader.")] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
@@ -112,18 +120,34 @@ def describe(
 )
 @with_shared_options
 def create(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", callback=named, help="Names of the new topics.")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, max=PARTITIONS_MAX, help="How many; else num.partitions.")
+        int | None,
+        typer.Option(
+            "--partitions",
+            "-p",
+            min=1,
+            max=PARTITIONS_MAX,
+            help="Number of partitions (default: num.partitions of the cluster).",
+        ),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", min=1, max=REPLICAS_MAX)
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            min=1,
+            max=REPLICAS_MAX,
+            help="Replicas of each partition (default: default.replication.factor of the cluster).",
+        ),
     ] = None,
     config: TopicConfigs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Be content with a topic that is there.")
+        bool, typer.Option("--if-not-exists", help="Do not fail if a topic exists already.")
     ] = False,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, create nothing.")] = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Let the cluster check the request and create nothing.")
+    ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
@@ -162,7 +186,7 @@ def alter(
 @with_shared_options
 def delete(
     topics: Topics,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content when a topic is not there.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do not fail if a topic does not exist.")] = False,
     internal: existing.Internal = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
@@ -190,7 +214,10 @@ app.command(epilog="Example: ottla topics elect-leaders clicks")(elect_leaders)
 def add_partitions(
     topic: Topic,
     total: Annotated[
-        int, typer.Option("--total", "-t", min=1, max=PARTITIONS_MAX, help="How many the topic shall have afterwards.")
+        int,
+        typer.Option(
+            "--total", "-t", min=1, max=PARTITIONS_MAX, help="Number of partitions that the topic has afterwards."
+        ),
     ],
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
@@ -202,7 +229,7 @@ def add_partitions(
     admin = connect(cluster)
     with plain_errors():
         wait(admin.create_partitions([NewPartitions(topic, total)]))
-    print_done(f"{topic} has {total} partitions.", format, topic=topic, partitions=total)
+    print_done(f"{topic} has {counted(total, 'partition')}.", format, topic=topic, partitions=total)
 
 
 def topics_of(admin: AdminClient, names: list[str] | None, internal: bool) -> dict[str, Any]:
@@ -229,7 +256,7 @@ def describe_topic(
 ) -> dict[str, Any]:
     return {
         "topic": topic.name,
-        "topic_id": str(topic.topic_id),
+        "topic_id": shown_id(topic.topic_id),
         "internal": topic.is_internal,
         "replication_factor": replication_factor(topic),
         "configs": configs,
@@ -240,11 +267,20 @@ def describe_topic(
                 "replicas": [node.id for node in each.replicas],
                 "isr": [node.id for node in each.isr],
                 "eligible": eligible.get((topic.name, each.id)),
-                **reach[topic.name, each.id]._asdict(),
+                **extent_of(reach[topic.name, each.id]),
             }
             for each in sorted(topic.partitions, key=lambda part: part.id)
         ],
     }
+
+
+def shown_id(topic_id: Any) -> str:
+    """A topic id as Kafka and the files of a log write it: base64 for URLs; confluent-kafka has the other alphabet."""
+    return str(topic_id).replace("+", "-").replace("/", "_").rstrip("=")
+
+
+def extent_of(extent: Extent) -> dict[str, int | None]:
+    return {**extent._asdict(), "size": sized(extent.size)}
 
 
 def partition_rows(described: dict[str, Any]) -> list[tuple[Any, ...]]:

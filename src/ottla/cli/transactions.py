@@ -1,13 +1,14 @@
 """`ottla transactions`: list, describe, find-hanging, abort.
 
 Knows what kafka-transactions.sh shows, under its column names. Does not know how a transaction ends: its coordinator
-does that; `abort` is for one that hangs, of which no coordinator knows any more (KIP-664).
+does that, and `abort` has it do so by fencing the producer. One that hangs, of which no coordinator knows any more
+(KIP-664), gets its marker.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,23 +16,44 @@ from ottla.cli.connection import HERE, Cluster, Output, client, complete_topics,
 from ottla.cli.existing import require_topics
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
-from ottla.cli.plans import DryRun, Execute, choose_one
+from ottla.cli.plans import DryRun, Execute, Yes, choose_one, confirm
+
+if TYPE_CHECKING:
+    from ottla.client import Client
 
 app = typer.Typer(
-    help="Look at transactions: whose are open and for how long; find those that hang, and abort them.",
+    help="Show transactions: whose are open and for how long; find those that hang; abort them.",
     no_args_is_help=True,
 )
 
-Name = Annotated[str, typer.Argument(metavar="TRANSACTIONAL-ID", callback=named)]
+Name = Annotated[str, typer.Argument(metavar="TRANSACTIONAL-ID", callback=named, help="Transactional id.")]
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=complete_topics, help="Only these.")
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC",
+        autocompletion=complete_topics,
+        help="Topic to search; may be repeated (default: all).",
+    ),
 ]
-States = Annotated[list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state, as Ongoing.")]
+States = Annotated[
+    list[str] | None,
+    typer.Option("--state", metavar="STATE", help="State to list, such as Ongoing; may be repeated (default: all)."),
+]
 LongerThan = Annotated[
-    int, typer.Option("--longer-than-ms", min=0, max=2**63 - 1, metavar="MS", help="Only what is open for longer.")
+    int,
+    typer.Option(
+        "--longer-than-ms",
+        min=0,
+        max=2**63 - 1,
+        metavar="MS",
+        help="List only transactions open for more milliseconds (default 0: all).",
+    ),
 ]
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 HANGING_COLUMNS = ("TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "COORDINATOR-EPOCH", "START-OFFSET", "IDLE-MS")
+ABORT_NAMES = "Name a transactional id, or --topic, --partition and --start-offset."
 IDLE_MS_MIN = 900_000
 """What was written to later than this is not called hanging: no coordinator lets a transaction be open for longer."""
 
@@ -68,18 +90,10 @@ def describe(
     format: Output = Format.TABLE,
 ) -> None:
     """Show whose transaction it is, how long it is open and which partitions it writes to."""
-    from ottla.client import ErrorAnswer
-    from ottla.client.transactions import UNDER_WAY, describe_transaction
+    from ottla.client.transactions import UNDER_WAY
 
     with client(cluster) as asked:
-        try:
-            state = describe_transaction(asked, name)
-        except ErrorAnswer as answer:
-            if answer.name != "TRANSACTIONAL_ID_NOT_FOUND":
-                raise
-            raise Failure(
-                f"There is no transactional id {name}. `ottla transactions list` shows those that are there."
-            ) from None
+        state = _described(asked, name)
     partitions = [f"{topic.topic}-{index}" for topic in state.topics for index in topic.partitions]
     open_ms = None
     if state.transaction_state in UNDER_WAY:
@@ -97,12 +111,33 @@ def describe(
     print_rows(columns, [row], format)
 
 
+def _described(asked: Client, name: str) -> Any:
+    """The TransactionState of a transactional id that there is."""
+    from ottla.client import ErrorAnswer
+    from ottla.client.transactions import describe_transaction
+
+    try:
+        return describe_transaction(asked, name)
+    except ErrorAnswer as answer:
+        if answer.name != "TRANSACTIONAL_ID_NOT_FOUND":
+            raise
+        raise Failure(
+            f"There is no transactional id {name}. `ottla transactions list` shows those that are there."
+        ) from None
+
+
 @app.command(epilog="Example: ottla transactions find-hanging --topic orders")
 @with_shared_options
 def find_hanging(
     topics: Topics = None,
     idle_ms: Annotated[
-        int, typer.Option("--idle-ms", min=0, metavar="MS", help="Only what nobody has written to for so long.")
+        int,
+        typer.Option(
+            "--idle-ms",
+            min=0,
+            metavar="MS",
+            help="Milliseconds without a write after which a transaction may hang (default 900000).",
+        ),
     ] = IDLE_MS_MIN,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
@@ -132,37 +167,93 @@ def find_hanging(
     print_rows(HANGING_COLUMNS, rows, format)
 
 
-@app.command(epilog="Example: ottla transactions abort --topic orders --partition 0 --start-offset 4711 --execute")
+@app.command(epilog="Example: ottla transactions abort payments --yes")
 @with_shared_options
 def abort(
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=complete_topics)],
-    partition: Annotated[int, typer.Option("--partition", "-p", min=0, metavar="N")],
-    start_offset: Annotated[int, typer.Option("--start-offset", min=0, help="As find-hanging shows it.")],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TRANSACTIONAL-ID]", callback=named, help="Transactional id whose open transaction is aborted."
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            autocompletion=complete_topics,
+            help="Topic of the transaction, instead of a transactional id.",
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Partition of the transaction.")
+    ] = None,
+    start_offset: Annotated[
+        int | None,
+        typer.Option("--start-offset", min=0, help="First offset of the transaction, as find-hanging shows it."),
+    ] = None,
     execute: Execute = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Abort a transaction that hangs in a partition; shows what would be done unless --execute is given."""
-    from ottla.client.transactions import abort_transaction, hanging, open_transactions
+    """Abort an open transaction: by its transactional id, or by where it is open.
+
+    If a coordinator knows of the transaction, its producer is fenced: a producer that is still alive can neither write
+    nor commit until it is restarted. That is asked for first, unless --yes is given. A transaction that hangs, of which
+    no coordinator knows, gets its marker in this one partition. By topic, partition and offset the command only shows
+    what would be done, unless --execute is given.
+    """
+    from ottla.client.transactions import OpenTransaction, abort_transaction, coordinated, open_transactions
 
     choose_one(execute, dry_run)
+    if name is not None:
+        if topic is not None or partition is not None or start_offset is not None:
+            raise NotUnderstood(ABORT_NAMES)
+        with client(cluster) as asked:
+            _fence(asked, _described(asked, name), yes=yes, dry_run=dry_run, format=format)
+        return
+    if topic is None or partition is None or start_offset is None:
+        raise NotUnderstood(ABORT_NAMES)
     with client(cluster) as asked:
         require_topics([topic], (each.name for each in asked.topics()))
-        opened = [
-            each
-            for each in open_transactions(asked, [topic])
-            if (each.partition, each.start_offset) == (partition, start_offset)
-        ]
-        if not opened:
+        found: OpenTransaction | None = None
+        for each in open_transactions(asked, [topic]):
+            if (each.partition, each.start_offset) == (partition, start_offset):
+                found = each
+        if found is None:
             raise Failure(f"No transaction is open in {topic}-{partition} since offset {start_offset}.")
-        if not hanging(asked, opened):
-            raise Failure(
-                f"The transaction in {topic}-{partition} since offset {start_offset} does not hang: its coordinator "
-                "ends it when its time is over."
-            )
+        state = coordinated(asked, [found]).get(found)
+        if state is not None:
+            _fence(asked, state, yes=yes, dry_run=not execute, format=format)
+            return
         if execute:
-            abort_transaction(asked, opened[0])
+            abort_transaction(asked, found)
     done = "Aborted" if execute else "Would abort, with --execute,"
-    whose = f"the transaction of producer {opened[0].producer_id} in {topic}-{partition} since offset {start_offset}"
+    whose = f"the transaction of producer {found.producer_id} in {topic}-{partition} since offset {start_offset}"
     print_done(f"{done} {whose}.", format, topic=topic, partition=partition, aborted=execute)
+
+
+def _fence(asked: Client, state: Any, *, yes: bool, dry_run: bool, format: Format) -> None:
+    """End the transaction of an id that its coordinator knows, unless its end has been decided."""
+    from ottla.client.transactions import fence_producer
+
+    name, now_ms = state.transactional_id, int(time.time() * 1000)
+    if state.transaction_state != "Ongoing":
+        raise Failure(f"{name} has no open transaction: it is in state {state.transaction_state}.")
+    open_ms = max(0, now_ms - state.transaction_start_time_ms)
+    left_ms = max(0, state.transaction_timeout_ms - open_ms)
+    whose = f"the transaction of {name} (producer {state.producer_id}, epoch {state.producer_epoch})"
+    if dry_run:
+        sentence = f"Would abort {whose} and fence its producer."
+    else:
+        confirm(
+            f"Abort {whose}, open for {open_ms // 1000} s? Its coordinator aborts it by itself in {left_ms // 1000} s. "
+            "If its producer is alive, it is fenced: it has to be restarted.",
+            yes,
+        )
+        fence_producer(asked, name, state.transaction_timeout_ms)
+        sentence = f"Aborted {whose} and fenced its producer."
+    print_done(sentence, format, transactional_id=name, producer_id=state.producer_id, aborted=not dry_run)

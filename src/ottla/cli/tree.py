@@ -54,17 +54,25 @@ def completion_of(name: str, choices: Iterable[str] | None) -> Callable[[str], l
 
 
 run_node.__signature__ = Signature(serve_options())  # type: ignore[attr-defined]
-app.command("serve", add_help_option=False)(run_node)
+START, DATA, ADMINISTER, PIPELINES = "Start", "Read and write", "Administer", "Queues and pipelines"
+PANELS = {"cluster": START, "kmq": PIPELINES, "pipeline": PIPELINES, "share-groups": PIPELINES}
+"""The panel of `ottla --help` that shows a noun; the others are in ADMINISTER."""
 
-
+app.command("serve", add_help_option=False, rich_help_panel=START)(run_node)
 for noun in NOUNS:
-    app.add_typer(import_module(f"ottla.cli.{noun.replace('-', '_')}").app, name=noun)
-for verb in (produce, consume, ship, demo):
-    app.command(epilog=verb.EPILOG)(getattr(verb, verb.__name__.rsplit(".", 1)[-1]))
+    module = import_module(f"ottla.cli.{noun.replace('-', '_')}")
+    app.add_typer(module.app, name=noun, rich_help_panel=PANELS.get(noun, ADMINISTER))
+for verb, panel in ((demo, START), (produce, DATA), (consume, DATA), (ship, DATA)):
+    command_of = getattr(verb, verb.__name__.rsplit(".", 1)[-1])
+    app.command(epilog=verb.EPILOG, rich_help_panel=panel)(command_of)
 
 
-@app.command("help")
-def show_help(words: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND...]")] = None) -> int:
+@app.command("help", rich_help_panel=START)
+def show_help(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND...]", help="Words of the command (default: all commands).")
+    ] = None,
+) -> int:
     """Show what a command does, as --help behind it."""
     if words and words[0] == "serve":
         return serve.main(["--help"])
@@ -80,7 +88,9 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Ottla: an event log and queue that speaks the Apache Kafka protocol."""
 

@@ -7,14 +7,17 @@ committed records there, and nobody will end it. Since KIP-890 none comes to be;
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ottla.client.client import LATEST, Client, TopicPartition
 from ottla.client.errors import check
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -26,6 +29,8 @@ TRANSACTION: Final = 1
 """The kind of coordinator."""
 READ_COMMITTED: Final = 1
 """The isolation level."""
+FENCE_WAIT_S: Final = 30.0
+FENCE_PAUSE_S: Final = 0.05
 UNDER_WAY: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
@@ -154,20 +159,44 @@ def held_back(client: Client, places: Iterable[TopicPartition]) -> list[HeldBack
     ]
 
 
+def coordinated(client: Client, opened: Iterable[OpenTransaction]) -> dict[OpenTransaction, Any]:
+    """The TransactionState of those which a coordinator knows to be under way in their partition. Raises
+    ClientFailure."""
+    suspects = list(opened)
+    if not suspects:
+        return {}
+    known: dict[tuple[int, str, int], Any] = {}
+    for listed in list_transactions(client, UNDER_WAY, sorted({each.producer_id for each in suspects})):
+        state = describe_transaction(client, listed.name)
+        known |= {
+            (listed.producer_id, topic.topic, index): state for topic in state.topics for index in topic.partitions
+        }
+    by_place = {each: (each.producer_id, each.topic, each.partition) for each in suspects}
+    return {each: known[place] for each, place in by_place.items() if place in known}
+
+
 def hanging(client: Client, opened: Iterable[OpenTransaction]) -> list[OpenTransaction]:
     """Those of which no coordinator knows that they are under way in that partition. Raises ClientFailure."""
     suspects = list(opened)
-    if not suspects:
-        return []
-    known: set[tuple[int, str, int]] = set()
-    for listed in list_transactions(client, UNDER_WAY, sorted({each.producer_id for each in suspects})):
-        state = describe_transaction(client, listed.name)
-        known |= {(listed.producer_id, topic.topic, index) for topic in state.topics for index in topic.partitions}
-    return [each for each in suspects if (each.producer_id, each.topic, each.partition) not in known]
+    known = coordinated(client, suspects)
+    return [each for each in suspects if each not in known]
+
+
+def fence_producer(client: Client, name: str, timeout_ms: int) -> None:
+    """Abort what is open under a transactional id, and wait for its markers: the id gets a higher producer epoch, so
+    its present producer can neither write nor commit any more. Raises ClientFailure."""
+    request = InitProducerIdRequest(name, timeout_ms)
+    until = time.monotonic() + FENCE_WAIT_S
+    while True:
+        answer = client.send_to_coordinator(name, request, key_type=TRANSACTION)
+        if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS or time.monotonic() > until:
+            check(answer.error_code, f"the transaction of {name}")
+            return
+        time.sleep(FENCE_PAUSE_S)
 
 
 def abort_transaction(client: Client, opened: OpenTransaction) -> None:
-    """Write the marker that its coordinator will not write. Raises ClientFailure."""
+    """Write the marker of a transaction that hangs, which no coordinator will write. Raises ClientFailure."""
     marker = WritableTxnMarker(
         producer_id=opened.producer_id,
         producer_epoch=opened.producer_epoch,

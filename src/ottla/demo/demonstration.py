@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TICK_S = 0.1
+RATE_OVER_S = 0.5
+SLOW = 10
 
 
 class StepFailed(Exception):
@@ -67,9 +69,11 @@ class Demonstration:
             self._listen()
             if self._live is not None:
                 self._live.update(self.figures())
-            elif now >= next_line and self.stream is not None:
-                next_line = now + 1
-                self.say(self.line())
+            elif self.stream is not None:
+                line = self.line()  # at each tick, as rates are measured from one to a later one
+                if now >= next_line and self.acknowledged():
+                    next_line = now + 1
+                    self.say(line)
         return until()
 
     def show(self) -> None:
@@ -126,10 +130,10 @@ class Demonstration:
         return self.stream.tally.records if self.stream else 0
 
     def rate(self, name: str, count: int) -> float:
-        """Records a second of one counter, over the last second or so."""
+        """Records a second of one counter, over the last second or a part of it."""
         now = time.monotonic()
         since, then, rate = self._rates.get(name, (now, count, 0.0))
-        if now - since >= 1 or name not in self._rates:
+        if now - since >= RATE_OVER_S or name not in self._rates:
             rate = (count - then) / (now - since) if now > since else 0.0
             self._rates[name] = (now, count, rate)
         return rate
@@ -145,8 +149,8 @@ class Demonstration:
 
     def line(self) -> str:
         first, *groups = self.counters()
-        parts = [f"produced {first[1]:,} at {first[2]:,.0f}/s"]
-        parts += [f"{name} {records:,} at {rate:,.0f}/s, lag {lag:,}" for name, records, rate, lag in groups]
+        parts = [f"produced {first[1]:,} at {per_second(first[2])}/s"]
+        parts += [f"{name} {records:,} at {per_second(rate)}/s, lag {lag:,}" for name, records, rate, lag in groups]
         return "   ".join(parts)
 
     def figures(self) -> Table:
@@ -156,5 +160,10 @@ class Demonstration:
         for heading in ("", "records", "records/s", "lag"):
             table.add_column(heading, justify="right" if heading else "left")
         for name, records, rate, lag in self.counters():
-            table.add_row(name, f"{records:,}", f"{rate:,.0f}", "" if name == "produced" else f"{lag:,}")
+            table.add_row(name, f"{records:,}", per_second(rate), "" if name == "produced" else f"{lag:,}")
         return table
+
+
+def per_second(rate: float) -> str:
+    """A rate as it is shown: 20,013, or 0.7 where whole numbers would hide it."""
+    return f"{rate:,.1f}" if 0 < rate < SLOW else f"{rate:,.0f}"

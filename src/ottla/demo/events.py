@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, count, islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,13 +18,23 @@ PAGE_VIEWS = "page-views"
 ERRORS = "errors"
 """Where answers with a status of 500 and above go."""
 
-PATHS = ("/", "/search", "/cart", "/checkout", "/login", "/help", "/about", *(f"/products/{n}" for n in range(200)))
-AGENTS = (
-    "Mozilla/5.0 (X11; Linux x86_64; rv:138.0) Gecko/20100101 Firefox/138.0",
-    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Safari/605.1.15",
-    "Mozilla/5.0 (iPhone; CPU iPhone OS 18_4 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Mobile/15E148",
-    "curl/8.13.0",
-)
+PATHS = {
+    "/": 160,
+    "/search": 90,
+    "/cart": 40,
+    "/login": 25,
+    "/checkout": 12,
+    "/help": 6,
+    "/about": 3,
+    **{f"/products/{n}": 100 / (n + 1) for n in range(200)},
+}
+"""Pages and how often each is viewed, in relation to the others. Few products are viewed often, most are seldom."""
+AGENTS = {
+    "Mozilla/5.0 (X11; Linux x86_64; rv:138.0) Gecko/20100101 Firefox/138.0": 20,
+    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Safari/605.1.15": 30,
+    "Mozilla/5.0 (iPhone; CPU iPhone OS 18_4 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Mobile/15E148": 45,
+    "curl/8.13.0": 5,
+}
 STATUSES = (200,) * 90 + (304,) * 4 + (404,) * 4 + (500, 503)
 VISITORS = 5000
 UNREADABLE = b"unreadable"
@@ -37,16 +47,22 @@ COMBINED = re.compile(rb'(?:\S+ )?(?P<client>\S+) \S+ \S+ \[[^\]]+\] "(?:[^"\\]|
 def made_up(seed: int = 1) -> Iterator[Event]:
     """Page views of a shop that does not exist, the same ones for the same seed."""
     draw = random.Random(seed)
-    number = 0
-    while True:
-        number += 1
+    paths, agents = iter(drawn(draw, PATHS)), iter(drawn(draw, AGENTS))
+    for number in count(1):
         visitor = f"visitor-{int(VISITORS * draw.random() ** 2)}"
         status = draw.choice(STATUSES)
         value = (
-            f'{{"id":{number},"visitor":"{visitor}","path":"{draw.choice(PATHS)}","status":{status},'
-            f'"millis":{draw.randrange(2, 900)},"agent":"{draw.choice(AGENTS)}"}}'
+            f'{{"id":{number},"visitor":"{visitor}","path":"{next(paths)}","status":{status},'
+            f'"millis":{draw.randrange(2, 900)},"agent":"{next(agents)}"}}'
         )
         yield ERRORS if status >= 500 else PAGE_VIEWS, visitor.encode(), value.encode()
+
+
+def drawn(draw: random.Random, weights: Mapping[str, float]) -> Iterator[str]:
+    """Names without end, each as often as its weight says."""
+    names, until = list(weights), list(accumulate(weights.values()))
+    while True:
+        yield from draw.choices(names, cum_weights=until, k=100)
 
 
 class AccessLog:

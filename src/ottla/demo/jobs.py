@@ -63,7 +63,7 @@ class Jobs:
             ResourceType,
         )
 
-        admin = AdminClient({"bootstrap.servers": self._bootstrap})
+        admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 2})
         letters = NewTopic(DEAD_LETTERS, 1, config={"errors.deadletterqueue.group.enable": "true"})
         for future in admin.create_topics([NewTopic(JOBS, 1), letters]).values():
             future.result(REQUEST_TIMEOUT_S)
@@ -82,7 +82,8 @@ class Jobs:
         """One job of each of these kinds, in order, each in a batch of its own: a batch is the least a worker takes."""
         from confluent_kafka import Producer
 
-        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 0, "batch.num.messages": 1})
+        one_by_one = {"linger.ms": 0, "batch.num.messages": 1}
+        producer = Producer({"bootstrap.servers": self._bootstrap, **one_by_one, "log_level": 2})
         for number, kind in enumerate(kinds):
             producer.produce(JOBS, f"{number} {kind}", partition=0)
             producer.poll(0)
@@ -142,7 +143,7 @@ class Jobs:
         """The numbers of the jobs in the dead-letter topic, which should be so many."""
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "demo-letters"})
+        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "demo-letters", "log_level": 2})
         found: list[int] = []
         try:
             consumer.assign([TopicPartition(DEAD_LETTERS, 0, OFFSET_BEGINNING)])

@@ -24,7 +24,7 @@ class CommandFailed(Exception):
 
 
 def missing() -> list[str]:
-    """What `pip install "ottla[spark]"` would bring and is not here."""
+    """The modules of the extra `spark` that are not installed."""
     return [name for name in NEEDED if find_spec(name) is None]
 
 

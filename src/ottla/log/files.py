@@ -357,7 +357,7 @@ class DiskFiles:
         return sorted(os.listdir(path))
 
     def makedirs(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, mode=0o755, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
         self._displace(new)

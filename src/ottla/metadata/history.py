@@ -70,6 +70,13 @@ class HistoryRecord:
         return HistoryRecord(str(row["newest"]), None if row["before"] is None else int(row["before"]), earlier)
 
 
+def is_continued(history: HistoryRecord | None, seen: int, later: HistoryRecord, newest: int) -> bool:
+    """Whether a store with this later history, at generation `newest`, is the one whose history was known up to
+    generation `seen`."""
+    entries = () if history is None else history.entries
+    return lost_commits(seen, [(entry.generation, entry.name) for entry in entries], later.entries, newest) == 0
+
+
 def lost_commits(seen: int, starts: Collection[tuple[int, str]], entries: Sequence[Entry], newest: int) -> int:
     """How many of the commits up to generation `seen` the store does not have any more, at the least.
 

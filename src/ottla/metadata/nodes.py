@@ -9,6 +9,10 @@
 A node writes its row when it registers, `starting`, and when logs of it fail or work again; what becomes of it then is
 the controller's to say.
 
+The endpoints of a row include the listener for other nodes twice: under its name, and under `BETWEEN_NODES`. A row
+without the latter was written by a version whose nodes had one address for clients of every listener. Such a version
+reads newer rows too: it names a node by its endpoint PLAINTEXT, or else by `host` and `port`.
+
 Sources: Kafka's BrokerRegistration.java, RegisterBrokerRecord; KIP-858 for what fails.
 """
 
@@ -26,6 +30,9 @@ from ottla.protocol.uuids import parse_uuid, uuid_text
 Place: TypeAlias = tuple[bytes, int]
 """A topic's id and the index of a partition."""
 PREFIX: Final = "nodes/"
+BETWEEN_NODES: Final = ""
+"""The name under which a row's endpoints repeat the listener for other nodes. It says that they name all listeners, and
+it is an endpoint because older controllers, which rewrite rows, drop any field that they do not know."""
 
 
 class LogEnd(NamedTuple):
@@ -85,6 +92,13 @@ class NodeRecord:
     refusing: Mapping[Place, int] = field(default_factory=dict[Place, int])
     log_ends: Mapping[Place, tuple[int, LogEnd]] = field(default_factory=dict[Place, tuple[int, LogEnd]])
     lost_commits: int = 0
+
+    def endpoint(self, listener: str) -> tuple[str, int] | None:
+        """The address that clients of this listener use; None if the node has no such listener."""
+        found = self.endpoints.get(listener)
+        if found is None and BETWEEN_NODES not in self.endpoints:
+            return self.host, self.port
+        return found
 
     def encode(self) -> bytes:
         row: dict[str, object] = {

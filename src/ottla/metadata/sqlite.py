@@ -9,6 +9,10 @@ So each row has a checksum of its key, value and version; the head has the sum o
 a file of its own, PATH-generation, has the number of the newest commit. A row that is damaged or missing stops the
 start; commits that are missing are counted (`lost`). Format 1 had none of this, and gets it when it is opened.
 
+Nobody may replace the files while a process has them open: it would write to files that no name leads to. So every
+commit checks that they are still the same, and `gone` does so for the shell. A copy that is written over the file keeps
+its inode: it is found by the generation in the file itself, without the log. Checkpoints only ever raise that.
+
 `sqlite3` is imported when a store is opened, not with this module: it costs a start-up that doesn't need it.
 """
 
@@ -23,15 +27,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 from zlib import crc32
 
+from ottla import private
 from ottla.metadata.store import (
     CHANGES_MAX,
     Changes,
+    CommitUnknown,
     Conflict,
     Guard,
     Put,
     StoreBusy,
     StoreDamaged,
     StoreFailed,
+    StoreGone,
     Versioned,
     Write,
     check_batch,
@@ -43,6 +50,11 @@ WAY_ON: Final = (
     "topics over from their directories and keeps every record until their configs are set again"
 )
 """What a person can do about a damaged store."""
+BACK: Final = (
+    "What nodes have written since is not in the file there now. Stop all nodes, put the right file back without its "
+    "-wal and -shm files, and start them again"
+)
+"""The same where the files were replaced under running nodes."""
 SERVING_TIMEOUT_MS: Final = 20
 """How long a commit waits for another process's lock while clients are served, where no other process writes."""
 SHARED_TIMEOUT_MS: Final = 2_000
@@ -78,9 +90,13 @@ class SqliteStore:
     __slots__ = (
         "_connection",
         "_failure",
+        "_files",
         "_floor",
+        "_gone",
         "_is_shared",
         "_mark",
+        "_merged",
+        "_merged_ns",
         "_one",
         "_patience_ms",
         "_waits_ms",
@@ -100,8 +116,13 @@ class SqliteStore:
         self._failure = (sqlite3.Error, UnicodeDecodeError)
         self._patience_ms = self._waits_ms = busy_timeout_ms
         self._mark = -1
+        self._gone: str | None = None
         connection: sqlite3.Connection | None = None
         try:
+            with contextlib.suppress(OSError):  # SQLite says better what is wrong with the place
+                private.make_file(path)  # SQLite gives its other files the mode of this one
+                for name in (f"{path}-wal", f"{path}-shm", mark_beside(path)):
+                    private.close_file(name)
             connection = self._connection = sqlite3.connect(
                 path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
             )
@@ -112,6 +133,9 @@ class SqliteStore:
             # Before the head is read: another process may commit in between, and its mark comes after its commit.
             self._floor = self._read_mark()
             self.lost = max(0, self._floor - self._verified_generation())
+            self._files = {name: _identity(name) for name in (path, f"{path}-wal")}
+            self._merged_ns, self._merged = -1, 0
+            self.gone()
         except BaseException as error:
             self.close()
             if isinstance(error, self._failure):
@@ -150,8 +174,43 @@ class SqliteStore:
         with self._one:
             return self._commit(writes, guards)
 
+    def gone(self) -> str | None:
+        """Why the files are not those any more that were opened; None while they are."""
+        if self._gone is None:
+            with contextlib.suppress(OSError):
+                what = self._replaced()
+                self._gone = None if what is None else f"{what} while nodes ran. {BACK}"
+        return self._gone
+
+    def _replaced(self) -> str | None:
+        """What happened to the files, if anything did. Raises OSError."""
+        for name, identity in self._files.items():
+            if identity is not None and (now := _identity(name)) != identity:
+                return f"{name} was {'removed' if now is None else 'replaced'}"
+        changed_ns = os.stat(self.place).st_mtime_ns
+        if changed_ns != self._merged_ns:
+            merged = self._merged_generation()
+            if merged < self._merged and self._merged_generation() < self._merged:  # not amid a checkpoint
+                return f"{self.place} was overwritten"
+            self._merged_ns, self._merged = changed_ns, merged
+        return None
+
+    def _merged_generation(self) -> int:
+        """The generation in the file itself: that of the last checkpoint. As before where it can't be read just now."""
+        import sqlite3
+
+        name = self.place.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        place = f"file:{name}?mode=ro&immutable=1"
+        try:
+            with contextlib.closing(sqlite3.connect(place, uri=True, isolation_level=None)) as connection:
+                return int(connection.execute("SELECT generation FROM head").fetchone()[0])
+        except (*self._failure, TypeError, ValueError):
+            return self._merged
+
     def _commit(self, writes: Sequence[Write], guards: Sequence[Guard]) -> int:
         connection = self._connection
+        if (why := self.gone()) is not None:
+            raise StoreGone(why)
         try:
             connection.execute("BEGIN IMMEDIATE")
             self._wait_at_most(self._patience_ms)
@@ -167,6 +226,8 @@ class SqliteStore:
                 raise
         except self._failure as error:
             raise self._failed("written", error) from error
+        if (why := self.gone()) is not None:
+            raise CommitUnknown(why)  # it may be in the log that the next start finds, or in no file that has a name
         self._write_mark(generation)
         return generation
 
@@ -295,6 +356,8 @@ class SqliteStore:
         return key.decode(), Versioned(value, version)
 
     def _rows(self, query: str, values: tuple[object, ...] = ()) -> Sequence[Any]:
+        if self._gone is not None:
+            raise StoreGone(self._gone)
         with self._one:
             try:
                 rows = self._connection.execute(query, values).fetchall()
@@ -347,6 +410,15 @@ class SqliteStore:
 def mark_beside(place: str) -> str:
     """The file beside the store at this path that has the number of the newest commit."""
     return f"{place}-generation"
+
+
+def _identity(name: str) -> tuple[int, int] | None:
+    """Which file has this name now; None where none has. Raises OSError."""
+    try:
+        status = os.stat(name)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _crc(key: bytes, value: bytes, version: int) -> int:

@@ -92,6 +92,10 @@ class StoreDamaged(StoreFailed):
     """What is stored is not what was written."""
 
 
+class StoreGone(StoreFailed):
+    """The store that was opened is not there any more: another one is in its place, or none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Keys written or removed after some generation, each once, by their last write, then by name.

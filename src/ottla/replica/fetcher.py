@@ -186,6 +186,11 @@ class Fetcher:
         if followed is not None:
             followed.state = State.STOPPED
 
+    def is_busy(self, key: Key) -> bool:
+        """Whether what was told of this partition has yet to be done."""
+        followed = self.partitions.get(key)
+        return followed is not None and followed.state is State.BUSY
+
     @property
     def _is_syncing(self) -> bool:
         return any(followed.state is State.SYNCING for followed in self.partitions.values())

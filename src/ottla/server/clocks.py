@@ -18,6 +18,11 @@ def moment() -> Millis:
     return monotonic_ns() // 1_000_000
 
 
+def microseconds() -> int:
+    """The node's stopwatch."""
+    return monotonic_ns() // 1_000
+
+
 def wall_ahead(now: Millis) -> int:
     """By how many milliseconds the wall clock is ahead of this moment, which is now."""
     return time_ns() // 1_000_000 - now

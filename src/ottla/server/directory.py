@@ -14,21 +14,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import struct
 import sys
 from typing import Final
 
-from ottla.server.listeners import ServeRefused
+from ottla import private
+from ottla.server.listeners import ServeRefused, SettingsRefused
 
 LOCK_FILE: Final = ".lock"
 BOOT_FILE: Final = ".boot-id"
-LIVES_FILE: Final = ".lives"
-LIVES_KEPT: Final = 20
 
 _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
 _FLOCK: Final = "@hhqqi4x"
 """C's struct flock: type, whence, start, length (0: all), process."""
+
+
+log = logging.getLogger("ottla.server")
 
 
 class DirectoryLock:
@@ -38,9 +41,17 @@ class DirectoryLock:
         """Makes the directory where it is missing."""
         self._descriptors: list[int] = []
         try:
-            os.makedirs(directory, mode=0o700, exist_ok=True)
+            open_to_others = private.make_directory(directory)
+            if open_to_others is not None:
+                log.warning("%s", open_to_others)
             self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
             self._open(os.path.join(directory, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        except (FileExistsError, NotADirectoryError) as error:
+            self.release()
+            raise SettingsRefused(
+                f"The data directory {directory} is not a directory: a file is in its place or above it. Choose "
+                "another one with --data."
+            ) from error
         except OSError as error:
             self.release()
             raise ServeRefused(
@@ -109,19 +120,16 @@ def note_boot(directory: str) -> None:
         file.write(_read("/proc/sys/kernel/random/boot_id"))
 
 
-def note_life(directory: str, incarnation: str) -> list[str]:
-    """Write down this life's name, and return those before it, the last ones: who has locked the directory knows that
-    they are over. Raises OSError."""
-    path = os.path.join(directory, LIVES_FILE)
-    earlier = _read(path).decode(errors="replace").split()[-LIVES_KEPT:]
-    replace_file(path, "\n".join([*earlier, incarnation]) + "\n")
-    return earlier
+def identity(directory: str) -> str:
+    """A name for this directory that a copy of it does not share, on this machine or another. Raises OSError."""
+    status = os.stat(directory)
+    boot_id = _read("/proc/sys/kernel/random/boot_id").decode()
+    return f"{boot_id}:{status.st_dev}:{status.st_ino}" if boot_id else ""
 
 
 def replace_file(path: str, text: str) -> None:
     """Write a small file whole or not at all, as far as a kill goes. Raises OSError."""
-    with open(f"{path}.tmp", "w") as file:
-        file.write(text)
+    private.write(f"{path}.tmp", text)
     os.replace(f"{path}.tmp", path)
 
 

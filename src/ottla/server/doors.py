@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -21,12 +20,14 @@ AGAIN_S: Final = 0.1
 
 
 class Life(NamedTuple):
-    """One life of a node: the name of it, and the listener for other nodes."""
+    """One life of a node: the name of it, and the listener for other nodes. `directory`: the data directory that it has
+    locked, a name that no copy of it shares; empty where that is not known."""
 
     node_id: int
     incarnation: str
     host: str
     port: int
+    directory: str = ""
 
     def encode(self) -> bytes:
         fields = self._asdict()
@@ -37,7 +38,8 @@ class Life(NamedTuple):
     def decode(node_id: int, content: bytes) -> Life:
         """Raises ValueError, KeyError or TypeError where this is none."""
         fields = json.loads(content)
-        return Life(node_id, str(fields["incarnation"]), str(fields["host"]), int(fields["port"]))
+        directory = str(fields.get("directory", ""))
+        return Life(node_id, str(fields["incarnation"]), str(fields["host"]), int(fields["port"]), directory)
 
 
 class Doors:
@@ -88,14 +90,3 @@ class Doors:
         if is_gone != (life in self.gone):
             (self.gone.add if is_gone else self.gone.discard)(life)
             self._changed()
-
-
-def refuses(life: Life, patience_s: float) -> bool:
-    """Whether nobody listens at this life's address. Blocks."""
-    try:
-        socket.create_connection((life.host, life.port), patience_s).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False

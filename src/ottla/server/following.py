@@ -10,13 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from ottla.broker.node import Node
 from ottla.machine import Millis
+from ottla.metadata.history import HISTORY_KEY, HistoryRecord, is_continued
+from ottla.metadata.image import MetadataDelta
 from ottla.metadata.store import StoreFailed
 from ottla.server.store import StoreThread, Told
 
+AGAIN: Final = "Start the node again: it finds out what is missing, and reports that to the cluster"
+"""What helps where the store was restored while the node ran."""
 LOOK_S: Final = 0.01
 REST_S: Final = 0.1
 """How long a node that would be told of news rests between two looks: its lease has to be renewed."""
@@ -46,7 +51,8 @@ class Presence(Protocol):
 
 
 class Following:
-    """Looks until it is stopped; `settle` is called where the node has heard of something."""
+    """Looks until it is stopped; `settle` is called where the node has heard of something, and `end` with a sentence
+    where the store is not the one any more that the node knows."""
 
     def __init__(
         self,
@@ -56,6 +62,7 @@ class Following:
         marked: Callable[[], int],
         now: Callable[[], Millis],
         settle: Callable[[], None],
+        end: Callable[[str], None],
     ) -> None:
         self._node = node
         self._store = store
@@ -63,6 +70,7 @@ class Following:
         self._marked = marked
         self._now = now
         self._settle = settle
+        self._end = end
         self._present: dict[int, str] = {}
         self._renewed_at: Millis = 0
         self._committed = 0
@@ -111,6 +119,14 @@ class Following:
             self._timer = None
         self._presence.leave()
 
+    def _is_of_another_history(self, told: MetadataDelta) -> bool:
+        """Nodes have started on a restored store, and it has more commits by now than this node has seen."""
+        row, image = told.rows.get(HISTORY_KEY), self._node.image
+        if row is None or not isinstance(row.record, HistoryRecord):
+            return False
+        later = replace(row.record, version=row.version)
+        return not is_continued(image.history, image.generation, later, told.generation)
+
     def _heard(self, told: Told) -> None:
         """What the store had to say."""
         if self._stopped:
@@ -125,6 +141,9 @@ class Following:
             return
         self._is_silent = False
         if told is not None and told.generation > node.image.generation:
+            if self._is_of_another_history(told):
+                self._end(f"the metadata store {node.store.place} was restored while this node ran. {AGAIN}")
+                return
             try:
                 node.changed(self._now(), told)
             except Exception:

@@ -3,6 +3,9 @@
 The addresses are taken when the node starts, and refuse connections until it serves: a client goes to another node
 meanwhile, whereas a connection that nobody reads from would have it wait. Kafka's BrokerServer.startup does the same.
 
+A listener has a name, which every connection keeps: each node of a cluster is named to a client by the address that it
+advertises for the listener of the client.
+
 A listener bound to every interface tells each client the address that client came in by, unless `advertised.listeners`
 says better. A public address is refused while there is neither TLS nor SASL, unless the setting
 `ottla.allow.public.plaintext` says that the network is trusted.
@@ -10,12 +13,17 @@ says better. A public address is refused while there is neither TLS nor SASL, un
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-BACKLOG = 1024
+from ottla.broker.config.unserved import SECURE_PROTOCOLS, why_no_listener
+from ottla.broker.config.values import Settings
+
+NOT_SETTINGS = ("listeners", "log.dir", "log.dirs")
+"""What a server is given apart from its settings; the command line takes them out of a properties file."""
 
 
 class ServeRefused(Exception):
@@ -23,13 +31,20 @@ class ServeRefused(Exception):
 
 
 class SettingsRefused(ServeRefused):
-    """It can't start because of what it was told, whatever the machine is like."""
+    """The server can't start, and starting it again would not help: a person has to change something."""
+
+
+PLAINTEXT = "PLAINTEXT"
+"""What a listener speaks, and the name of one that has no other."""
+SECURITY_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""A listener that is called like one of these speaks it, unless the map says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One bound address. `advertised` is None where clients are told the address they came in by."""
 
+    name: str
     bound: socket.socket
     host: str
     port: int
@@ -40,32 +55,29 @@ class Listener:
         return self.advertised if self.advertised is not None else local
 
 
-def open_listeners(
-    texts: Sequence[str], advertised: Sequence[str] | None, allow_public_plaintext: bool
-) -> list[Listener]:
-    """Bind HOST:PORT texts (port 0: any free one), all or none; nobody can connect yet. Raises ServeRefused."""
-    addresses = [split_address(text) for text in texts]
-    if not addresses:
+def open_listeners(texts: Sequence[str], settings: Settings) -> list[Listener]:
+    """Bind [NAME://]HOST:PORT texts (port 0: any free one), all or none; nobody can connect yet. Raises ServeRefused.
+
+    `settings`: which addresses are advertised, what a listener of which name speaks, whether the network is trusted.
+    """
+    wanted = [_split_name(text) for text in texts]
+    if not wanted:
         raise SettingsRefused("A node needs an address to listen on, for example --listen 127.0.0.1:9092.")
-    told = [split_address(text.rpartition("://")[2]) for text in advertised or ()]
-    if told and len(told) != len(addresses):
-        raise SettingsRefused(
-            f"advertised.listeners names {len(told)} addresses for {len(addresses)} listeners: give one for each."
-        )
-    for host, _ in told:
-        if _is_wildcard(host):
-            raise SettingsRefused(f"advertised.listeners can't be {host}: no client can connect to it.")
+    _check_names([name for name, _ in wanted if name], str(settings["listener.security.protocol.map"]))
+    addresses = [split_address(address) for _, address in wanted]
+    told = _told([name for name, _ in wanted], settings["advertised.listeners"] or ())
     for host, _ in addresses:
-        refuse_public(host, allow_public_plaintext, "this listener has neither TLS nor SASL")
+        refuse_public(host, settings["ottla.allow.public.plaintext"], "this listener has neither TLS nor SASL")
     listeners: list[Listener] = []
     try:
-        for at, (host, port) in enumerate(addresses):
+        for (name, _), (host, port), advertise in zip(wanted, addresses, told, strict=True):
             bound = _bind(host, port)
             own = (host, bound.getsockname()[1])
-            advertise = told[at] if told else None if _is_wildcard(host) else own
-            if advertise is not None and advertise[1] == 0:
+            if advertise is None:
+                advertise = None if _is_wildcard(host) else own
+            elif advertise[1] == 0:
                 advertise = (advertise[0], own[1])
-            listeners.append(Listener(bound, *own, advertise))
+            listeners.append(Listener(name or PLAINTEXT, bound, *own, advertise))
     except BaseException:
         for listener in listeners:
             listener.bound.close()
@@ -73,17 +85,94 @@ def open_listeners(
     return listeners
 
 
+def refuse_elsewhere(settings: Mapping[str, str]) -> None:
+    """Raise SettingsRefused for a setting without effect, as the server gets its value in another way."""
+    for name in NOT_SETTINGS:
+        if name in settings:
+            raise SettingsRefused(
+                f"{name} can't be one of the settings here: give the server its port and its data directory instead, "
+                "as EmbeddedBroker(port=..., directory=...) does."
+            )
+
+
+def between_nodes(listeners: Sequence[Listener], name: str | None) -> Listener:
+    """The listener that other nodes of the cluster use. `name`: inter.broker.listener.name; without it PLAINTEXT, or
+    the first listener if none has this name. Raises SettingsRefused."""
+    by_name = {listener.name: listener for listener in reversed(listeners)}
+    if name is None:
+        return by_name.get(PLAINTEXT, listeners[0])
+    if name.upper() not in by_name:
+        raise SettingsRefused(f"inter.broker.listener.name is {name}, but listeners names {', '.join(by_name)}.")
+    return by_name[name.upper()]
+
+
+def _split_name(text: str) -> tuple[str, str]:
+    """(name in capitals, or empty, HOST:PORT) of [NAME://]HOST:PORT."""
+    name, _, address = text.rpartition("://")
+    return name.strip().upper(), address.strip()
+
+
+def _check_names(names: Sequence[str], protocol_map: str) -> None:
+    """Each name may be given once and has to speak PLAINTEXT. Raises SettingsRefused."""
+    entries = (entry.partition(":") for entry in protocol_map.upper().split(","))
+    protocols = {each: each for each in SECURITY_PROTOCOLS}
+    protocols |= {name.strip(): protocol.strip() for name, _, protocol in entries}
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsRefused(f"listeners names {name} twice.")
+        if name not in protocols:
+            raise SettingsRefused(
+                f"listener.security.protocol.map does not say what the listener {name} speaks: only PLAINTEXT is "
+                f"served, so add {name}:PLAINTEXT."
+            )
+        if protocols[name] != PLAINTEXT:
+            raise SettingsRefused(why_no_listener(name, protocols[name]))
+
+
+def _told(names: Sequence[str], advertised: Sequence[str]) -> list[tuple[str, int] | None]:
+    """What clients of each listener are told, None where nothing is said. Listeners without names take the addresses
+    in their order. Raises SettingsRefused."""
+    if not advertised:
+        return [None] * len(names)
+    said = [_split_name(text) for text in advertised]
+    addresses = [split_address(address) for _, address in said]
+    for host, _ in addresses:
+        if _is_wildcard(host):
+            raise SettingsRefused(f"advertised.listeners can't be {host}: no client can connect to it.")
+    if not any(names):
+        if len(addresses) != len(names):
+            raise SettingsRefused(
+                f"advertised.listeners names {len(addresses)} addresses for {len(names)} listeners: give one for each."
+            )
+        return [*addresses]
+    by_name = {name or PLAINTEXT: address for (name, _), address in zip(said, addresses, strict=True)}
+    wanted = [name or PLAINTEXT for name in names]
+    unknown = [name for name in by_name if name not in wanted]
+    missing = [name for name in wanted if name not in by_name]
+    if unknown:
+        raise SettingsRefused(f"advertised.listeners names {', '.join(unknown)}, which listeners does not.")
+    if missing:
+        raise SettingsRefused(f"advertised.listeners does not say what clients of the listener {missing[0]} are told.")
+    return [by_name[name] for name in wanted]
+
+
 def refuse_public(host: str, allowed: bool, why: str) -> None:
-    """Raise ServeRefused where other machines can reach the host and nobody has said that the network is trusted."""
+    """Raise SettingsRefused where other machines can reach the host, unless the settings say that the network is
+    trusted."""
     if not allowed and not is_loopback(host):
-        raise ServeRefused(
+        raise SettingsRefused(
             f"{host} can be reached from other machines, and {why}. If the network is trusted, add --set "
             "ottla.allow.public.plaintext=true; otherwise listen on 127.0.0.1."
         )
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """HOST:PORT or [HOST]:PORT; an empty host is this machine. Raises ServeRefused."""
+    """HOST:PORT, [HOST]:PORT, or either behind PLAINTEXT://; an empty host is this machine. Raises SettingsRefused."""
+    protocol, scheme, address = text.rpartition("://")
+    if scheme and protocol.upper() in SECURE_PROTOCOLS:
+        raise SettingsRefused(why_no_listener(text, protocol.upper()))
+    if protocol.upper() == "PLAINTEXT":
+        text = address
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
         raise SettingsRefused(f"{text!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:9092.")
@@ -109,8 +198,9 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def taken(host: str, port: int, error: OSError) -> ServeRefused:
-    """What to say where this address can't be listened on."""
-    return ServeRefused(
+    """Why this address can't be listened on. Only the operator can help where the process may not use the port."""
+    kind = SettingsRefused if error.errno in (errno.EACCES, errno.EPERM) else ServeRefused
+    return kind(
         f"Can't listen on {join_address(host, port)}: {error.strerror or error}. "
         "Stop what uses the port, or choose another one."
     )

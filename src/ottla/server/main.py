@@ -34,25 +34,25 @@ from ottla.broker.effects import (
     Unread,
 )
 from ottla.broker.node import Node
-from ottla.broker.requests import Address, Session
+from ottla.broker.requests import Address, Listening, Session
 from ottla.broker.upkeep.identity import StartRefused
 from ottla.log.files import OPEN_FILES_MAX
 from ottla.machine import Millis, Unanswered, WallClock
 from ottla.metadata.store import CommitUnknown, StoreFailed
 from ottla.server.alone import note_shared, open_own
 from ottla.server.buffers import Buffers
-from ottla.server.clocks import DRIFT_MS, moment, wall_ahead
+from ottla.server.clocks import DRIFT_MS, microseconds, moment, wall_ahead
 from ottla.server.connection import Connection
 from ottla.server.decoding import Decoding
 from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
 from ottla.server.disk import DiskThread, NodeFiles, sync_beside
 from ottla.server.listeners import (
-    BACKLOG,
     Listener,
     ServeRefused,
     SettingsRefused,
     join_address,
     open_listeners,
+    refuse_elsewhere,
     refuse_public,
     split_address,
     taken,
@@ -77,6 +77,8 @@ LEAVE_MS = 5_000
 """How long a node that is stopped waits for others to lead in its place."""
 ASK_S = 1
 """How late the node's timed work can come at most where it did not say that it is due earlier than before."""
+STORE_CHECK_S = 0.5
+"""How often it is checked that the metadata store is still the one that was opened."""
 IDLE_SWEEPS = 10
 """How often an idle period is looked at: a connection is closed at most a tenth of it late."""
 
@@ -87,9 +89,9 @@ log = logging.getLogger("ottla.server")
 class ServerOptions:
     """What a person or a test asks of a server.
 
-    `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: HOST:PORT texts,
-    port 0 lets the system choose. `settings`: Kafka's property names and their text values. `metadata`: the store that
-    the nodes of a cluster share, as `server.shared_metadata` reads it; None for a node that is alone.
+    `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: [NAME://]HOST:PORT
+    texts, port 0 lets the system choose. `settings`: Kafka's property names and their text values. `metadata`: the
+    store that the nodes of a cluster share, as `server.shared_metadata` reads it; None for a node that is alone.
     """
 
     directory: str | None = None
@@ -103,11 +105,14 @@ class ServerOptions:
 class Server:
     """A node and its listeners on the running event loop.
 
-    `start` raises ServeRefused. After it, `port` is the first listener's port and `address` its HOST:PORT.
+    `start` raises ServeRefused. After it, `port` is the first listener's port and `address` its HOST:PORT; `listening`
+    has all listeners. `ended` is set when there is nothing to serve any more, and `fault` says why where nobody asked
+    for that; then call `stop`.
     """
 
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
+        self.listening: tuple[Listening, ...] = ()
         self.port = 0
         self.host = ""
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -129,12 +134,15 @@ class Server:
         self._disk = DiskThread()
         self._files: NodeFiles
         self._store: StoreThread
+        self._metadata_store: NodeStore
         self._following: Following | None = None
         self._watchdog: Watchdog | None = None
         self._peers = Peers(self._address_of, self._answered, self.scratch, self.buffers)
         self._routes: dict[int, tuple[str, int]] = {}
         self._settling = False
         self._stopped = False
+        self.ended = asyncio.Event()
+        self.fault: str | None = None
 
     @property
     def address(self) -> str:
@@ -148,23 +156,24 @@ class Server:
             settings = BrokerSettings.load(self.options.settings, {})
         except ConfigRefused as refused:
             raise SettingsRefused(str(refused)) from refused
+        refuse_elsewhere(self.options.settings)
         if settings.ignored:
-            log.info("passed over, for they change nothing here: %s", ", ".join(sorted(settings.ignored)))
+            log.info("Ignored settings (no effect in Ottla): %s", ", ".join(sorted(settings.ignored)))
         self._routes = routes_of(settings["ottla.cluster.routes"])
         if self.options.metrics is not None:
             host, _ = split_address(self.options.metrics)
             refuse_public(host, settings["ottla.allow.public.plaintext"], "metrics have neither TLS nor a password")
-        listeners = open_listeners(
-            self.options.listen, settings["advertised.listeners"], settings["ottla.allow.public.plaintext"]
-        )
+        listeners = open_listeners(self.options.listen, settings)
         try:
-            self._open_node(settings, listeners[0])
+            self._open_node(settings, listeners)
         except BaseException:
             for listener in listeners:
                 listener.bound.close()
             self._close_directory()
             raise
         self.host, self.port = listeners[0].host, listeners[0].port
+        self.listening = tuple(Listening(each.name, each.host, each.port, each.advertised) for each in listeners)
+        self.node.listening = self.listening
         try:
             for listener in listeners:
                 await self._listen(listener)
@@ -181,6 +190,7 @@ class Server:
                 await self.stop()
                 raise
         self._sweep_idle()
+        self._check_store()
         self._loop.call_later(ASK_S, self._ask_for_deadline)
         if self._following is not None:
             self._following.look()
@@ -189,13 +199,14 @@ class Server:
     async def _listen(self, listener: Listener) -> None:
         """Let clients connect. Raises ServeRefused where another process has begun to listen there meanwhile."""
         factory = partial(Connection, self, listener)
+        backlog: int = self.node.settings["socket.listen.backlog.size"]
         try:
-            self._listening.append(await self._loop.create_server(factory, sock=listener.bound, backlog=BACKLOG))
+            self._listening.append(await self._loop.create_server(factory, sock=listener.bound, backlog=backlog))
         except OSError as error:
             listener.bound.close()
             raise taken(listener.host, listener.port, error) from error
 
-    def _open_node(self, settings: BrokerSettings, listener: Listener) -> None:
+    def _open_node(self, settings: BrokerSettings, listeners: list[Listener]) -> None:
         directory = self.options.directory
         if directory is None:
             from tempfile import TemporaryDirectory  # a node that has a directory starts without it
@@ -213,7 +224,7 @@ class Server:
             else:
                 from ottla.server.shared_metadata import share  # a node that is alone needs none of it
 
-                shared = share(self.options.metadata, settings, listener, directory)
+                shared = share(self.options.metadata, settings, listeners, directory)
                 store = shared.store
             self._files = NodeFiles(open_files_max)
             self.node = Node(
@@ -228,6 +239,7 @@ class Server:
                 wall=WallClock(wall_ahead(moment())),
                 warnings=log.warning,
                 joining=None if shared is None else shared.joining,
+                stopwatch=microseconds,
             )
             self.node.connection_quotas.room = connections_max
             self.decoding = Decoding(self.node.decode)
@@ -237,12 +249,13 @@ class Server:
             if shared is not None:
                 note_shared(directory, store.place)
             store.hurry()
+            self._metadata_store = store
             self._store = StoreThread(store, self._loop, self._committed, self._reread)
             if shared is not None:
                 from ottla.server.following import Following
 
                 self._following = Following(
-                    self.node, self._store, shared.presence, store.marked, self.now, self.settle
+                    self.node, self._store, shared.presence, store.marked, self.now, self.settle, self._end
                 )
                 if settings["ottla.cluster.watchdog"]:
                     from ottla.server.watchdog import Watchdog
@@ -255,7 +268,9 @@ class Server:
                 shared.presence.leave()
             if isinstance(error, OSError):
                 raise ServeRefused(unusable(directory, error)) from error
-            if isinstance(error, ConfigRefused | StartRefused | StoreFailed | CommitUnknown):
+            if isinstance(error, ConfigRefused | StartRefused):
+                raise SettingsRefused(str(error)) from error
+            if isinstance(error, StoreFailed | CommitUnknown):
                 raise ServeRefused(str(error)) from error
             raise
         self.request_bytes_max = int(self.node.settings["socket.request.max.bytes"])
@@ -264,17 +279,13 @@ class Server:
         """Stop listening, close the connections and the logs; the next start has nothing to recover."""
         if self._stopped:
             return
-        if self._following is not None:
+        hands_over = self.fault is None and self.node.settings["controlled.shutdown.enable"]
+        if self._following is not None and hands_over:
             await self._leave(self._following)
         self._stopped = True
-        for listening in self._listening:
-            listening.close()
+        self._hang_up()
         if self.metrics is not None:
             self.metrics.stop()
-        for connection in list(self._connections.values()):
-            connection.close("the node stops", expected=True)
-        for connection in list(self._refused):
-            connection.close_later(0)
         self._peers.stop()
         await asyncio.sleep(0)
         if self._timer is not None:
@@ -290,6 +301,31 @@ class Server:
         if self._watchdog is not None:
             self._watchdog.stop()
         self._close_directory()
+
+    def _hang_up(self) -> None:
+        for listening in self._listening:
+            listening.close()
+        for connection in list(self._connections.values()):
+            connection.close("the node stops", expected=True)
+        for connection in list(self._refused):
+            connection.close_later(0)
+
+    def _check_store(self) -> None:
+        """Serve nobody any more once the metadata store is another one: what this node knows is of the old one."""
+        if self._stopped:
+            return
+        why = self._metadata_store.gone()
+        if why is not None:
+            self._end(why)
+        elif self.fault is None:
+            self._loop.call_later(STORE_CHECK_S, self._check_store)
+
+    def _end(self, fault: str) -> None:
+        """Serve nobody any more; whoever runs this server stops it."""
+        log.error("the node ends: %s", fault)
+        self.fault = fault
+        self._hang_up()
+        self.ended.set()
 
     async def _leave(self, following: Following) -> None:
         """Let others lead what this node leads, as far as they can, and wait until they do."""
@@ -338,7 +374,7 @@ class Server:
         self.node.metrics.connections += 1
         self.node.metrics.connections_accepted += 1
         told = listener.address_for(transport.get_extra_info("sockname")[:2])
-        return Session(Address(identity, host, port, advertised=told))
+        return Session(Address(identity, host, port, listener.name, advertised=told))
 
     def release(self, connection: Connection) -> None:
         """It is gone."""
@@ -465,18 +501,19 @@ class Server:
 
 
 async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefused."""
+    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefused, also if the node has to end by itself."""
     server = Server(options)
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, server.ended.set)
     await server.start()
     try:
         ready(server)
-        await stop.wait()
+        await server.ended.wait()
     finally:
         await server.stop()
+    if server.fault is not None:
+        raise ServeRefused(f"{server.fault[:1].upper()}{server.fault[1:]}.")
 
 
 def _log_fault(what: str, error: Exception) -> None:

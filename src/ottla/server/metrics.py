@@ -3,11 +3,11 @@
 `/metrics` is Prometheus' text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_groups.py);
 `/healthz` and `/readyz` are for those who restart a node and those who send it clients.
 
-Knows: how Kafka's JMX names become Prometheus names (the jmx_exporter's form), and a little HTTP. Does not know: how
-anything is counted (broker/metrics.py).
+Names follow the jmx_exporter's form of Kafka's JMX names. What is counted is in broker/metrics.py.
 
-A scrape has two halves. `take` reads the node on the event loop, between two requests, into plain values; `render`
-makes text of them in a thread, for with ten thousand partitions that takes longer than a request may wait.
+A scrape has two halves. `figures.take` reads the node on the event loop, between two requests, into plain values;
+`render` turns them into text in a thread, because with ten thousand partitions that takes longer than a request may
+wait.
 
 Sources: Kafka's docs/operations/monitoring.md; jmx_exporter's example for Kafka; kafka_exporter for the lag of groups.
 """
@@ -17,8 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from prometheus_client import ProcessCollector
@@ -27,17 +26,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from ottla import __version__
-from ottla.broker.metrics import Traffic
-from ottla.groups.shard import GroupShard
-from ottla.protocol.apis import APIS
+from ottla.machine import Millis
+from ottla.metadata.nodes import NodeState
 from ottla.server import share_groups
 from ottla.server.clocks import moment
+from ottla.server.figures import Figures, offline_partitions, take
 from ottla.server.listeners import ServeRefused, join_address, split_address
-from ottla.txn.shard import TransactionShard
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
-    from ottla.log.log import Log
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 """Those of Kafka's own histograms."""
@@ -62,115 +59,9 @@ LOGS = {
 }
 """What is shown of each partition, by the field that holds it; the metric is named without underscores."""
 
-PARTITIONS_PER_SLICE = 500
 SHUT_NAMED_MAX = 20
-LATE_MS = 300_000
-"""How much longer than the longest transaction one may be open before it counts as late, as in Kafka."""
-UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
 HEAD_BYTES_MAX = 8192
 HEAD_TIMEOUT_S = 10.0
-
-
-class PartitionFigures(NamedTuple):
-    """One partition as it is now."""
-
-    topic: str
-    partition: int
-    size: int
-    num_log_segments: int
-    log_start_offset: int
-    log_end_offset: int
-    last_stable_offset_lag: int
-    is_late: bool
-    failed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ApiFigures:
-    """Requests of one API: per bucket (see `ottla.broker.metrics.BUCKETS`), and the microseconds of all."""
-
-    name: str
-    buckets: list[int]
-    micros: int
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Everything a scrape shows, taken at one moment."""
-
-    node_id: int
-    connections: int
-    connections_accepted: int
-    connections_refused: int
-    apis: list[ApiFigures]
-    traffic: dict[str, Traffic]
-    all_traffic: Traffic
-    partitions: list[PartitionFigures]
-    damaged: int
-    groups: dict[tuple[str, str], int]
-    transactions: dict[str, int]
-    oldest_open_ms: int
-    positions: list[tuple[str, str, int, int]]
-    share: share_groups.ShareFigures
-
-
-def is_late(log: Log, before_ms: int) -> bool:
-    """Whether a transaction is open whose producer wrote nothing since then: its coordinator must have forgotten it."""
-    return any(
-        entry is not None and entry.last_timestamp < before_ms
-        for entry in map(log.producers.entries.get, log.producers.open.values())
-    )
-
-
-async def take(node: Node) -> Figures:
-    """Read the node, on its event loop: in slices, so that no request waits long for ten thousand partitions."""
-    metrics = node.metrics
-    wall_ms = node.wall.at(moment())
-    late_ms = node.settings["transaction.max.timeout.ms"] + LATE_MS
-    partitions: list[PartitionFigures] = []
-    for name in sorted(node.replicas.by_name):
-        topic = node.replicas.by_name.get(name)
-        for partition in topic.partitions.values() if topic is not None else ():
-            log = partition.log
-            partitions.append(
-                PartitionFigures(
-                    name,
-                    partition.index,
-                    log.size_bytes,
-                    len(log.segments),
-                    log.log_start_offset,
-                    log.log_end_offset,
-                    log.high_watermark - log.last_stable_offset,
-                    is_late(log, wall_ms - late_ms),
-                    log.failed is not None,
-                )
-            )
-            if len(partitions) % PARTITIONS_PER_SLICE == 0:
-                await asyncio.sleep(0)
-    shards = [shard for shard in node.groups.shards() if isinstance(shard, GroupShard)]
-    standings = [
-        standing
-        for shard in node.transactions.shards()
-        if isinstance(shard, TransactionShard)
-        for standing in shard.standings()
-    ]
-    begun = [start_ms for state, start_ms in standings if state in UNDER_WAY]
-    return Figures(
-        node_id=node.node_id,
-        connections=metrics.connections,
-        connections_accepted=metrics.connections_accepted,
-        connections_refused=metrics.connections_refused,
-        apis=[ApiFigures(APIS[key].name, *metrics.latency(key)) for key in metrics.served()],
-        traffic={name: traffic.copy() for name, traffic in sorted(metrics.topics.items())},
-        all_traffic=metrics.totals(),
-        partitions=partitions,
-        damaged=len(node.failures.damaged),
-        groups=dict(Counter(state for shard in shards for state in shard.states())),
-        transactions=dict(Counter(state for state, _ in standings)),
-        oldest_open_ms=max(0, wall_ms - min(begun, default=wall_ms)),
-        positions=[position for shard in shards for position in shard.positions()],
-        share=share_groups.take(node, moment()),
-    )
 
 
 def render(figures: Figures) -> bytes:
@@ -231,19 +122,31 @@ def write_node(page: Page, figures: Figures) -> None:
     page.one(sockets + "count", "gauge", "Connections that are open.", figures.connections)
     page.one(sockets + "creation_total", "counter", "Connections accepted.", figures.connections_accepted)
     page.one(sockets + "refused_total", "counter", "Connections refused by a limit.", figures.connections_refused)
-    count, failed = len(figures.partitions), sum(each.failed for each in figures.partitions)
-    replicas = "kafka_server_replicamanager_"
-    page.one(replicas + "partitioncount", "gauge", "Partitions on this node.", count)
-    page.one(replicas + "leadercount", "gauge", "Partitions this node leads.", count - failed)
-    page.one(replicas + "offlinereplicacount", "gauge", "Partitions whose log failed.", failed)
+    write_replicas(page, figures)
+
+
+def write_replicas(page: Page, figures: Figures) -> None:
+    """What this node has and leads, and the cluster as this node knows it."""
+    replicas, here = "kafka_server_replicamanager_", figures.partitions
+    page.one(replicas + "partitioncount", "gauge", "Replicas on this node.", len(here))
+    led = sum(each.leads and not each.failed for each in here)
+    page.one(replicas + "leadercount", "gauge", "Partitions that this node leads.", led)
+    offline = sum(each.offline for each in here)
+    page.one(replicas + "offlinereplicacount", "gauge", "Replicas on this node whose log takes no records.", offline)
     page.one("ottla_log_damaged", "gauge", "Partitions with a damaged batch on this node.", figures.damaged)
-    page.one(replicas + "underreplicatedpartitions", "gauge", "Partitions with replicas that are not in sync.", 0)
-    controller = "kafka_controller_kafkacontroller_"
-    page.one(controller + "activecontrollercount", "gauge", "1 where this node is the controller.", 1)
-    page.one(controller + "offlinepartitionscount", "gauge", "Partitions without a leader.", failed)
-    topics = len({each.topic for each in figures.partitions})
-    page.one(controller + "globaltopiccount", "gauge", "Topics of the cluster.", topics)
-    page.one(controller + "globalpartitioncount", "gauge", "Partitions of the cluster.", count)
+    behind = sum(each.under_replicated for each in here)
+    text = "Partitions led by this node with replicas that are not in sync."
+    page.one(replicas + "underreplicatedpartitions", "gauge", text, behind)
+    text = "Partitions led by this node with fewer in-sync replicas than min.insync.replicas: acks=all is refused."
+    page.one(replicas + "underminisrpartitioncount", "gauge", text, sum(each.under_min_isr for each in here))
+    controller, image = "kafka_controller_kafkacontroller_", figures.image
+    text = "1 if this node is the active controller, else 0."
+    page.one(controller + "activecontrollercount", "gauge", text, int(figures.is_controller))
+    nowhere = offline_partitions(image, figures.node_id, figures.offline)
+    text = "Partitions of the cluster without a leader that takes records."
+    page.one(controller + "offlinepartitionscount", "gauge", text, nowhere)
+    page.one(controller + "globaltopiccount", "gauge", "Topics of the cluster.", len(image.topics))
+    page.one(controller + "globalpartitioncount", "gauge", "Partitions of the cluster.", image.partition_count)
 
 
 def write_traffic(page: Page, figures: Figures) -> None:
@@ -280,22 +183,32 @@ def write_logs(page: Page, figures: Figures) -> None:
 
 def write_groups(page: Page, figures: Figures) -> None:
     coordinator = "kafka_server_group_coordinator_metrics_"
-    share = Counter(("share", group.state) for group in figures.share.groups)
+    share = Counter(("share", group.state) for group in figures.share.groups if group.state)
     states = (
         (labels(protocol=protocol, state=state), count)
         for (protocol, state), count in [*sorted(figures.groups.items()), *sorted(share.items())]
     )
     page.family(coordinator + "group_count", "gauge", "Groups by state.", states)
     page.one(coordinator + "offset_count", "gauge", "Committed offsets.", len(figures.positions))
-    ends = {(each.topic, each.partition): each.log_end_offset for each in figures.partitions}
     rows = [
-        (labels(consumergroup=group, topic=topic, partition=str(partition)), offset, ends.get((topic, partition)))
+        (labels(consumergroup=group, topic=topic, partition=str(partition)), offset, (topic, partition))
         for group, topic, partition, offset in figures.positions
     ]
-    committed = ((place, offset) for place, offset, _ in rows)
+    committed = ((labelled, offset) for labelled, offset, _ in rows)
     page.family("kafka_consumergroup_current_offset", "gauge", "Committed offset.", committed)
-    lags = ((place, max(0, end - offset)) for place, offset, end in rows if end is not None)
-    page.family("kafka_consumergroup_lag", "gauge", "Records behind the committed offset.", lags)
+    ends = {
+        (each.topic, each.partition): (each.log_start_offset, each.committed_end)
+        for each in figures.partitions
+        if each.committed_end is not None
+    }
+    lags = (
+        (labelled, max(0, end - max(offset, start)))
+        for labelled, offset, place in rows
+        if place in ends
+        for start, end in [ends[place]]
+    )
+    text = "Records between the committed offset, or the log start if that is later, and the high watermark."
+    page.family("kafka_consumergroup_lag", "gauge", text, lags)
 
 
 def write_transactions(page: Page, figures: Figures) -> None:
@@ -373,7 +286,7 @@ class MetricsListener:
             return "405 Method Not Allowed", plain, b"GET /metrics\n"
         path = request[1].split(b"?")[0].decode("ascii", "replace")
         if path == "/metrics":
-            return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, await take(self._node))
+            return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, await take(self._node, moment()))
         if path == "/share-groups" or path.startswith(GROUP_PATH):
             group = unquote(path.removeprefix(GROUP_PATH)) if path.startswith(GROUP_PATH) else None
             sight = share_groups.take(self._node, moment(), group, share_groups.HELD_MAX)
@@ -381,18 +294,43 @@ class MetricsListener:
         if path == "/healthz":
             return "200 OK", plain, b"ok\n"  # whoever reads this was answered by the node's own loop
         if path == "/readyz":
-            status, sentence = readiness(self._node)
+            status, sentence = readiness(self._node, moment())
             return status, plain, sentence.encode()
         return "404 Not Found", plain, b"There are /metrics, /share-groups, /healthz and /readyz\n"
 
 
-def readiness(node: Node) -> tuple[str, str]:
-    """(status, sentence): ready as long as one partition is in service, for there may be clients of that one."""
+def readiness(node: Node, now: Millis) -> tuple[str, str]:
+    """(status, sentence). Ready: the cluster counts on this node, and at least one partition here is in service, as
+    clients may need that one."""
+    refused = "503 Service Unavailable"
+    why = _why_out_of_cluster(node, now)
+    if why is not None:
+        return refused, f"{why}\n"
     partitions = list(node.replicas)
     shut = [each for each in partitions if each.log.failed is not None]
     if partitions and len(shut) == len(partitions):
-        return "503 Service Unavailable", "no partition is in service\n"
+        return refused, "no partition is in service\n"
     if shut:
         named = ", ".join(sorted(each.name for each in shut)[:SHUT_NAMED_MAX])
         return "200 OK", f"ready, but for {len(shut)} of {len(partitions)} partitions: {named}\n"
     return "200 OK", "ready\n"
+
+
+def _why_out_of_cluster(node: Node, now: Millis) -> str | None:
+    """Why the cluster does without this node now; None where it does not."""
+    if node.membership is None:
+        return None
+    record = node.membership.record
+    if record is None or record.state is not NodeState.ACTIVE:
+        return _NOT_ACTIVE[None if record is None else record.state]
+    if not node.membership.is_fresh(now):
+        return "the node has not reached the metadata store for so long that other nodes may have taken over"
+    return None
+
+
+_NOT_ACTIVE = {
+    None: "the node has yet to register with the cluster",
+    NodeState.STARTING: "the controller has yet to admit the node to the cluster",
+    NodeState.LEAVING: "the node is leaving the cluster",
+    NodeState.FENCED: "the cluster has fenced the node",
+}

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ottla import private
 from ottla.machine import Millis
 from ottla.server.clocks import moment
 from ottla.server.file_news import FileNews
@@ -56,8 +57,8 @@ class LockedPresence:
         self._known: dict[int, str] = {}
         self.renewed_at: Millis = 0
         self.generation = 0
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        self._file = os.open(f"{directory}/{node_id}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        private.make_directory(directory, is_ours=True)
+        self._file = private.opener(f"{directory}/{node_id}", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK))
         except OSError as error:

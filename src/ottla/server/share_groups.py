@@ -13,16 +13,18 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ottla.broker.delivery.host import DescribedPartition
-from ottla.groups.shard import GroupShard
 from ottla.machine import Millis
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 
 if TYPE_CHECKING:
+    from ottla.broker.coordinators.shards import ShardHost
+    from ottla.broker.delivery.host import DescribedPartition, ShareHost
     from ottla.broker.node import Node
+    from ottla.groups.shard import GroupShard
 
 HELD_MAX = 1000
 """So many held runs of each partition are shown."""
@@ -30,10 +32,12 @@ HELD_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """One share group: its state, and (client id, host) by member id."""
+    """One share group: its state, None where another node coordinates it; the node that does, None where there is
+    none now; and (client id, host) by member id."""
 
     group_id: str
-    state: str
+    state: str | None
+    coordinator: int | None
     members: dict[str, tuple[str, str]]
 
 
@@ -47,42 +51,69 @@ class ShareFigures:
     sessions: int
 
 
+def is_fresh(node: Node, now: Millis) -> bool:
+    """Whether the cluster still counts on what this node leads and coordinates."""
+    return node.membership is None or node.membership.is_fresh(now)
+
+
 def take(node: Node, now: Millis, group_id: str | None = None, held_max: int = 0) -> ShareFigures:
-    """Read the node. Runs on its event loop."""
-    groups = [
-        GroupFigures(
-            group.group_id,
-            group.state,
-            {each.member_id: (each.client_id, each.client_host) for each in group.members.values()},
-        )
-        for shard in node.groups.shards()
-        if isinstance(shard, GroupShard)
-        for group in shard.share
-        if group_id in (None, group.group_id)
-    ]
+    """Read the node. Runs on its event loop; a coordinator that no client has used yet stays unused."""
+    share = cast("ShareHost | None", vars(node).get("share"))
+    partitions = share.describe(now, group_id, held_max) if share is not None else []
+    groups = _coordinated_here(node, now, group_id)
+    for name in {each.group_id for each in partitions} - groups.keys():
+        groups[name] = _unknown_here(node, now, name)
     return ShareFigures(
-        now,
-        sorted(groups, key=lambda group: group.group_id),
-        node.share.describe(now, group_id, held_max),
-        len(node.share.sessions),
+        now, [group for _, group in sorted(groups.items())], partitions, len(share.sessions) if share is not None else 0
     )
 
 
-def as_json(figures: ShareFigures) -> bytes:
-    """{"groups": [{"group", "state", "paused", "partitions": [{..., "held": [...]}]}]}; times in milliseconds."""
-    names = sorted({group.group_id for group in figures.groups} | {each.group_id for each in figures.partitions})
-    return json.dumps({"groups": [_group(figures, name) for name in names]}, indent=1).encode() + b"\n"
-
-
-def _group(figures: ShareFigures, name: str) -> dict[str, Any]:
-    known = next((group for group in figures.groups if group.group_id == name), None)
-    members = {} if known is None else known.members
-    partitions = [each for each in figures.partitions if each.group_id == name]
+def _coordinated_here(node: Node, now: Millis, group_id: str | None) -> dict[str, GroupFigures]:
+    host = cast("ShardHost | None", vars(node).get("groups"))
+    loaded = host.loaded() if host is not None and is_fresh(node, now) else []
     return {
-        "group": name,
-        "state": "Dead" if known is None else known.state,
+        group.group_id: GroupFigures(
+            group.group_id,
+            group.state,
+            node.node_id,
+            {each.member_id: (each.client_id, each.client_host) for each in group.members.values()},
+        )
+        for partition, shard in loaded
+        if node.leadership.holds(partition)
+        for group in cast("GroupShard", shard).share
+        if group_id in (None, group.group_id)
+    }
+
+
+def _unknown_here(node: Node, now: Millis, group_id: str) -> GroupFigures:
+    """A group whose records this node delivers and of which no coordinator here knows."""
+    from ottla.broker.coordinators.shards import partition_of  # loaded already, as the node delivers records
+
+    topic = node.image.topics.get(CONSUMER_OFFSETS_TOPIC)
+    if topic is None:
+        return GroupFigures(group_id, None, None, {})
+    index = partition_of(group_id, len(topic.partitions))
+    leader = topic.partitions[index].leader
+    host = cast("ShardHost | None", vars(node).get("groups"))
+    loaded = host.loaded() if host is not None and is_fresh(node, now) else []
+    is_here = any(partition.index == index and node.leadership.holds(partition) for partition, _ in loaded)
+    return GroupFigures(group_id, "Dead" if is_here else None, leader if leader >= 0 else None, {})
+
+
+def as_json(figures: ShareFigures) -> bytes:
+    """{"groups": [{"group", "state", "coordinator", "paused", "partitions": [{..., "held": [...]}]}]}; times in
+    milliseconds. The state is null where another node coordinates the group."""
+    return json.dumps({"groups": [_group(figures, group) for group in figures.groups]}, indent=1).encode() + b"\n"
+
+
+def _group(figures: ShareFigures, group: GroupFigures) -> dict[str, Any]:
+    partitions = [each for each in figures.partitions if each.group_id == group.group_id]
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "coordinator": group.coordinator,
         "paused": any(each.paused for each in partitions),
-        "partitions": [_partition(each, figures.now, members) for each in partitions],
+        "partitions": [_partition(each, figures.now, group.members) for each in partitions],
     }
 
 
@@ -123,7 +154,7 @@ def metrics(figures: ShareFigures) -> Iterator[Metric]:
     counts = GaugeMetricFamily(
         "kafka_server_group_coordinator_metrics_share_group_count", "Share groups by state.", labels=("state",)
     )
-    for state, count in sorted(Counter(group.state for group in figures.groups).items()):
+    for state, count in sorted(Counter(group.state for group in figures.groups if group.state).items()):
         counts.add_metric((state,), count)
     yield counts
     sessions = "kafka_server_sharesessioncache_"
@@ -145,7 +176,8 @@ def _partition_metrics(figures: ShareFigures) -> Iterator[Metric]:
         in_flight.add_metric(where, each.in_flight)
         runs.add_metric(where, each.runs)
         start.add_metric(where, each.start_offset)
-        lag.add_metric(where, each.lag)
+        if each.lag >= 0:
+            lag.add_metric(where, each.lag)
         timeouts.add_metric(where, each.lock_timeouts)
     yield from (in_flight, runs, start, lag, timeouts)
 

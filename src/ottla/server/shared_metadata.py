@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.config.values import BrokerSettings
+from ottla.metadata.nodes import BETWEEN_NODES
 from ottla.metadata.sqlite import SqliteStore, mark_beside
-from ottla.server.directory import note_life
+from ottla.server.directory import identity
 from ottla.server.doors import Life
 from ottla.server.following import Presence
-from ottla.server.listeners import Listener, SettingsRefused
+from ottla.server.listeners import Listener, SettingsRefused, between_nodes
 from ottla.server.presence import LockedPresence
 from ottla.server.store import NodeStore
 
@@ -40,21 +42,19 @@ class Shared:
     lease_ms: int
 
 
-def share(text: str, settings: BrokerSettings, listener: Listener, directory: str) -> Shared:
+def share(text: str, settings: BrokerSettings, listeners: Sequence[Listener], directory: str) -> Shared:
     """Open the shared store, and be there for the others; `directory`: the node's own, which it has locked. Raises
     ServeRefused, StoreFailed, OSError."""
-    told = listener.advertised
-    if told is None:
-        raise SettingsRefused(
-            "A node of a cluster tells the others where it is: listen on one address, or say which one in "
-            "advertised.listeners."
-        )
+    told = _endpoint(between_nodes(listeners, settings["inter.broker.listener.name"]))
+    endpoints = {BETWEEN_NODES: told}
+    for listener in listeners:
+        endpoints.setdefault(listener.name, _endpoint(listener))
     incarnation = secrets.token_hex(8)
     node_id, lease_ms = int(settings["node.id"]), int(settings["broker.session.timeout.ms"])
     scheme, colon, _ = text.partition("://")
     if scheme == ZOOKEEPER and colon:
-        life = Life(node_id, incarnation, *told)
-        store, presence, lease_ms = _over_machines(text, life, directory, lease_ms)
+        life = Life(node_id, incarnation, *told, identity(directory))
+        store, presence, lease_ms = _over_machines(text, life, lease_ms)
     elif colon and scheme != SQLITE:
         raise SettingsRefused(
             f"--metadata {text}: there is no store {scheme}. Name a SQLite file of this machine, or "
@@ -62,8 +62,17 @@ def share(text: str, settings: BrokerSettings, listener: Listener, directory: st
         )
     else:
         store, presence = _on_one_machine(text, node_id, incarnation, lease_ms)
-    joining = Joining(*told, incarnation, int(lease_ms * TRUST), {"PLAINTEXT": told})
+    joining = Joining(*told, incarnation, int(lease_ms * TRUST), endpoints)
     return Shared(store, presence, joining, lease_ms)
+
+
+def _endpoint(listener: Listener) -> tuple[str, int]:
+    if listener.advertised is None:
+        raise SettingsRefused(
+            "A node of a cluster tells the others where it is: listen on one address, or say which one in "
+            "advertised.listeners."
+        )
+    return listener.advertised
 
 
 def _on_one_machine(text: str, node_id: int, incarnation: str, lease_ms: int) -> tuple[NodeStore, Presence]:
@@ -78,7 +87,7 @@ def _on_one_machine(text: str, node_id: int, incarnation: str, lease_ms: int) ->
         raise
 
 
-def _over_machines(text: str, life: Life, directory: str, lease_ms: int) -> tuple[NodeStore, Presence, int]:
+def _over_machines(text: str, life: Life, lease_ms: int) -> tuple[NodeStore, Presence, int]:
     """The third is the lease that the servers grant."""
     from ottla.metadata.zookeeper.ensemble import ensemble_of
     from ottla.metadata.zookeeper.session import Session
@@ -93,7 +102,7 @@ def _over_machines(text: str, life: Life, directory: str, lease_ms: int) -> tupl
     session.open()
     try:
         store = ZooKeeperStore(session)
-        presence = ZooKeeperPresence(store, life, note_life(directory, life.incarnation))
+        presence = ZooKeeperPresence(store, life)
     except BaseException:
         session.close()
         raise

@@ -31,6 +31,10 @@ class NodeStore(MetadataStore, Protocol):
         """Clients are served from now on."""
         ...
 
+    def gone(self) -> str | None:
+        """Why this is not the store any more that was opened; None while it is. Asked every moment, on the loop."""
+        ...
+
 
 class StoreThread:
     """Carries out `Commit` and `Reread`; `committed` and `reread` are called on the loop, with the token first."""

@@ -1,6 +1,6 @@
 """Finds out which lives of which nodes are there, over machines: each has an ephemeral znode, gone with its session.
 
-    ROOT/ids/N    {"incarnation": ..., "host": ..., "port": ...}
+    ROOT/ids/N    {"incarnation": ..., "host": ..., "port": ..., "directory": ...}
 
 A thread writes this node's znode again and again. Such a write goes through a majority of the servers, so when it is
 answered the session lived, for all of them, when it was begun; what was committed until then is read after it. The node
@@ -9,9 +9,11 @@ before the servers let another take its place.
 
 A node whose process is gone is missed before its session has expired, where its port refuses connections (doors.py).
 
-Of an expired session, and of an earlier life of this node, an old znode may still be there (ZOOKEEPER-2985): it is
-replaced. A life is over for sure which had the data directory that this one has locked, and left its name there. The
-znode of another process that answers at its port stays: two processes must not be one node.
+A start may find a znode of this node's number. It replaces the one of a process that had locked the very data directory
+which this process has locked now: that process is gone. Any other process may be alive, one in a copy of the directory
+too, and two processes must not be one node. So the start waits. A process that is gone writes no more, and its session
+expires; one that is alive writes its znode again, and then the start is refused. While it serves, a node replaces what
+an expired session of its own left behind (ZOOKEEPER-2985).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -29,12 +31,16 @@ from ottla.metadata.store import CommitUnknown, StoreFailed
 from ottla.metadata.zookeeper.session import Create, Raced, Remove, Set, Znode
 from ottla.metadata.zookeeper.store import ZooKeeperStore
 from ottla.server.clocks import moment
-from ottla.server.doors import Doors, Life, refuses
+from ottla.server.doors import Doors, Life
 from ottla.server.listeners import ServeRefused
 
 RENEWALS: Final = 9
 """How often the znode is written while a session lives."""
-PROBE_S: Final = 2.0
+SESSION_MAX_S: Final = 60.0
+"""How long a start waits for the end of a session that nobody renews. Servers grant 20 ticks at most: usually 40 s."""
+ALIVE_AFTER: Final = 2
+"""Renewals after which a process counts as alive. The first may have been on its way when the process died."""
+LOOK_S: Final = 0.1
 
 log = logging.getLogger("ottla.cluster")
 
@@ -43,8 +49,7 @@ class ZooKeeperPresence:
     """This node's znode, there from construction to `leave`, and looks at those of the others. Raises ServeRefused,
     StoreFailed. Belongs to the running event loop."""
 
-    def __init__(self, store: ZooKeeperStore, life: Life, earlier: Container[str] = ()) -> None:
-        """`earlier`: the incarnations that had this node's data directory before."""
+    def __init__(self, store: ZooKeeperStore, life: Life) -> None:
         self._store = store
         self._session = store.session
         self._life = life
@@ -63,7 +68,7 @@ class ZooKeeperPresence:
         self.generation = 0
         self.renewed_at: Millis = 0
         self._session.make([self._ids])
-        self._enter(earlier)
+        self._enter()
         self._session.listen(self._wake.set)
         self._thread = threading.Thread(target=self._go_on, name="ottla-presence", daemon=True)
         self._thread.start()
@@ -99,23 +104,32 @@ class ZooKeeperPresence:
 
     # ---- the znode -------------------------------------------------------------------------------------------------
 
-    def _enter(self, earlier: Container[str]) -> None:
+    def _enter(self) -> None:
         """Let there be the znode. Raises ServeRefused where another process is this node."""
-        until = time.monotonic() + self._session.timeout_s + PROBE_S
+        until = time.monotonic() + SESSION_MAX_S
+        seen: Znode | None = None
+        renewals = 0
         while True:
             (found,) = self._session.read([self._path])
             other = None if found is None else _life(self._life.node_id, found)
             if found is not None and self._is_own(found):
                 return
-            if other is None or other.incarnation in earlier or refuses(other, PROBE_S):
+            if other is None or (self._life.directory and other.directory == self._life.directory):
                 self._place(found)
-            elif time.monotonic() > until:
+                continue
+            assert found is not None
+            if seen is None or found.session != seen.session:
+                log.info("node %d waits for the session of another process, at %s:%d", *other[:1], *other[2:4])
+                renewals = 0
+            elif found.version != seen.version:
+                renewals += 1
+            if renewals >= ALIVE_AFTER or time.monotonic() > until:
                 raise ServeRefused(
                     f"Node {other.node_id} of this cluster runs already, at {other.host}:{other.port}. Stop it, or "
                     "give this one another --node-id."
                 )
-            else:
-                time.sleep(0.1)
+            seen = found
+            time.sleep(LOOK_S)
 
     def _is_own(self, znode: Znode) -> bool:
         return znode.session == self._session.id and znode.content == self._life.encode()

@@ -25,7 +25,7 @@ from ottla.spark.archive.opening import open_table
 from ottla.spark.archive.ranges import next_offsets
 from ottla.spark.archive.reading import between, chosen, frame_of
 from ottla.spark.archive.table import Table
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import OptionsRefused, PipelineFailed
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import stream_options
 from ottla.spark.running.run import RunOptions, source_options
@@ -103,7 +103,7 @@ def replay(
     wanted = Wanted(millis(since), millis(until), first or {}, end or {})
     table = open_table(archive) if isinstance(archive, str) else archive
     if table is None and bootstrap is None:
-        raise PipelineFailed("Nothing to replay from: neither a broker nor an archive was given.")
+        raise OptionsRefused("Nothing to replay from: neither a broker nor an archive was given.")
     kafka = dict(kafka or {}) if table is None else table.settings.properties(kafka or {})
     options = None if bootstrap is None else RunOptions(bootstrap, None, kafka=kafka)
     called = {topic: topic for topic in topics} if table is None else names_of(table, options, topics)

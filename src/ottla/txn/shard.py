@@ -68,16 +68,17 @@ from ottla.txn.transaction import (
     State,
     TopicPartition,
     Transaction,
+    add_error,
     completed,
     end_error,
     end_error_v2,
-    error_of,
     fenced,
     initialize,
     may_initialize,
     needs_rotation,
     prepared,
     rotated,
+    verify_error,
     with_partitions,
 )
 
@@ -214,10 +215,10 @@ class TransactionShard:
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             fresh = Transaction(producer_id, 0, timeout_ms, last_update_ms=wall_ms)
             return Initialized(fresh, NO_EPOCH)
-        if not may_initialize(known, given):
-            return ErrorCode.PRODUCER_FENCED
         if known.state.is_prepared:
             return ErrorCode.CONCURRENT_TRANSACTIONS
+        if not may_initialize(known, given):
+            return ErrorCode.PRODUCER_FENCED
         if known.state is State.ONGOING:
             self._abort(now, transactional_id, known, decision)
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -231,7 +232,7 @@ class TransactionShard:
     def _verify(self, ticket: Ticket, call: Call, body: AddPartitionsToTxnTransaction, decision: _Building) -> None:
         """Whether these partitions are in the transaction; asked before the first batch is appended (KIP-890)."""
         known = self._known.get(body.transactional_id)
-        error = error_of(known, Producer(body.producer_id, body.producer_epoch))
+        error = verify_error(known, Producer(body.producer_id, body.producer_epoch))
         if error is not ErrorCode.NONE or known is None:
             decision.answer(ticket, partitions_answer(body, said_to(call, error)))
             return
@@ -257,7 +258,7 @@ class TransactionShard:
         self, now: Millis, ticket: Ticket, call: Call, body: AddPartitionsToTxnTransaction, decision: _Building
     ) -> None:
         known = self._known.get(body.transactional_id)
-        error = error_of(known, Producer(body.producer_id, body.producer_epoch))
+        error = add_error(known, Producer(body.producer_id, body.producer_epoch))
         if error is ErrorCode.NONE and known is not None:
             partitions = [TopicPartition(topic.name, index) for topic in body.topics for index in topic.partitions]
             after = with_partitions(known, partitions, self._version_of(call), self._at(now))

@@ -182,8 +182,16 @@ def _emptied(known: Transaction, epoch: int, timeout_ms: int, wall_ms: WallMilli
 # ---- AddPartitionsToTxn --------------------------------------------------------------------------------------------
 
 
-def error_of(known: Transaction | None, producer: Producer) -> ErrorCode:
-    """Whether this producer may add partitions to the transaction, or verify that they are in it."""
+def add_error(known: Transaction | None, producer: Producer) -> ErrorCode:
+    """Whether this producer may add partitions to the transaction. While markers are outstanding every producer
+    has to try again, as only the completed transaction shows which producer id and epoch are current."""
+    if known is not None and known.state.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    return verify_error(known, producer)
+
+
+def verify_error(known: Transaction | None, producer: Producer) -> ErrorCode:
+    """Whether this producer may verify that partitions are in the transaction."""
     if known is None or known.producer_id != producer.id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.producer_epoch != producer.epoch or producer.epoch == FENCING_EPOCH:
@@ -228,10 +236,14 @@ def end_error(known: Transaction | None, producer: Producer, *, commits: bool) -
 def end_error_v2(known: Transaction | None, producer: Producer, *, commits: bool) -> ErrorCode | None:
     """The same for the second version, in which the epoch tells a repeated request from the next one.
 
-    Aborting what has not begun is allowed: a client that lost an answer does not know whether it has.
+    While markers are outstanding every request has to be sent again: the current epoch may be that of a producer which
+    aborts its next transaction before it has written anything (KAFKA-18464). Aborting what has not begun is allowed: a
+    client that lost an answer does not know whether it has.
     """
     if known is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if known.state.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     overflowed = (
         producer == (known.previous_producer_id, EXHAUSTED_EPOCH)
         and known.producer_epoch == 0
@@ -241,9 +253,9 @@ def end_error_v2(known: Transaction | None, producer: Producer, *, commits: bool
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     raised = known.client_version >= 1  # by a client of the second version, or by a coordinator that aborted
     repeated = overflowed or (raised and producer.epoch == known.producer_epoch - 1)
-    if repeated and known.state not in (State.EMPTY, State.ONGOING):
+    if repeated and known.state.is_complete:
         return _again(known, commits)
-    if producer.epoch != known.producer_epoch or known.state.is_prepared:
+    if producer.epoch != known.producer_epoch:
         return ErrorCode.PRODUCER_FENCED
     if known.state is State.ONGOING or not commits:
         return None
@@ -251,10 +263,12 @@ def end_error_v2(known: Transaction | None, producer: Producer, *, commits: bool
 
 
 def _again(known: Transaction, commits: bool) -> ErrorCode:
-    """What is answered to who asks for the result that is decided, or for the other one."""
+    """The answer to a request to end a transaction whose result is decided."""
+    if known.state.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if known.state is State.EMPTY or known.state.commits != commits:
         return ErrorCode.INVALID_TXN_STATE
-    return ErrorCode.CONCURRENT_TRANSACTIONS if known.state.is_prepared else ErrorCode.NONE
+    return ErrorCode.NONE
 
 
 def prepared(

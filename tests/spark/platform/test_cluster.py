@@ -1,4 +1,5 @@
-"""A standalone cluster from the pip package: the archive runs on it, a worker is killed, the table is whole."""
+"""A standalone cluster from the pip package, as docs/spark.md starts it: programs that wait for executors and share
+them, a worker that is killed."""
 
 from __future__ import annotations
 
@@ -58,9 +59,11 @@ class Cluster:
         }
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self) -> None:
+    def start_master(self) -> None:
         self._start("master", "master.Master")
         self.master = self._said("master", r"Starting Spark master at (spark://\S+)")
+
+    def start_workers(self) -> None:
         for name in ("worker1", "worker2"):
             work = ("--cores", "1", "--memory", "600m", "--work-dir", str(self.directory / name), self.master)
             self._start(name, "worker.Worker", *work)
@@ -107,10 +110,63 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path)
     try:
-        cluster.start()
+        cluster.start_master()
         yield cluster
     finally:
         cluster.stop()
+
+
+def fill(broker: EmbeddedBroker, topic: str, records: int) -> None:
+    """Make the topic with four partitions and so many records in it."""
+    broker.create_topic(topic, partitions=4)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(records):
+        producer.produce(topic, f"{number:060}", partition=number % 4)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+@pytest.mark.slow("tests/spark/running/test_run.py::test_a_signal_does_not_wait_for_executors_that_never_come")
+def test_two_programs_wait_for_executors_and_share_them(
+    cluster: Cluster, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
+    """A pipeline and a command wait on a cluster without workers; a signal ends the command. Workers come: the pipeline
+    runs on one core, and a second command reads beside it on the other."""
+    fill(broker, topic, 400)
+    run = [sys.executable, "-m", "ottla", "pipeline"]
+    where = ["--topic", topic, "-b", broker.bootstrap_servers, "--master", cluster.master]
+    for conf in ("cores.max=1", "executor.memory=512m", "driver.memory=512m", "starvation.timeout=1s"):
+        where += ["--conf", f"spark.{conf}"]
+    for role in ("driver", "executor"):
+        where += ["--conf", f"spark.{role}.extraJavaOptions={SMALL_JVM}"]
+    replay = [*run, "replay", *where, "--count"]
+    archive = [*run, "archive", *where, "--table", str(tmp_path / "table"), "--trigger", "0.5"]
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, command: list[str]) -> Callable[[], str]:
+        log = tmp_path / f"{name}.log"
+        with log.open("w") as said:
+            started.append(subprocess.Popen(command, env=cluster.environment, cwd=tmp_path, stdout=said, stderr=said))
+        return log.read_text
+
+    try:
+        archived, counted = start("archive", archive), start("replay", replay)
+        until(lambda: "archive: 0 rows" in archived() and "waits for executors" in archived(), archived)
+        until(lambda: "Initial job has not accepted any resources" in counted(), counted)
+        started[1].send_signal(signal.SIGTERM)
+        assert started[1].wait(120) == 130, counted()
+        cluster.start_workers()
+        until(lambda: "archive: 400 rows" in archived(), archived)
+        counted = start("replay-again", replay)
+        assert started[2].wait(120) == 0, counted()
+        assert "400 records in 4 partitions, each offset once." in counted()
+        started[0].send_signal(signal.SIGTERM)
+        assert started[0].wait(120) == 0, archived()
+        assert "Stopped: 400 rows" in archived()
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
 
 
 @pytest.mark.slow("tests/spark/platform/test_session.py::test_a_killed_python_worker_costs_its_task_and_no_more")
@@ -121,13 +177,8 @@ def test_the_archive_outlives_a_worker(
     from ottla.spark.archive.verification import verify
     from ottla.spark.running.run import RunOptions
 
-    broker.create_topic(topic, partitions=4)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    for number in range(RECORDS):
-        producer.produce(topic, f"{number:060}", partition=number % 4)
-        producer.poll(0)
-    assert producer.flush(60) == 0
-
+    cluster.start_workers()
+    fill(broker, topic, RECORDS)
     table, checkpoint, log = tmp_path / "table", tmp_path / "checkpoint", tmp_path / "driver.log"
     command = [sys.executable, "-m", "ottla", "pipeline", "archive", "--topic", topic, "--table", str(table), "--once"]
     command += ["-b", broker.bootstrap_servers, "--checkpoint", str(checkpoint), "--batch-rows", str(BATCH_ROWS)]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-pytest.importorskip("altair", reason='needs pip install "ottla[spark]"')
+pytest.importorskip("altair", reason="needs the extra spark")
 
 from ottla.spark import report
 from ottla.spark.report import Section, Series
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x00\x1b[31m\u202e{{7*7}}]]>-->"
 FIRST = datetime(2024, 3, 1, tzinfo=UTC)
+DIGIT_PX = 6
+"""Of a sans-serif font of 11 pixels."""
 
 
 class Seen(HTMLParser):
@@ -115,6 +118,24 @@ def test_what_lies_on_each_other_is_seen_and_what_differs_looks_so() -> None:
     assert report.table("t", ("Service", "Lines", "Errors"), rows).numeric == [False, True, True]
     head = report.drawn_from({"logs", "access"}, Path("lake") / "site", FIRST)
     assert head == "Topics access, logs; table site; drawn 01 March 2024 00:00 UTC."
+
+
+@pytest.mark.parametrize("seconds", [12, 95, 2400, 4 * 86400])
+def test_labels_of_the_time_axis_stand_apart(seconds: int) -> None:
+    first = datetime(2026, 11, 26, 23, 57, 3, tzinfo=UTC)
+    step = report.step_seconds(first, first + timedelta(seconds=seconds))
+    starts = report.buckets(first, first + timedelta(seconds=seconds), step)
+    chart = report.timeline("t", starts, step, [Series("a", [1.0] * len(starts))])
+    for drawing in (chart.wide, chart.narrow):
+        texts = [each for each in ElementTree.fromstring(drawing).iter() if each.tag.endswith("}text")]
+        labels = [each for each in texts if each.get("text-anchor") == "middle"]
+        assert len(labels) > 1
+        assert {each.get("text-anchor") for each in texts} == {"middle", "end"}, "the others are of the other axis"
+        assert all(each.get("text-anchor") == "middle" for each in texts if ":" in (each.text or ""))
+        widths = [len(each.text or "") * DIGIT_PX for each in labels]
+        places = [float(re.split(r"[(,]", each.get("transform", ""))[1]) for each in labels]
+        for (left, a), (right, b) in pairwise(zip(places, widths, strict=True)):
+            assert left + a / 2 < right - b / 2
 
 
 def test_a_series_of_another_length_is_refused() -> None:

@@ -57,6 +57,7 @@ def test_figures_of_a_query() -> None:
         "visits: 1,200 rows, 70 rows/s in, 875 rows/s processed, lag 0, state 1,200 rows, 3.4 MB, "
         "4 rows too late, batch 4 took 0.8 s"
     )
+    assert line("visits", figures, 70.0, waits=True) == f"{line('visits', figures, 70.0)}, waits for executors"
     figures.take(report(6, 0) | {"numLateRows": 51}, 112.0)
     assert figures.late_rows == 57
     assert lag_of({"sources": [{"endOffset": 4, "latestOffset": 7}, {"latestOffset": None}]}) == {}

@@ -16,6 +16,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from ottla.spark.running import run
+from ottla.spark.running.each_batch import each_batch
 from ottla.spark.running.run import PipelineFailed, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.running.topic_ids import require_same
 from ottla.testing import EmbeddedBroker
@@ -199,6 +201,46 @@ def test_a_broker_that_goes_away_and_a_signal(
     commits = {each.name for each in (tmp_path / "counted" / "commits").iterdir()}
     plans = {each.name for each in (tmp_path / "counted" / "offsets").iterdir()}
     assert commits == plans, "a batch was begun and not finished"
+
+
+def test_a_signal_does_not_wait_for_executors_that_never_come(
+    spark: SparkSession,
+    broker: EmbeddedBroker,
+    topic: str,
+    tmp_path: Path,
+    printed: Printed,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Local tasks that never end stand for those that no executor takes."""
+    broker.create_topic(topic)
+    fill(broker, topic, 10, partitions=1)
+    options, waits = RunOptions(broker.bootstrap_servers, str(tmp_path), trigger_s=0.1), threading.Event()
+    monkeypatch.setattr(run, "waits_for_executors", lambda session: waits.is_set())
+
+    def never_end(batches: Any) -> Any:
+        (tmp_path / "begun").touch()
+        time.sleep(3600)
+        yield from batches
+
+    def take(batch: DataFrame, number: int) -> None:
+        batch.mapInArrow(never_end, batch.schema).collect()
+
+    def play() -> None:
+        try:
+            until((tmp_path / "begun").exists)
+            waits.set()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    reading = read_stream(spark, options, topic)
+    thread = threading.Thread(target=play)
+    thread.start()
+    finished = run_queries(options, spark, [reading.writeStream.queryName("waiting").foreachBatch(each_batch(take))])
+    thread.join()
+    assert (finished.rows, finished.stopped) == (0, True)
+    said = printed()[1]
+    assert "Stopped: 0 rows" in said
+    assert "StackOverflowError" not in said
 
 
 def test_enough_ends_a_query_after_its_batch(

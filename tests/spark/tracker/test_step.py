@@ -30,7 +30,7 @@ from ottla.kmq.handover import CONFIRM_MS, decided
 from ottla.kmq.machine import MarkersPartition
 from ottla.kmq.markers import END, Kind, Start, pack_key, start
 
-pytest.importorskip("pyarrow", reason='needs pip install "ottla[spark]"')
+pytest.importorskip("pyarrow", reason="needs the extra spark")
 
 import itertools
 

@@ -138,7 +138,8 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
         return answer
     log = partition.log
     if fetch.rack and partition.followers is not None:
-        near = nearest(partition.followers, node.image.nodes, fetch.rack, asked.fetch_offset)
+        listener = fetch.session.address.listener
+        near = nearest(partition.followers, node.image.nodes, listener, fetch.rack, asked.fetch_offset)
         if near is not None:
             answer.preferred_replica = near
             return _without_records(answer, partition)

@@ -494,9 +494,10 @@ def append_some(
     them are held back."""
     holding = False
     cost = BEYOND_USUAL
+    time_slice = node.environment.time_slice()
     end = begin + SLICE_STEPS + cost.steps
     for at in range(begin, len(appends)):
-        if at + cost.steps >= end:
+        if at + cost.steps >= end or (at > begin and time_slice.is_over):
             return at, holding
         append = appends[at]
         if not append.error:
@@ -517,7 +518,7 @@ def append_one(
     if isinstance(partition, ErrorCode):
         append.refuse(partition)
         if partition is ErrorCode.KAFKA_STORAGE_ERROR:
-            node.metrics.produce_failed(node.image.name_of(append.topic) or "")
+            node.metrics.produce_failed(node.image.name_of(append.topic))
         return
     if partition.topic_name in INTERNAL_TOPICS and client_id != INTERNAL_TOPICS_CLIENT:
         append.refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic {partition.topic_name} is internal.")

@@ -350,12 +350,16 @@ def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Parti
                 asked.caught_up_with = answer.partition, answer.partition.partition_epoch
         answers = told
     for answer in answers:
-        traffic = node.metrics.deleted if answer.partition is None else answer.partition.traffic
+        partition = answer.partition
+        if partition is not None:
+            traffic = partition.traffic
+        else:
+            traffic = node.metrics.traffic_asked_of(node.image.name_of(answer.asked.topic))
         traffic.fetch_requests += 1
         if answer.error:
             traffic.failed_fetch_requests += 1
-        elif answer.records is not None:
-            traffic.bytes_out += answer.records.length
+        elif answer.records is not None and fetch.isolation is not Isolation.LOG_END:
+            traffic.bytes_out += answer.records.length  # to clients: what followers read is no traffic of theirs
     return answers
 
 

@@ -10,7 +10,8 @@ What changed per version: 2 isolation level, 4 leader epochs, 5 OFFSET_NOT_AVAIL
 flexible, 7 -3, 8 -4, 9 -5, 10 a timeout for tiered storage (without effect here), 11 -6.
 
 A follower, a node of the cluster that says its replica id, is told where the log itself ends and begins; strangers with
-a replica id get no more than consumers do.
+a replica id get no more than consumers do. The debugging replica id (-2) asks any replica, leader or not, of its whole
+log.
 
 Source: KafkaApis.handleListOffsetRequest, ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp; KIP-320,
 KIP-734, KIP-405.
@@ -57,6 +58,8 @@ _ASKED_SINCE = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _OFFSET_NOT_AVAILABLE_SINCE = 5
+DEBUGGING: Final = -2
+"""The replica id of clients that look into a replica (ListOffsetsRequest.DEBUGGING_REPLICA_ID)."""
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
@@ -114,14 +117,19 @@ def _answer(
         return ErrorCode.UNSUPPORTED_VERSION
     if request.body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return ErrorCode.UNKNOWN_SERVER_ERROR
-    partition = node.leadership.led(topic, asked.partition_index, asked.current_leader_epoch)
+    of_any_replica = request.body.replica_id == DEBUGGING
+    partition = node.leadership.led(
+        topic, asked.partition_index, asked.current_leader_epoch, of_any_replica=of_any_replica
+    )
     if isinstance(partition, ErrorCode):
         return partition
     try:
         if request.body.replica_id >= 0 and node.peers.trusts(request.session, request.client_id):
             found = _find_for_follower(partition, asked.timestamp)
         else:
-            found = _find(partition, asked.timestamp, request.body.isolation_level == READ_COMMITTED)
+            log = partition.log
+            committed = log.last_stable_offset if request.body.isolation_level == READ_COMMITTED else log.high_watermark
+            found = _find(partition, asked.timestamp, log.log_end_offset if of_any_replica else committed)
     except OSError as error:
         node.failures.read_failed(partition, str(error))
         return ErrorCode.KAFKA_STORAGE_ERROR
@@ -147,17 +155,16 @@ def _find_for_follower(partition: Partition, timestamp: int) -> TimestampOffset 
             return ErrorCode.INVALID_REQUEST
 
 
-def _find(partition: Partition, timestamp: int, committed: bool) -> TimestampOffset | ErrorCode | None:
-    """What stands for this time; None: nothing does. Raises OSError."""
+def _find(partition: Partition, timestamp: int, readable: int) -> TimestampOffset | ErrorCode | None:
+    """What stands for this time below the offset `readable`; None: nothing does. Raises OSError."""
     log = partition.log
-    readable = log.last_stable_offset if committed else log.high_watermark
     match timestamp:
         case -2 | -4:
             return log.earliest()
         case -5 | -6:
             return None
         case -1:
-            if _lagging(partition):
+            if _lagging(partition, readable):
                 return ErrorCode.OFFSET_NOT_AVAILABLE
             return TimestampOffset(-1, readable, partition.leader_epoch)
         case -3:
@@ -166,13 +173,13 @@ def _find(partition: Partition, timestamp: int, committed: bool) -> TimestampOff
             found = log.offset_for_timestamp(timestamp)
     if found is not None and found.offset < readable:
         return found
-    return ErrorCode.OFFSET_NOT_AVAILABLE if _lagging(partition) else None
+    return ErrorCode.OFFSET_NOT_AVAILABLE if _lagging(partition, readable) else None
 
 
-def _lagging(partition: Partition) -> bool:
+def _lagging(partition: Partition, readable: int) -> bool:
     """The high watermark has not reached the current epoch's beginning: what is readable may still be too little."""
     log = partition.log
-    if log.high_watermark == log.log_end_offset:
+    if log.log_end_offset in (readable, log.high_watermark):
         return False
     entries = log.epochs.entries
     return bool(entries) and log.high_watermark < entries[-1][1]

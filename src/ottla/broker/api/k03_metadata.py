@@ -5,8 +5,9 @@ What it does: answers for all topics, for names, or for topic ids. A name that i
 Kafka does: clients ask again.
 
 What changed per version: 0 an empty list means all topics, 1 null does; 1 controller id, rack, is_internal; 2 cluster
-id; 4 the request says whether it may create; 5 offline replicas; 7 leader epochs; 8 authorized operations; 9 flexible;
-10 topic ids in the answer; 11 no cluster operations; 12 topic ids in the request; 13 a top-level error code.
+id; 4 the request says whether it may create; 5 offline replicas; 6 LISTENER_NOT_FOUND, until then LEADER_NOT_AVAILABLE;
+7 leader epochs; 8 authorized operations; 9 flexible; 10 topic ids in the answer; 11 no cluster operations; 12 topic ids
+in the request; 13 a top-level error code.
 
 An answer that names topics waits a moment where the leader of one was lost until another leads. librdkafka, which had
 been told of the lost one just before, asks again only after a second once it is told that there is none.
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.reachable import Reachable
+from ottla.broker.api.reachable import Reach, Reachable
 from ottla.broker.api.topic_creation import NewTopic, TopicRefused, check_room, plan_default_topic
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.parking import ParkedWork
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 
 _EMPTY_MEANS_NONE_SINCE = 1
+_LISTENER_NOT_FOUND_SINCE = 6
 _BY_TOPIC_ID_SINCE = 12
 CREATE_TOPICS = 19
 NAMES_AT_ONCE = 50
@@ -134,7 +136,7 @@ def _awaits_leaders(node: Node, request: Request, now: Millis) -> bool:
         return False
     topics = [image.topics_by_id.get(each.topic_id) or image.topics.get(each.name or "") for each in named]
     leaders = {placed.leader for topic in topics if topic is not None for placed in topic.partitions}
-    return any(map(Reachable(node, now).has_lost, leaders))
+    return any(map(Reachable(node, now, request.session.address).has_lost, leaders))
 
 
 def _topics(
@@ -241,7 +243,7 @@ def _creating(node: Node, request: Request, names: list[str], mutations: Mutatio
 
 
 def _described(node: Node, request: Request, topic: TopicImage) -> MetadataResponseTopic:
-    reachable = Reachable(node, request.now)
+    reachable = Reachable(node, request.now, request.session.address)
     reached = [(placed, reachable.of(placed)) for placed in topic.partitions]
     return MetadataResponseTopic(
         error_code=0,
@@ -250,7 +252,7 @@ def _described(node: Node, request: Request, topic: TopicImage) -> MetadataRespo
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
-                error_code=reach.error_code,
+                error_code=_error_of(reach, request.version),
                 partition_index=index,
                 leader_id=reach.leader,
                 leader_epoch=placed.leader_epoch,
@@ -262,6 +264,12 @@ def _described(node: Node, request: Request, topic: TopicImage) -> MetadataRespo
         ],
         topic_authorized_operations=_operations(node, request, topic.name),
     )
+
+
+def _error_of(reach: Reach, version: int) -> ErrorCode:
+    if reach.error_code is ErrorCode.LISTENER_NOT_FOUND and version < _LISTENER_NOT_FOUND_SINCE:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return reach.error_code
 
 
 def _operations(node: Node, request: Request, name: str) -> int:

@@ -3,7 +3,8 @@
 What it does: appends a marker to each partition that is named, and answers when all of them are committed. In
 `__consumer_offsets` the group coordinator has the offsets of the transaction by then (KAFKA-17507). It is asked by
 transaction coordinators, this node's own among them, and by operators who abort a transaction that hangs (KIP-664).
-Many markers are written in slices, to the last one also where who asked is gone.
+Many markers are written in slices, to the last one also where who asked is gone. A partition that was never written
+gets its directory and files with the marker, so a slice ends after its time, however few markers it wrote.
 
 What changed per version: 2 the transaction's version, which decides what epoch a marker may have (KIP-1228).
 
@@ -24,6 +25,7 @@ from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, steps_of
 from ottla.log.answers import AppendRefused, StorageFailed
+from ottla.log.cost import TimeSlice
 from ottla.machine import Millis, Ticket
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
@@ -82,36 +84,44 @@ class ParkedMarkers(ParkedWork):
         """Nothing to undo."""
 
 
+AT_ONCE: Final = 8
+"""So many steps are no slice's work, whatever files they make."""
+
+
 def handle(node: Node, request: Request) -> Any:
     body: WriteTxnMarkersRequest = request.body
-    if sum(1 + steps_of(marker.topics, "partition_indexes") for marker in body.markers) <= SLICE_STEPS:
-        return _answered(node, request)
-    return node.slices.begin(request, _in_slices(node, request), is_long=True, outlives=True)
+    steps = sum(1 + steps_of(marker.topics, "partition_indexes") for marker in body.markers)
+    if steps <= AT_ONCE:
+        return _answered(node, None, request)
+    return node.slices.begin(request, _in_slices(node, request), is_long=steps > SLICE_STEPS, outlives=True)
 
 
 def _in_slices(node: Node, request: Request) -> Work:
     results: dict[int, WritableTxnMarkerResult] = {}
-    steps = 0
+    steps, time_slice = 0, node.environment.time_slice()
     for marker in request.body.markers:
         result = results.setdefault(marker.producer_id, WritableTxnMarkerResult(marker.producer_id, []))
         for topic in marker.topics:
             told = WritableTxnMarkerTopicResult(topic.name, [])
             result.topics.append(told)
-            for first in range(0, len(topic.partition_indexes), SLICE_STEPS):
-                some = copy(marker)
-                indexes = topic.partition_indexes[first : first + SLICE_STEPS]
-                some.topics = [WritableTxnMarkerTopic(topic.name, indexes)]
-                body = WriteTxnMarkersRequest([some])
-                answer: WriteTxnMarkersResponse = yield Piece(request, body, partial(_answered, node), is_light=True)
-                told.partitions += answer.markers[0].topics[0].partitions
-                steps += 1 + len(indexes)
-                if steps >= SLICE_STEPS:
-                    steps = 0
+            while len(told.partitions) < len(topic.partition_indexes):
+                if steps >= SLICE_STEPS or time_slice.is_over:
                     yield
+                    steps, time_slice = 0, node.environment.time_slice()
+                done = len(told.partitions)
+                some = copy(marker)
+                some.topics = [WritableTxnMarkerTopic(topic.name, topic.partition_indexes[done : done + SLICE_STEPS])]
+                serve = partial(_answered, node, time_slice)
+                answer: WriteTxnMarkersResponse = yield Piece(
+                    request, WriteTxnMarkersRequest([some]), serve, is_light=True
+                )
+                told.partitions += answer.markers[0].topics[0].partitions
+                steps += 1 + len(told.partitions) - done
     return WriteTxnMarkersResponse(list(results.values()))
 
 
-def _answered(node: Node, request: Request) -> WriteTxnMarkersResponse | Parked:
+def _answered(node: Node, time_slice: TimeSlice | None, request: Request) -> WriteTxnMarkersResponse | Parked:
+    """The answer for these markers: for those that the slice had time for, and for one at least."""
     body: WriteTxnMarkersRequest = request.body
     may_act = node.access.on_cluster(request, Operation.ALTER) or node.access.on_cluster(
         request, Operation.CLUSTER_ACTION
@@ -124,6 +134,8 @@ def _answered(node: Node, request: Request) -> WriteTxnMarkersResponse | Parked:
             told = WritableTxnMarkerTopicResult(topic.name, [])
             result.topics.append(told)
             for index in topic.partition_indexes:
+                if told.partitions and time_slice is not None and time_slice.is_over:
+                    break
                 error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                 found: Partition | None = None
                 if may_act:

@@ -20,7 +20,7 @@ from ottla.broker.api.config_resources import ConfigResourceType, ResourceRefuse
 from ottla.broker.config.answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
 from ottla.broker.config.values import shown
 from ottla.broker.effects import Close
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import Listening, Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import NO_ELEMENTS, SLICE_STEPS, Work, answer_of_parts
 from ottla.protocol.errors import ErrorCode
@@ -148,9 +148,7 @@ def _entries(node: Node, request: Request, resource_type: int, name: str) -> Map
             if not name:
                 return cluster_entries(node.settings.current)
             broker_id_of(node, name, "expected {} or empty string, but received {}")
-            host, port = request.session.address.advertised
-            listener = (f"{request.session.address.listener}://{host}:{port}",)
-            given = {"listeners": listener, "advertised.listeners": listener, "log.dirs": (node.directory,)}
+            given = {**_listeners(node, request), "log.dirs": (node.directory,)}
             return broker_entries(node.settings.current, given)
         case ConfigResourceType.BROKER_LOGGER:
             if not name:
@@ -163,6 +161,21 @@ def _entries(node: Node, request: Request, resource_type: int, name: str) -> Map
             return group_entries(node.settings.current, node.settings.of_group(name))
         case _:
             raise ResourceRefused(ErrorCode.INVALID_REQUEST, "This node does not collect client metrics.")
+
+
+def _listeners(node: Node, request: Request) -> dict[str, tuple[str, ...]]:
+    """Every listener of the node. One that tells its clients no fixed address tells this client its own."""
+    address = request.session.address
+    here = node.listening or (Listening(address.listener, *address.advertised, None),)
+    return {
+        "listeners": tuple(_text(each.name, (each.host, each.port)) for each in here),
+        "advertised.listeners": tuple(_text(each.name, each.advertised or address.advertised) for each in here),
+    }
+
+
+def _text(name: str, at: tuple[str, int]) -> str:
+    host, port = at
+    return f"{name}://[{host}]:{port}" if ":" in host else f"{name}://{host}:{port}"
 
 
 def _printed(name: str, entry: Entry, body: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

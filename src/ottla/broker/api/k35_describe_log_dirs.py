@@ -1,6 +1,8 @@
 """DescribeLogDirs, key 35, versions 1 to 5: the data directory, and the size of each log in it.
 
-What it does: one directory per node; null asks for every partition, what is unknown is left out.
+What it does: one directory per node; null asks for every partition, what is unknown is left out. The lag of a follower
+is the distance from its log's end to the high watermark that the leader last said; -1 before it has said any, and where
+the log takes nothing. No log is a future one, as there is one directory.
 
 What changed per version: 2 flexible, 3 a top-level error code, 4 the size of the volume, 5 whether it is cordoned.
 
@@ -70,4 +72,4 @@ def _answer(node: Node, request: Request, is_long: bool) -> Work:
 
 
 def _size(partition: Partition) -> DescribeLogDirsPartition:
-    return DescribeLogDirsPartition(partition.index, partition.log.size_bytes)
+    return DescribeLogDirsPartition(partition.index, partition.log.size_bytes, partition.offset_lag)

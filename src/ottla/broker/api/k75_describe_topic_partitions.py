@@ -3,7 +3,7 @@
 What it does: answers in the order of names, at most `max.request.partition.size.limit` partitions, and says where to go
 on (the cursor). Topics that are named but unknown are answered too; without names all topics are.
 
-A partition without a leader is no error here, as it is one in Metadata.
+A partition without a leader, or whose leader lacks the client's listener, is no error here, as it is one in Metadata.
 
 What is skipped: nothing. Eligible leader replicas are always empty on one node.
 
@@ -97,7 +97,7 @@ class _Page:
         described = _described(self._node, self._request, name)
         if topic is not None:
             shown = topic.partitions[first : first + self._left]
-            reachable = Reachable(self._node, self._request.now)
+            reachable = Reachable(self._node, self._request.now, self._request.session.address)
             described.partitions = [
                 _partition(index, placed, reachable.of(placed)) for index, placed in enumerate(shown, first)
             ]

@@ -64,7 +64,7 @@ class ShareAcknowledge(ShareAcknowledging):
         topics: dict[bytes, list[PartitionData]] = {}
         for answer in self.answers:
             part = PartitionData(answer.place[1], answer.acknowledge_error or 0, answer.acknowledge_message)
-            part.current_leader = LeaderIdAndEpoch(*answer.current_leader)
+            part.current_leader = LeaderIdAndEpoch(*answer.leader)
             topics.setdefault(answer.place[0], []).append(part)
         return ShareAcknowledgeResponse(
             acquisition_lock_timeout_ms=self.lock_timeout_ms,

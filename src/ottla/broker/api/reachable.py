@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.cluster.members import NOBODY
+from ottla.broker.requests import Address
 from ottla.machine import Millis
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
@@ -19,28 +20,32 @@ if TYPE_CHECKING:
 class Reach(NamedTuple):
     """What clients are told of one partition beside its record."""
 
-    error_code: int
+    error_code: ErrorCode
     leader: int
     offline: list[int]
 
 
 class Reachable:
-    """The nodes that serve, as this node sees them at one moment."""
+    """The nodes that serve clients of an address's listener, as this node sees them at one moment."""
 
-    def __init__(self, node: Node, now: Millis) -> None:
+    def __init__(self, node: Node, now: Millis, address: Address) -> None:
         self._serving = None if node.members.is_alone else node.members.serving()
+        self._reached = node.members.reached(address)
         self._peers = node.peers
         self._now = now
 
     def of(self, placed: PartitionRecord) -> Reach:
         """LEADER_NOT_AVAILABLE where there is no leader, or it does not serve, or it was lost a moment ago: clients ask
-        again soon, where they would wait a second after an answer that names a leader which is not there."""
-        serving, leader = self._serving, placed.leader
-        if serving is None:
+        again soon, where they would wait a second after an answer that names a leader which is not there.
+        LISTENER_NOT_FOUND where the leader serves, but not on the client's listener."""
+        leader, reached = placed.leader, self._reached
+        if self._serving is None:
             return Reach(ErrorCode.NONE, leader, [])
-        offline = [node_id for node_id in placed.replicas if node_id not in serving]
+        offline = [node_id for node_id in placed.replicas if node_id not in reached]
         if leader == NOBODY or self.has_lost(leader):
             return Reach(ErrorCode.LEADER_NOT_AVAILABLE, NOBODY, offline)
+        if leader not in reached:
+            return Reach(ErrorCode.LISTENER_NOT_FOUND, NOBODY, offline)
         return Reach(ErrorCode.NONE, leader, offline)
 
     def has_lost(self, leader: int) -> bool:

@@ -1,7 +1,8 @@
 """Tells requests who is in the cluster: which nodes, at which address, and who is the controller.
 
 Knows the rows of the nodes in the metadata image, and that a node which serves alone has none: it is the whole cluster,
-at the address the client came in by. Every node names the others by the listener that the client used.
+at the address the client came in by. Every node names the others by the listener that the client used, and leaves out
+nodes without that listener.
 
 Source: MetadataCache.getAliveBrokerNodes, KRaftMetadataCache.java.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from ottla.broker.cluster.metadata import Metadata, NotInTime, RowChange
@@ -71,6 +73,8 @@ class Members:
         self._rows: Mapping[str, NodeRecord] | None = None
         self._serving: Mapping[int, NodeRecord] = {}
         """Those of `_rows` that serve, by id."""
+        self._reached: dict[str, Mapping[int, NodeRecord]] = {}
+        """Those of `_serving` that clients of a listener reach, by the listener's name."""
         self._lost: dict[int, Millis] = {}
         """The nodes taken for dead that are still listed, and until when."""
 
@@ -90,27 +94,38 @@ class Members:
         """All nodes that serve, by id, for a client that came in at `address`."""
         if self.is_alone:
             return [Member(self.node_id, *address.advertised, self._rack)]
-        serving = sorted(self.serving().items())
-        return [self._member(address, node_id, record) for node_id, record in serving]
+        return self._named(address, self.reached(address).items())
 
     def fenced(self, address: Address) -> list[Member]:
         """The nodes that are registered and do not serve, by id: they are down, or have yet to be taken in."""
-        rows = sorted((int(name), record) for name, record in self._metadata.image.nodes.items())
-        return [] if self.is_alone else [self._member(address, *row) for row in rows if row[1].state not in SERVING]
+        rows = [(int(name), record) for name, record in self._metadata.image.nodes.items()]
+        return [] if self.is_alone else self._named(address, (row for row in rows if row[1].state not in SERVING))
 
     def of(self, address: Address, node_ids: Iterable[int]) -> list[Member]:
         """Those of these nodes that serve, for hints where a client should go."""
-        wanted = sorted(set(node_ids))
+        wanted = set(node_ids)
         if self.is_alone:
             return [member for member in self.shown(address) if member.node_id in wanted]
-        serving = self.serving()
-        return [self._member(address, node_id, serving[node_id]) for node_id in wanted if node_id in serving]
+        reached = self.reached(address)
+        return self._named(address, ((node_id, reached[node_id]) for node_id in wanted if node_id in reached))
+
+    def reached(self, address: Address) -> Mapping[int, NodeRecord]:
+        """The rows of the nodes that serve clients of this address's listener, by id."""
+        serving, listener = self.serving(), address.listener
+        reached = self._reached.get(listener)
+        if reached is None:
+            reached = self._reached[listener] = {
+                node_id: record
+                for node_id, record in serving.items()
+                if node_id == self.node_id or record.endpoint(listener) is not None
+            }
+        return reached
 
     def serving(self) -> Mapping[int, NodeRecord]:
         """The rows of the nodes that serve, by id."""
         rows = self._metadata.image.nodes
         if rows is not self._rows:
-            self._rows = rows
+            self._rows, self._reached = rows, {}
             self._serving = {int(name): record for name, record in rows.items() if record.state in SERVING}
         return self._serving
 
@@ -165,8 +180,11 @@ class Members:
         pairs = zip_longest(before, row.record.partitions)
         return {after.leader for known, after in pairs if known is None or after.leader != known.leader} - {NOBODY}
 
-    def _member(self, address: Address, node_id: int, record: NodeRecord) -> Member:
-        if node_id == self.node_id:
-            return Member(node_id, *address.advertised, record.rack)
-        host, port = record.endpoints.get(address.listener, (record.host, record.port))
-        return Member(node_id, host, port, record.rack)
+    def _named(self, address: Address, rows: Iterable[tuple[int, NodeRecord]]) -> list[Member]:
+        """These nodes by the client's listener, by id, without those that do not have it."""
+        named: list[Member] = []
+        for node_id, record in sorted(rows, key=itemgetter(0)):
+            at = address.advertised if node_id == self.node_id else record.endpoint(address.listener)
+            if at is not None:
+                named.append(Member(node_id, *at, record.rack))
+        return named

@@ -97,7 +97,7 @@ class StoreMemory:
             entries = () if known is None else known.entries
             if known is None or known.newest != name:
                 lost = max(lost, lost_commits(seen.generation, seen.starts, entries, newest))
-                before = newest if lost else None
+                before = newest if store.lost or newest < seen.generation else None
                 record = HistoryRecord(name, before) if known is None else known.followed_by(name, before)
                 with suppress(Conflict, CommitUnknown):  # the next look says what is there
                     store.commit([Put(HISTORY_KEY, record.encode(), ABSENT if row is None else row.version)])

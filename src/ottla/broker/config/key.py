@@ -60,7 +60,8 @@ _THROTTLED = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
 class ConfigKey:
     """One property. `low` and `high` bound numbers; `choices` bounds strings and the entries of lists.
 
-    `fallbacks`: broker properties that stand in where this one is not set, most particular first.
+    `fallbacks`: broker properties that stand in where this one is not set, most particular first. `has_effect`: whether
+    any code reads it; `tests/test_settings.py` holds that, and that the sentence says so where none does.
     """
 
     name: str
@@ -72,6 +73,7 @@ class ConfigKey:
     choices: tuple[str, ...] = ()
     update: Update = Update.READ_ONLY
     fallbacks: tuple[str, ...] = ()
+    has_effect: bool = True
 
     @property
     def sensitive(self) -> bool:

@@ -4,8 +4,8 @@ Knows where the changes stand in the metadata store (`config/broker/<id>`, `conf
 `config/group/<id>`; topics keep theirs in their own records), makes a change take effect as soon as the image has it,
 and tells those who have subscribed. Does not know the requests that ask, nor who obeys.
 
-Invariant: what stands in the store passed its checks when it was written. What a newer or older Ottla wrote and this
-one can't take is left in the store, noted, and not obeyed.
+Invariant: what is in the store passed its checks when it was written. What a newer or older Ottla wrote and this one
+refuses stays in the store without effect. A warning at each start says how to remove it: only a node that serves can.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ class LiveSettings:
     `current` is replaced at a change: keep this object, or subscribe, but never a value of `current`.
     """
 
-    __slots__ = ("_metadata", "_notes", "_subscribers", "_wall", "current")
+    __slots__ = ("_metadata", "_subscribers", "_wall", "_warn", "_without_effect", "current")
 
     def __init__(
-        self, settings: BrokerSettings, metadata: Metadata, wall: WallClock, notes: Callable[[str], None]
+        self, settings: BrokerSettings, metadata: Metadata, wall: WallClock, warn: Callable[[str], None]
     ) -> None:
         self.current = settings
         self._metadata = metadata
         self._wall = wall
-        self._notes = notes
+        self._warn = warn
+        self._without_effect: set[tuple[str, str, str]] = set()
+        """Stored properties that this version refuses: (entity, name, text)."""
         self._subscribers: dict[str, Subscriber] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -82,9 +84,18 @@ class LiveSettings:
         return self._metadata.image.group_configs.get(name, {})
 
     def check_broker(self, name: str, overrides: dict[str, str]) -> BrokerSettings:
-        """The settings this change would give. Raises ConfigRefused."""
+        """The settings this change would give. Raises ConfigRefused; not for what is stored without effect, or nobody
+        could change anything beside it, nor remove it."""
         changed = {**self._metadata.image.broker_configs, name: overrides}
-        return self.current.with_dynamic(changed.get(self._own, {}), changed.get(EVERY_BROKER, {}))
+        own, every = (
+            {
+                key: text
+                for key, text in changed.get(entity, {}).items()
+                if (entity, key, text) not in self._without_effect
+            }
+            for entity in (self._own, EVERY_BROKER)
+        )
+        return self.current.with_dynamic(own, every)
 
     def altering_broker(self, name: str, overrides: dict[str, str]) -> Planned:
         """Replace the properties of this broker, or of all (''). Raises ConfigRefused, StoreFailed."""
@@ -107,6 +118,7 @@ class LiveSettings:
         own = self._own
         layers: dict[str, dict[str, str]] = {own: {}, EVERY_BROKER: {}}
         settings = self.current.with_dynamic({}, {})
+        before, self._without_effect = self._without_effect, set()
         for entity in (EVERY_BROKER, own):
             for name, text in self.of_broker(entity).items():
                 layers[entity][name] = text
@@ -114,8 +126,18 @@ class LiveSettings:
                     settings = self.current.with_dynamic(layers[own], layers[EVERY_BROKER])
                 except ConfigRefused as refused:
                     del layers[entity][name]
-                    self._notes(f"the stored broker config {name} is not obeyed: {refused}")
+                    self._without_effect.add((entity, name, text))
+                    if (entity, name, text) not in before:
+                        self._warn(_no_effect(entity, name, refused))
         return settings
+
+
+def _no_effect(entity: str, name: str, refused: ConfigRefused) -> str:
+    """The warning about a stored property that this version refuses."""
+    remedy = f"ottla configs alter broker {entity} --delete {name}"
+    if entity == EVERY_BROKER:
+        remedy = f"kafka-configs.sh --alter --entity-type brokers --entity-default --delete-config {name}"
+    return f"The stored broker config {name} has no effect: {str(refused).rstrip('.')}. `{remedy}` removes it."
 
 
 def _keeping(key: str, overrides: dict[str, str]) -> Batch:

@@ -5,6 +5,7 @@ Source: LogConfig.configDefCopy, GroupConfig.configDef and ServerTopicConfigSyno
 sentences are ours.
 """
 
+from functools import partial
 from typing import Final
 
 from ottla.broker.config.key import LONG_MAX, ConfigKey, Kind
@@ -16,181 +17,184 @@ _LONG = Kind.LONG
 _DOUBLE = Kind.DOUBLE
 _LIST = Kind.LIST
 _key = ConfigKey
+_inert = partial(ConfigKey, has_effect=False)
 
 # One property a line (or two) reads better than what the formatter would make of it.
 # fmt: off
 _TOPIC_ROWS: Final = (
     _key("cleanup.policy", _LIST, ("delete",),
-         "What happens to old segments: \"delete\" drops them by time and size, \"compact\" keeps the last value of "
-         "each key, both do both; empty keeps all.",
+         "What happens to old records: delete removes segments by age and size, compact keeps the last value of each "
+         "key, both do both, and an empty list keeps everything.",
          choices=("compact", "delete"), fallbacks=("log.cleanup.policy",)),
     _key("compression.gzip.level", _INT, -1,
-         "Level where the broker itself compresses with gzip.", low=1, high=9, fallbacks=("compression.gzip.level",)),
+         "Compression level when the node compresses with gzip (compression.type=gzip); -1 is the codec's default.",
+         low=1, high=9, fallbacks=("compression.gzip.level",)),
     _key("compression.lz4.level", _INT, 9,
-         "Level where the broker itself compresses with lz4.", low=1, high=17, fallbacks=("compression.lz4.level",)),
+         "Compression level when the node compresses with lz4 (compression.type=lz4).",
+         low=1, high=17, fallbacks=("compression.lz4.level",)),
     _key("compression.type", _STRING, "producer",
-         "Codec of stored batches: \"producer\" keeps what the producer chose.",
+         "Codec of stored batches; producer keeps the producer's codec.",
          choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), fallbacks=("compression.type",)),
     _key("compression.zstd.level", _INT, 3,
-         "Level where the broker itself compresses with zstd.",
+         "Compression level when the node compresses with zstd (compression.type=zstd).",
          low=-131_072, high=22, fallbacks=("compression.zstd.level",)),
     _key("delete.retention.ms", _LONG, 86_400_000,
-         "How long a tombstone of a compacted topic stays readable, in milliseconds; longer where a replica is away.",
-         low=0, fallbacks=("log.cleaner.delete.retention.ms",)),
+         "Time for which a tombstone of a compacted topic stays readable, in milliseconds. It stays longer while a "
+         "replica is not in sync.", low=0, fallbacks=("log.cleaner.delete.retention.ms",)),
     _key("errors.deadletterqueue.group.enable", _BOOLEAN, False,
          "Whether share groups may use this topic as their dead-letter topic."),
     _key("file.delete.delay.ms", _LONG, 60_000,
-         "How long a removed segment's files stay on disk, in milliseconds.",
-         low=0, fallbacks=("log.segment.delete.delay.ms",)),
+         "Time for which the files of a segment stay on the disk after retention or compaction removed it, in "
+         "milliseconds. The files of a deleted topic go at once.", low=0, fallbacks=("log.segment.delete.delay.ms",)),
     _key("flush.messages", _LONG, LONG_MAX,
-         "fsync after this many records; the default leaves it to the operating system.",
-         low=1, fallbacks=("log.flush.interval.messages",)),
+         "Number of records after which the log is flushed to the disk. The default leaves it to the operating "
+         "system.", low=1, fallbacks=("log.flush.interval.messages",)),
     _key("flush.ms", _LONG, LONG_MAX,
-         "fsync at least this often, in milliseconds; the default leaves it to the operating system.",
-         low=0, fallbacks=("log.flush.interval.ms",)),
+         "Time after which the log is flushed to the disk, in milliseconds. The default leaves it to the operating "
+         "system.", low=0, fallbacks=("log.flush.interval.ms",)),
     _key("follower.replication.throttled.replicas", _LIST, (),
-         "Replicas whose replication is throttled on the follower's side: partition:broker pairs, or * for all."),
+         "Replicas whose replication is throttled at the follower, as PARTITION:NODE, separated by commas, or * for "
+         "all. follower.replication.throttled.rate sets the rate."),
     _key("index.interval.bytes", _INT, 4096,
-         "Bytes of log between two entries of the offset index.", low=0, fallbacks=("log.index.interval.bytes",)),
+         "Number of bytes of the log between two entries of the offset index.",
+         low=0, fallbacks=("log.index.interval.bytes",)),
     _key("leader.replication.throttled.replicas", _LIST, (),
-         "Replicas whose replication is throttled on the leader's side: partition:broker pairs, or * for all."),
-    _key("local.retention.bytes", _LONG, -2,
-         "Local size limit under tiered storage, which this broker does not have; -2 means retention.bytes.",
-         low=-2, fallbacks=("log.local.retention.bytes",)),
-    _key("local.retention.ms", _LONG, -2,
-         "Local time limit under tiered storage, which this broker does not have; -2 means retention.ms.",
-         low=-2, fallbacks=("log.local.retention.ms",)),
+         "Replicas whose replication is throttled at the leader, as PARTITION:NODE, separated by commas, or * for "
+         "all. leader.replication.throttled.rate sets the rate."),
+    _inert("local.retention.bytes", _LONG, -2,
+         "No effect: tiered storage is not served.", low=-2, fallbacks=("log.local.retention.bytes",)),
+    _inert("local.retention.ms", _LONG, -2,
+         "No effect: tiered storage is not served.", low=-2, fallbacks=("log.local.retention.ms",)),
     _key("max.compaction.lag.ms", _LONG, LONG_MAX,
-         "A record is compacted at the latest after this time, in milliseconds.",
+         "Time after which a record must be compacted, in milliseconds.",
          low=1, fallbacks=("log.cleaner.max.compaction.lag.ms",)),
     _key("max.message.bytes", _INT, 1_048_588,
-         "Largest record batch that is taken, after compression, in bytes.", low=0, fallbacks=("message.max.bytes",)),
+         "Size limit of a record batch after compression, in bytes.", low=0, fallbacks=("message.max.bytes",)),
     _key("message.timestamp.after.max.ms", _LONG, 3_600_000,
-         "How far a record's timestamp may lie ahead of the broker's clock, in milliseconds.",
+         "Time by which a record's timestamp may be ahead of the node's clock, in milliseconds.",
          low=0, fallbacks=("log.message.timestamp.after.max.ms",)),
     _key("message.timestamp.before.max.ms", _LONG, LONG_MAX,
-         "How far a record's timestamp may lie behind the broker's clock, in milliseconds.",
+         "Time by which a record's timestamp may be behind the node's clock, in milliseconds.",
          low=0, fallbacks=("log.message.timestamp.before.max.ms",)),
     _key("message.timestamp.type", _STRING, "CreateTime",
-         "Whether a record carries its producer's time or the time of the append.",
-         choices=("CreateTime", "LogAppendTime"), fallbacks=("log.message.timestamp.type",)),
+         "Whether a record keeps its producer's timestamp (CreateTime) or gets the time of the append "
+         "(LogAppendTime).", choices=("CreateTime", "LogAppendTime"), fallbacks=("log.message.timestamp.type",)),
     _key("min.cleanable.dirty.ratio", _DOUBLE, 0.5,
-         "Share of uncompacted bytes from which on a log is compacted.",
+         "Ratio of uncompacted bytes to the bytes of the log above which the log is compacted.",
          low=0, high=1, fallbacks=("log.cleaner.min.cleanable.ratio",)),
     _key("min.compaction.lag.ms", _LONG, 0,
-         "A record stays uncompacted at least this long, in milliseconds.",
+         "Time for which a record stays uncompacted, in milliseconds.",
          low=0, fallbacks=("log.cleaner.min.compaction.lag.ms",)),
     _key("min.insync.replicas", _INT, 1,
-         "Replicas that must be in sync for a produce with acks=all; counted up to the number of replicas there "
-         "are.",
-         low=1, fallbacks=("min.insync.replicas",)),
+         "Number of replicas that must be in sync for a produce request with acks=all. A topic with fewer replicas "
+         "needs all of them.", low=1, fallbacks=("min.insync.replicas",)),
     _key("ottla.retention.hold", _BOOLEAN, False,
-         "Whether retention and compaction leave the topic alone. Set by the node itself on topics whose configs are "
-         "not known; a change of cleanup.policy, retention.bytes or retention.ms ends it."),
-    _key("preallocate", _BOOLEAN, False,
-         "Whether a new segment file takes its full size at once.", fallbacks=("log.preallocate",)),
-    _key("remote.log.copy.disable", _BOOLEAN, False, "Tiered storage; this broker does not have it."),
-    _key("remote.log.delete.on.disable", _BOOLEAN, False, "Tiered storage; this broker does not have it."),
-    _key("remote.storage.enable", _BOOLEAN, False, "Tiered storage; this broker does not have it and refuses true."),
+         "Whether retention and compaction leave the topic alone. The node sets it on topics whose configs it does "
+         "not know. A change of cleanup.policy, retention.bytes or retention.ms ends it."),
+    _inert("preallocate", _BOOLEAN, False,
+         "No effect: segment files grow as they are written.", fallbacks=("log.preallocate",)),
+    _inert("remote.log.copy.disable", _BOOLEAN, False, "No effect: tiered storage is not served."),
+    _inert("remote.log.delete.on.disable", _BOOLEAN, False, "No effect: tiered storage is not served."),
+    _key("remote.storage.enable", _BOOLEAN, False,
+         "Whether segments are copied to tiered storage. true is refused: tiered storage is not served."),
     _key("retention.bytes", _LONG, -1,
-         "Size a partition may reach before its oldest segments go, in bytes; -1 is no limit.",
+         "Size of a partition above which its oldest segments are deleted, in bytes; -1 sets no limit.",
          fallbacks=("log.retention.bytes",)),
     _key("retention.ms", _LONG, 604_800_000,
-         "Age at which segments go, in milliseconds; -1 is no limit.", low=-1, fallbacks=("log.retention.ms",)),
+         "Age at which a segment is deleted, in milliseconds; -1 sets no limit.",
+         low=-1, fallbacks=("log.retention.ms",)),
     _key("segment.bytes", _INT, 1_073_741_824,
-         "Size at which a new segment is begun, in bytes.", low=1_048_576, fallbacks=("log.segment.bytes",)),
+         "Size at which a new segment begins, in bytes.", low=1_048_576, fallbacks=("log.segment.bytes",)),
     _key("segment.index.bytes", _INT, 10_485_760,
-         "Largest size of an offset index, in bytes; a full index begins a new segment.",
+         "Size limit of an offset index, in bytes. When it is full, a new segment begins.",
          low=4, fallbacks=("log.index.size.max.bytes",)),
     _key("segment.jitter.ms", _LONG, 0,
-         "Up to this much is taken from segment.ms at random, so that partitions do not all roll together.",
-         low=0, fallbacks=("log.roll.jitter.ms",)),
+         "Largest random time by which segment.ms is shortened, in milliseconds, so that partitions do not begin new "
+         "segments together.", low=0, fallbacks=("log.roll.jitter.ms",)),
     _key("segment.ms", _LONG, 604_800_000,
-         "Age at which a new segment is begun, in milliseconds.", low=1, fallbacks=("log.roll.ms",)),
+         "Age at which a new segment begins, in milliseconds.", low=1, fallbacks=("log.roll.ms",)),
     _key("unclean.leader.election.enable", _BOOLEAN, False,
-         "Whether a replica that is not in sync may lead when no other is left, at the price of lost records.",
+         "Whether a replica that is not in sync may lead when no other is left. Records may be lost then.",
          fallbacks=("unclean.leader.election.enable",)),
 )
 
 _GROUP_ROWS: Final = (
     _key("consumer.assignment.interval.ms", _INT, 100,
-         "Least time between two assignments of a consumer group, in milliseconds.",
+         "Time between two assignments of a consumer group, in milliseconds, and at least 1 ms per member.",
          low=0, fallbacks=("group.consumer.assignment.interval.ms",)),
     _key("consumer.heartbeat.interval.ms", _INT, 5000,
-         "How often members of a consumer group send heartbeats, in milliseconds.",
-         low=1, fallbacks=("group.consumer.heartbeat.interval.ms",)),
+         "Time between two heartbeats of a member of a consumer group, in milliseconds. Members with something to do,"
+         " and few members, are asked for more.", low=1, fallbacks=("group.consumer.heartbeat.interval.ms",)),
     _key("consumer.session.timeout.ms", _INT, 45_000,
-         "A member of a consumer group silent for this long is dropped, in milliseconds.",
+         "Time without a heartbeat after which a member of a consumer group is removed, in milliseconds.",
          low=1, fallbacks=("group.consumer.session.timeout.ms",)),
     _key("errors.deadletterqueue.copy.record.enable", _BOOLEAN, True,
-         "Whether a dead letter carries the record's key, value, headers and timestamp, or only where it stood; false "
-         "in Kafka."),
+         "Whether a dead letter has the key, value, headers and timestamp of the record, or only its position. "
+         "Kafka's default is false."),
     _key("errors.deadletterqueue.topic.name", _STRING, "",
-         "Topic that takes the records a share group rejects or fails to process too often; empty: they are dropped. "
-         "The name begins with errors.deadletterqueue.topic.name.prefix and the topic has "
+         "Topic for the records that a share group rejects or fails to process too often. If empty, they are dropped."
+         " The name must begin with errors.deadletterqueue.topic.name.prefix, and the topic needs "
          "errors.deadletterqueue.group.enable=true."),
     _key("share.assignment.interval.ms", _INT, 1000,
-         "Least time between two assignments of a share group, in milliseconds.",
+         "Time between two assignments of a share group, in milliseconds.",
          low=0, fallbacks=("group.share.assignment.interval.ms",)),
     _key("share.auto.offset.reset", _STRING, "latest",
-         "Where a share group begins on a partition it has never read: earliest, latest or by_duration:<ISO 8601 "
-         "duration>."),
+         "Where a share group begins in a partition that it has never read: earliest, latest or by_duration:DURATION,"
+         " for example by_duration:PT1H."),
     _key("share.delayed.delivery.enable", _BOOLEAN, False,
-         "Whether the headers ottla-deliver-at (epoch milliseconds) and ottla-delay-ms (after the record's timestamp) "
-         "hold a record back. Only Ottla has this."),
+         "Whether a record is held back until the time in its header ottla-deliver-at (milliseconds since 1970), or "
+         "for the time in its header ottla-delay-ms (milliseconds after its timestamp). Only Ottla has this."),
     _key("share.delivery.count.limit", _INT, 5,
-         "How often a record is delivered at most.", low=2, fallbacks=("group.share.delivery.count.limit",)),
+         "Number of deliveries after which a record is archived, or becomes a dead letter.",
+         low=2, fallbacks=("group.share.delivery.count.limit",)),
     _key("share.delivery.fair.enable", _BOOLEAN, True,
-         "Whether a fetch takes no more than its share of the backlog where the group has several members; else one "
-         "may take whole batches while others have nothing to do, as in Kafka. Only Ottla has this."),
+         "Whether a fetch returns no more than its member's share of the backlog. If false, one member may get whole "
+         "batches while others get nothing, as in Kafka. Only Ottla has this."),
     _key("share.delivery.paused", _BOOLEAN, False,
-         "Whether the group is given no records for now; what its members hold they may acknowledge. Only Ottla has "
-         "this."),
+         "Whether the group gets no records. Members may still acknowledge the records that they have. Only Ottla has"
+         " this."),
     _key("share.delivery.paused.above.dead.letters.per.minute", _INT, 0,
-         "Dead letters within a minute beyond which the group pauses itself (share.delivery.paused=true); 0: never. "
-         "Only Ottla has this."),
+         "Number of dead letters within a minute above which the group pauses itself (share.delivery.paused=true); 0 "
+         "switches this off. Only Ottla has this."),
     _key("share.delivery.paused.by", _STRING, "",
-         "Who paused the group: a client, or the circuit breaker. The broker writes and removes it; only Ottla has "
-         "this."),
+         "Client that paused the group, or the circuit breaker. The node writes and removes it. Only Ottla has this."),
     _key("share.delivery.paused.since.ms", _LONG, -1,
-         "When the group was paused, in milliseconds since 1970. The broker writes and removes it; only Ottla has "
-         "this."),
+         "Time at which the group was paused, in milliseconds since 1970. The node writes and removes it. Only Ottla "
+         "has this."),
     _key("share.heartbeat.interval.ms", _INT, 5000,
-         "How often members of a share group send heartbeats, in milliseconds.",
+         "Time between two heartbeats of a member of a share group, in milliseconds.",
          low=1, fallbacks=("group.share.heartbeat.interval.ms",)),
     _key("share.isolation.level", _STRING, "read_uncommitted",
-         "Whether a share group sees records of transactions that are open or were aborted.",
+         "Whether a share group gets records of transactions that are open or were aborted (read_uncommitted).",
          choices=("read_committed", "read_uncommitted")),
     _key("share.partition.max.record.locks", _INT, 2000,
-         "Records that members may hold per partition. Kafka limits the span from the first to the last of them.",
-         low=100, fallbacks=("group.share.partition.max.record.locks",)),
+         "Number of records of a partition that the group's members may have acquired. Kafka limits the span between "
+         "the first and the last of them.", low=100, fallbacks=("group.share.partition.max.record.locks",)),
     _key("share.record.lock.duration.ms", _INT, 30_000,
-         "How long an acquired record stays locked, in milliseconds.",
+         "Time for which an acquired record stays locked, in milliseconds.",
          low=1000, fallbacks=("group.share.record.lock.duration.ms",)),
     _key("share.renew.acknowledge.enable", _BOOLEAN, True, "Whether members may renew the lock of a record."),
     _key("share.retry.backoff.max.ms", _INT, 60_000,
          "Longest delay before a released or timed-out record is delivered again, in milliseconds. Only Ottla has "
          "this.", low=0),
     _key("share.retry.backoff.ms", _INT, 0,
-         "Delay before a released or timed-out record is delivered again the first time, in milliseconds; 0: none. "
-         "Only Ottla has this.", low=0),
+         "Delay before a released or timed-out record is delivered the second time, in milliseconds; 0 means no "
+         "delay. Only Ottla has this.", low=0),
     _key("share.retry.backoff.multiplier", _DOUBLE, 2.0,
-         "What the delay is multiplied with at every further delivery. Only Ottla has this.", low=1),
+         "Factor by which share.retry.backoff.ms grows with each redelivery. Only Ottla has this.", low=1),
     _key("share.session.timeout.ms", _INT, 45_000,
-         "A member of a share group silent for this long is dropped, in milliseconds.",
+         "Time without a heartbeat after which a member of a share group is removed, in milliseconds.",
          low=1, fallbacks=("group.share.session.timeout.ms",)),
-    _key("streams.assignment.interval.ms", _INT, 1000,
-         "Streams groups; this broker does not serve them.",
-         low=0, fallbacks=("group.streams.assignment.interval.ms",)),
-    _key("streams.heartbeat.interval.ms", _INT, 5000,
-         "Streams groups; this broker does not serve them.", low=1, fallbacks=("group.streams.heartbeat.interval.ms",)),
-    _key("streams.initial.rebalance.delay.ms", _INT, 3000,
-         "Streams groups; this broker does not serve them.",
-         low=0, fallbacks=("group.streams.initial.rebalance.delay.ms",)),
-    _key("streams.num.standby.replicas", _INT, 0,
-         "Streams groups; this broker does not serve them.", low=0, fallbacks=("group.streams.num.standby.replicas",)),
-    _key("streams.session.timeout.ms", _INT, 45_000,
-         "Streams groups; this broker does not serve them.", low=1, fallbacks=("group.streams.session.timeout.ms",)),
+    _inert("streams.assignment.interval.ms", _INT, 1000,
+         "No effect: streams groups are not served.", low=0, fallbacks=("group.streams.assignment.interval.ms",)),
+    _inert("streams.heartbeat.interval.ms", _INT, 5000,
+         "No effect: streams groups are not served.", low=1, fallbacks=("group.streams.heartbeat.interval.ms",)),
+    _inert("streams.initial.rebalance.delay.ms", _INT, 3000,
+         "No effect: streams groups are not served.", low=0, fallbacks=("group.streams.initial.rebalance.delay.ms",)),
+    _inert("streams.num.standby.replicas", _INT, 0,
+         "No effect: streams groups are not served.", low=0, fallbacks=("group.streams.num.standby.replicas",)),
+    _inert("streams.session.timeout.ms", _INT, 45_000,
+         "No effect: streams groups are not served.", low=1, fallbacks=("group.streams.session.timeout.ms",)),
 )
 # fmt: on
 

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 from ottla.broker.config.broker_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES, UNITS_MS
 from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfig, Update, Value, printed
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
+from ottla.broker.config.unserved import why_unserved
 from ottla.log.config import LogConfig
 from ottla.metadata.topic_names import fault_of
 
@@ -68,7 +69,7 @@ class BrokerSettings:
         self.values: dict[str, Value] = {name: key.default for name, key in BROKER_CONFIGS.items()}
         self.values |= static | cluster | own
         self.ignored: tuple[str, ...] = ()
-        """Kafka's properties in the static layer that change nothing here."""
+        """The properties in the static layer that have no effect."""
         for name in _FALLING_BACK:
             self.values[name] = self._fall_back(name)
 
@@ -81,8 +82,9 @@ class BrokerSettings:
     ) -> BrokerSettings:
         """`static` is the file and command line, `dynamic` this broker's stored properties, `cluster` those of all.
 
-        Raises ConfigRefused for a name nobody knows and for a value that can't be.
+        Raises ConfigRefused for an unknown name, an illegal value, and a setting that promises protection in vain.
         """
+        _refuse_unserved(static)
         known, ignored = _known(static)
         if "broker.id" in known and "node.id" not in known:
             known["node.id"] = known["broker.id"]
@@ -94,6 +96,7 @@ class BrokerSettings:
 
     def with_dynamic(self, dynamic: Mapping[str, str], cluster: Mapping[str, str]) -> BrokerSettings:
         """These settings with other dynamic layers. Raises ConfigRefused."""
+        _refuse_unserved({**cluster, **dynamic})
         fixed = [name for name in (*dynamic, *cluster) if _update_of(name) is Update.READ_ONLY]
         if fixed:
             raise ConfigRefused(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
@@ -158,12 +161,20 @@ def _update_of(name: str) -> Update:
     return key.update
 
 
+def _refuse_unserved(settings: Mapping[str, str]) -> None:
+    why = why_unserved(settings)
+    if why is not None:
+        raise ConfigRefused(why)
+
+
 def _known(static: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     known: dict[str, str] = {}
     ignored: list[str] = []
     for name, text in static.items():
         if name in BROKER_CONFIGS:
             known[name] = text
+            if not BROKER_CONFIGS[name].has_effect:
+                ignored.append(name)
         elif name in IGNORED or name.startswith(IGNORED_PREFIXES):
             ignored.append(name)
         else:

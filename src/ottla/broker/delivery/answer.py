@@ -21,6 +21,10 @@ from ottla.protocol.wire import write_compact_nullable_string, write_compact_str
 Acquired: TypeAlias = tuple[int, int, int]
 """First offset, last offset, delivery count."""
 
+_NO_HINT = (0, 0)
+"""As Kafka: the message has no other defaults."""
+_NO_LEADER = (-1, -1)
+
 _HEAD = struct.Struct(">iiBih")  # size, correlation id, tags, throttle time, error
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ih")
@@ -49,10 +53,19 @@ class ShareAnswer:
         self.acknowledge_error: int | None = None
         """None: nothing was acknowledged."""
         self.acknowledge_message: str | None = None
-        self.current_leader: tuple[int, int] = (0, 0)
+        self.current_leader: tuple[int, int] | None = None
+        """Where the leader is known, for clients that asked another node."""
         self.records: list[FileSlice | bytes] = []
         self.size = 0
         self.acquired: list[Acquired] = []
+
+    @property
+    def leader(self) -> tuple[int, int]:
+        """The leader's id and epoch as the answer names them. A partition with an error names nobody where no leader is
+        known: a client may take node 0 for a hint."""
+        if self.current_leader is None:
+            return _NO_LEADER if self.error or self.acknowledge_error else _NO_HINT
+        return self.current_leader
 
 
 def encode_share_fetch_response(
@@ -98,7 +111,7 @@ def _write_partition_head(out: bytearray, answer: ShareAnswer) -> None:
     out.append(0)  # no message
     out += _ERROR.pack(answer.acknowledge_error or 0)
     write_compact_nullable_string(out, answer.acknowledge_message)
-    out += _LEADER.pack(*answer.current_leader, 0)
+    out += _LEADER.pack(*answer.leader, 0)
     write_uvarint(out, answer.size + 1)
 
 

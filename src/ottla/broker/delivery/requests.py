@@ -39,6 +39,7 @@ BATCH_OPTIMIZED: Final = 0
 RECORD_LIMIT: Final = 1
 """share_acquire_mode: whole batches until there are enough records, or exactly so many at most (KIP-1206)."""
 
+_LED_ELSEWHERE: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _WHY_NOT: Final = {
     ErrorCode.INVALID_RECORD_STATE: "A record is not acquired, or not by this member.",
     ErrorCode.INVALID_REQUEST: "The batch ends past the records that were acquired, or renewing is not enabled.",
@@ -204,7 +205,7 @@ class ShareExchange(ShareWaiter):
         """Where clients should go that asked the wrong node (KIP-951)."""
         leaders: list[int] = []
         for answer in self.answers:
-            if ErrorCode.NOT_LEADER_OR_FOLLOWER in (answer.error, answer.acknowledge_error):
+            if answer.error in _LED_ELSEWHERE or answer.acknowledge_error in _LED_ELSEWHERE:
                 leader = self.share.leadership.leader_of(*answer.place)
                 if leader is not None:
                     answer.current_leader = leader
@@ -235,7 +236,7 @@ class ShareAcknowledging(ShareExchange):
 class ShareFetching(ShareExchange):
     """A ShareFetch."""
 
-    __slots__ = ("_budget", "_deadline", "_fetches", "_hosted")
+    __slots__ = ("_budget", "_deadline", "_fetches", "_hosted", "_new")
 
     def __init__(self, share: ShareHost, access: Access, request: Request) -> None:
         super().__init__(share, access, request)
@@ -245,6 +246,8 @@ class ShareFetching(ShareExchange):
         self._budget = Budget(body.max_bytes, body.max_records, max(body.batch_size, 1), exactly)
         self._fetches = body.share_session_epoch != FINAL_EPOCH and body.max_records > 0 and body.max_bytes > 0
         self._hosted: list[tuple[ShareAnswer, HostedShare]] = []
+        self._new: set[Place] = set()
+        """The share partitions that were not loaded yet when the request came."""
 
     # ---- the session -----------------------------------------------------------------------------------------------
 
@@ -296,6 +299,9 @@ class ShareFetching(ShareExchange):
             return
         told_all = self.request.body.share_session_epoch == INITIAL_EPOCH
         for place in self.session.in_turn():
+            known = self.share.known(self.group_id, place)
+            if known is None or known.machine is None:
+                self._new.add(place)
             error = self.may_read(place)
             hosted = self.share.get(now, self.group_id, place) if error is ErrorCode.NONE else error
             if isinstance(hosted, ErrorCode):
@@ -307,10 +313,16 @@ class ShareFetching(ShareExchange):
             self._hosted.append((answer, hosted))
 
     def fetch(self, now: Millis) -> bool:
-        """Acquire what there is; whether the request need not wait (any longer)."""
+        """Acquire what there is; whether the request need not wait (any longer).
+
+        As in Kafka, share partitions that are loaded for this request are not waited for: the first one that has
+        records answers it, if nothing else does, and the others come with the next request.
+        """
         if not self._hosted or not self._is_enough(now):
             return not self._hosted or self._is_due(now)
         for answer, hosted in self._hosted:
+            if self._budget.took_any and answer.place in self._new:
+                continue
             self._fetch_from(now, answer, hosted)
             if self._budget.records_left <= 0 or self._budget.bytes_left <= 0:
                 break

@@ -1,8 +1,8 @@
 """Says which replica a consumer had better fetch from: one that stands in the consumer's own rack (KIP-392).
 
-Knows what the leader knows of its followers, and where nodes stand. Only who is in sync, active, and has the offset
-that the consumer wants is named; among several the one that is furthest. Where the leader itself stands in that rack,
-or nobody does, the consumer stays with the leader.
+Knows what the leader knows of its followers, and where nodes stand. Only a replica that is in sync, active, and has the
+consumer's listener and the offset that it wants is named; among several the one that is furthest. Where the leader
+itself stands in that rack, or nobody does, the consumer stays with the leader.
 
 Sources: KIP-392; Kafka's RackAwareReplicaSelector.java, ReplicaManager.findPreferredReadReplica.
 """
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ottla.replica.followers import Followers
 
 
-def nearest(followers: Followers, nodes: Mapping[str, NodeRecord], rack: str, offset: int) -> int | None:
-    """The node that a consumer in this rack shall fetch from; None: from the leader."""
+def nearest(followers: Followers, nodes: Mapping[str, NodeRecord], listener: str, rack: str, offset: int) -> int | None:
+    """The node that a consumer of this listener and rack shall fetch from; None: from the leader."""
     if _rack_of(nodes, followers.node_id) == rack:
         return None
     near = [
@@ -28,6 +28,7 @@ def nearest(followers: Followers, nodes: Mapping[str, NodeRecord], rack: str, of
         if node_id in followers.isr
         and follower.log_start_offset <= offset <= follower.end_offset
         and _rack_of(nodes, node_id) == rack
+        and nodes[str(node_id)].endpoint(listener) is not None
     ]
     return max(near)[1] if near else None
 

@@ -69,7 +69,8 @@ class Partition:
     is fsync or flush.messages asks for it; or before other replicas have them. Otherwise an append is committed at
     once: the page cache is enough.
 
-    `followers`: how far the other replicas are, while this node leads and there are any.
+    `followers`: how far the other replicas are, while this node leads and there are any. `leader_high_watermark`: what
+    the leader last said, while this node follows; None before.
     """
 
     __slots__ = (
@@ -84,6 +85,7 @@ class Partition:
         "index",
         "is_incomplete",
         "leader_epoch",
+        "leader_high_watermark",
         "leads",
         "log",
         "partition_epoch",
@@ -123,6 +125,7 @@ class Partition:
         """The leader epoch whose leader this replica does not follow, as that lacks what is committed here."""
         self.sent_to: dict[int, int] = {}
         """From which offset on each other replica last got records."""
+        self.leader_high_watermark: int | None = None
         self._commits = commits
         self._wakes = wakes
         self._commit_waiters: deque[tuple[int, Ticket, object | None]] = deque()
@@ -278,8 +281,20 @@ class Partition:
     def advance_as_follower(self, high_watermark: int) -> None:
         """The leader says what is committed: so much of it as is here consumers here may read (KIP-392)."""
         log = self.log
+        self.leader_high_watermark = high_watermark
         if log.advance_high_watermark(min(high_watermark, log.log_end_offset)) and self._fetch_waiters:
             self.wake_fetches(EVERYTHING)
+
+    @property
+    def offset_lag(self) -> int:
+        """How many offsets this replica is behind the high watermark that its leader last said; -1 if none is known."""
+        if self.log.unopened or self.log.failed is not None:
+            return -1
+        if self.leads:
+            return 0
+        return (
+            -1 if self.leader_high_watermark is None else max(self.leader_high_watermark - self.log.log_end_offset, 0)
+        )
 
     @property
     def has_enough_replicas(self) -> bool:

@@ -4,6 +4,9 @@ Knows one fetch loop for each leader (`replica.fetcher.Fetcher`) and carries out
 appended as they are, a log that diverged is cut, the high watermark and the log start follow the leader's. Does not
 know why this node follows whom.
 
+An answer for thousands of partitions that were never written makes thousands of directories: what of it does not fit
+into a slice goes on at the next ticks, and nothing more is fetched of this leader until it is through.
+
 Invariants: a log is cut before its high watermark moves (KAFKA-14704); after a cut the checkpoints are on the disk
 before anything is appended where they may have been above the new end; where every record has to be on the disk, a
 fetch says that this log has only what is.
@@ -12,6 +15,9 @@ Sources: Kafka's ReplicaFetcherThread, AbstractFetcherThread; KIP-101, KIP-320.
 """
 
 from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import FETCH_LINE, Peers
@@ -22,6 +28,7 @@ from ottla.broker.replication.offsets import OffsetQuestion
 from ottla.broker.replication.throttle import Throttle
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.answers import AppendRefused, DamagedLog, DivergingOffset, StorageFailed
+from ottla.log.cost import BEYOND_USUAL, SEGMENT, TimeSlice
 from ottla.machine import Millis
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.replica.divergence import EpochEnd, truncation_offset
@@ -44,6 +51,8 @@ class FetchesOf:
     def __init__(self, fetching: Fetching, leader: int, fetcher: Fetcher) -> None:
         self.leader = leader
         self.fetcher = fetcher
+        self.news: deque[News] = deque()
+        """What is left of the last answer."""
         self._fetching = fetching
 
     def answered(self, now: Millis, answer: object) -> None:
@@ -156,7 +165,7 @@ class Fetching:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def deadline(self) -> Millis | None:
-        times = [fetches.fetcher.deadline() for fetches in self._of_leader.values()]
+        times = [0 if fetches.news else fetches.fetcher.deadline() for fetches in self._of_leader.values()]
         return min((time for time in times if time is not None), default=None)
 
     def send(self, now: Millis) -> None:
@@ -164,6 +173,8 @@ class Fetching:
         broker_epoch = self._registrations.epoch_of(self._environment.node_id)
         waits_ms = self._throttle.waits_ms(now) if self._throttle.is_on else 0
         for fetches in self._of_leader.values():
+            if fetches.news:
+                continue
             if waits_ms:
                 fetches.fetcher.hold_back(now + waits_ms, self._is_throttled)
             request = fetches.fetcher.request(now, broker_epoch)
@@ -172,23 +183,42 @@ class Fetching:
 
     def answered(self, now: Millis, fetches: FetchesOf, answer: object) -> None:
         """A leader has answered, or nobody knows what became of the fetch."""
-        fetcher = fetches.fetcher
         if isinstance(answer, FetchResponse):
-            for news in fetcher.answered(now, answer):
-                partition = self._followed[news.key][0]
-                try:
-                    self._carry_out(now, fetches, partition, news)
-                except StorageFailed as failed:
-                    self.storage_failed(now, partition, failed)
-                    fetcher.rest(now, news.key, position_of(partition))
-                    self._hold_back(news.key, partition)
-                except Exception as error:
-                    fetcher.rest(now, news.key, position_of(partition))
-                    self._environment.fault(f"following the leader of {partition.name} failed", error)
+            fetches.news.extend(fetches.fetcher.answered(now, answer))
+            self._take_slice(now, fetches, self._environment.time_slice())
+            fetches.news = deque(map(kept, fetches.news))
         else:
-            fetcher.unanswered(now)
+            fetches.fetcher.unanswered(now)
         self.send(now)
-        self._environment.outbox.due(fetcher.deadline())
+        self._environment.outbox.due(0 if fetches.news else fetches.fetcher.deadline())
+
+    def tick(self, now: Millis) -> None:
+        """Go on with answers that were too long for one slice, and send every fetch that is due."""
+        time_slice = self._environment.time_slice()
+        for fetches in self._of_leader.values():
+            if fetches.news and not time_slice.is_over:
+                self._take_slice(now, fetches, time_slice)
+        self.send(now)
+
+    def _take_slice(self, now: Millis, fetches: FetchesOf, time_slice: TimeSlice) -> None:
+        """Do what the leader's answer asks for, until the slice is over."""
+        news, fetcher = fetches.news, fetches.fetcher
+        while news:
+            each = news.popleft()
+            partition, of_now = self._followed.get(each.key, (None, None))
+            if partition is None or of_now is not fetches or not fetcher.is_busy(each.key):
+                continue  # it is followed otherwise since
+            try:
+                self._carry_out(now, fetches, partition, each)
+            except StorageFailed as failed:
+                self.storage_failed(now, partition, failed)
+                fetcher.rest(now, each.key, position_of(partition))
+                self._hold_back(each.key, partition)
+            except Exception as error:
+                fetcher.rest(now, each.key, position_of(partition))
+                self._environment.fault(f"following the leader of {partition.name} failed", error)
+            if time_slice.is_over:
+                return
 
     def storage_failed(self, now: Millis, partition: Partition, failed: StorageFailed) -> None:
         """The log could not be cut, or appended to: the cluster is told."""
@@ -332,6 +362,7 @@ class Fetching:
         self._was_cut(now, partition)
 
     def _was_cut(self, now: Millis, partition: Partition) -> None:
+        BEYOND_USUAL.steps += SEGMENT  # checkpoints are written, and segments go
         self._upkeep.checkpoints.write_cut()
         self._upkeep.commits.look_soon(now, partition)
         partition.wake_all_fetches()
@@ -343,6 +374,11 @@ class Fetching:
             assert not partition.leads, partition.name
         for fetches in self._of_leader.values():
             fetches.fetcher.check()
+
+
+def kept(news: News) -> News:
+    """The same, without the frame of the answer, which others will fill."""
+    return replace(news, records=memoryview(bytearray(news.records))) if isinstance(news, Records) else news
 
 
 def key_of(partition: Partition) -> Key:

@@ -153,7 +153,7 @@ class Replication:
     def tick(self, now: Millis) -> None:
         if self._look_at is not None and self._look_at <= now:
             self._look_at_followers(now)
-        self._fetching.send(now)
+        self._fetching.tick(now)
         self._changes.send(now)
 
     def check(self) -> None:

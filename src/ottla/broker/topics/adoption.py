@@ -1,9 +1,10 @@
 """Sorts partition directories: whose they are, and what a start makes of those that the metadata store does not know.
 
 A directory says itself which topic, partition and topic id it belongs to. So a data directory moves here after a clean
-stop of a Kafka broker, and topics survive the loss of our own store, or of its newest commits. What does not stand in
-the directories is lost: topics' own configs, and partitions at the end of a topic that never had a record. Nobody knows
-then what may be deleted of these topics, so `broker/topics/topics.py` holds retention and compaction off.
+stop of a Kafka broker, and topics survive the loss of our own store, or of its newest commits. What the directories do
+not hold is lost: topics' own configs (but those in Kafka's metadata log: kraft_configs.py), and partitions at the end
+of a topic that never had a record. Nobody knows then what may be deleted of these topics, so `broker/topics/topics.py`
+holds retention and compaction off.
 
 Rules, for a directory of partition P of topic T:
 - of a deleted topic: it is removed, as is one that a kill during the first append left without any record;

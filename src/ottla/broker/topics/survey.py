@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from ottla.broker.config.values import held, is_held
+from ottla.broker.config.key import ConfigRefused
+from ottla.broker.config.values import check_topic, held, is_held
 from ottla.broker.environment import Environment
 from ottla.broker.topics.adoption import Stranger, Told, moved_away, place_of, sort_directories, stray_path
+from ottla.broker.topics.kraft_configs import KraftUnreadable, topic_configs
 from ottla.broker.topics.new_topic import new_internal
 from ottla.broker.topics.removal import Removals
 from ottla.log.log import Log
@@ -72,12 +74,15 @@ def survey(
             f"the metadata store {store.place} has lost its newest {store.lost} commits (it is damaged, "
             "or an older copy): topics that were deleted since may be back, empty; configs may be older ones"
         )
+    configs = _kafkas_configs(environment, found.told) if found.told and found.from_kafka else None
     for name, told in found.told.items():
-        records[name] = _taken_over(environment, name, told, stored.get(name), exact=found.from_kafka)
+        own = (configs or {}).get(name, {})
+        records[name] = _taken_over(environment, name, told, stored.get(name), own, exact=found.from_kafka)
     if found.told:
+        how = "without the configs they had" if configs is None else "with the configs in Kafka's metadata log"
         environment.warn(
             f"{environment.directory} holds {_listed(found.told)} of which the metadata store knows nothing, or less: "
-            "taken over from the directories, without the configs they had"
+            f"taken over from the directories, {how}"
         )
     on_hold = sorted(name for name, record in records.items() if is_held(environment.settings, record.configs))
     if on_hold:
@@ -108,10 +113,37 @@ def _doubted(name: str, record: TopicRecord) -> TopicRecord:
     return record if name in INTERNAL_TOPICS else replace(record, configs=held(record.configs))
 
 
+def _kafkas_configs(environment: Environment, told: Mapping[str, Told]) -> dict[str, dict[str, str]] | None:
+    """The configs of these topics in the metadata log of the Kafka broker whose directory this was, without those that
+    have no meaning here; None if that log cannot be read."""
+    try:
+        by_id = topic_configs(environment.files, environment.directory)
+    except KraftUnreadable as error:
+        environment.warn(f"Kafka's metadata log cannot be read, so the configs of its topics are not known: {error}")
+        return None
+    found: dict[str, dict[str, str]] = {}
+    for name, each in told.items():
+        found[name] = {}
+        for key, text in by_id.get(each.topic_id, {}).items():
+            try:
+                check_topic({**found[name], key: text}, environment.settings)
+            except ConfigRefused as refused:
+                environment.warn(f"config {key}={text} of topic {name} in Kafka's metadata log is ignored: {refused}")
+            else:
+                found[name][key] = text
+    return found
+
+
 def _taken_over(
-    environment: Environment, name: str, told: Told, record: TopicRecord | None, *, exact: bool
+    environment: Environment,
+    name: str,
+    told: Told,
+    record: TopicRecord | None,
+    own: Mapping[str, str],
+    *,
+    exact: bool,
 ) -> TopicRecord:
-    """The record of a topic whose directories say more than the store."""
+    """The record of a topic whose directories say more than the store. `own`: what else is known of its configs."""
     placed = () if record is None else record.partitions
     count = max(told.partitions, len(placed))
     if name in INTERNAL_TOPICS:
@@ -119,7 +151,7 @@ def _taken_over(
         configs = new.overrides if record is None else record.configs
         count = count if exact else max(count, new.partitions)
     else:
-        configs = held({} if record is None else record.configs)
+        configs = held(own if record is None else record.configs)
     return TopicRecord(told.topic_id, configs, placed + placed_on(environment.node_id, count - len(placed)))
 
 

@@ -20,9 +20,19 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla import private
 from ottla.cli.cluster.facts import facts
 from ottla.cli.cluster.move_metadata import move_metadata
-from ottla.cli.cluster.plan import DEFAULT_LISTEN, NODES_MAX, Plan, checked, has_plan, no_cluster, read_plan
+from ottla.cli.cluster.plan import (
+    DEFAULT_LISTEN,
+    NODES_MAX,
+    Plan,
+    checked,
+    has_plan,
+    no_cluster,
+    read_plan,
+    require_settings,
+)
 from ottla.cli.cluster.processes import (
     NODE_FILE,
     STOP_S,
@@ -41,7 +51,7 @@ from ottla.cli.cluster.processes import (
 )
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_json, print_rows, say
+from ottla.cli.output import Failure, Format, NotUnderstood, print_json, print_rows, ranges, say, sized
 from ottla.cli.replicas.rebalance import rebalance
 
 app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_args_is_help=True)
@@ -55,6 +65,8 @@ QUICK_S = 10.0
 REST_S = 2.0
 STOPPED = (0, -signal.SIGTERM)
 """Exit codes of a node that somebody stopped; the second where it was still on its way up."""
+IN_VAIN = NotUnderstood.code
+"""Exit code of a node that no other start helps: its settings or its data directory have to change."""
 NODE_TIMEOUT_S = 5.0
 """How long a node may take to tell of its disk."""
 
@@ -62,14 +74,23 @@ app.command(
     "move-metadata", epilog="Example: ottla cluster move-metadata zookeeper://zk1,zk2,zk3/ottla --data /var/lib/ottla"
 )(move_metadata)
 
-Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster; node N has DIR/N.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Directory of the cluster; node N keeps its data in DIR/N (default ottla-cluster).",
+    ),
+]
 
 
 @app.command(epilog="Example: ottla cluster start --nodes 3 --data ./cluster --listen 127.0.0.1:9092")
 def start(
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", min=1, max=NODES_MAX, help=f"How many: {DEFAULT_NODES}, or as many as before."),
+        typer.Option(
+            "--nodes", min=1, max=NODES_MAX, help=f"Number of nodes (default: as before, otherwise {DEFAULT_NODES})."
+        ),
     ] = None,
     data: Data = DEFAULT_DATA,
     listen: Annotated[
@@ -77,17 +98,17 @@ def start(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help=f"Address of node 1: {DEFAULT_LISTEN}, or as before; the others have the next ports.",
+            help=f"Address of node 1, the others get the next ports (default: as before, otherwise {DEFAULT_LISTEN}).",
         ),
     ] = None,
     set: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting of every node, may be given again; none: those of before."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of every node; may be repeated (default: as before)."),
     ] = None,
-    no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave a node alone that has ended.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Return once the nodes serve, and let them run.")] = False,
+    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not restart nodes that exit.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once the nodes serve; they run in the background.")
+    ] = False,
 ) -> int:
     """Start nodes on this machine and watch over them until ^C: one that dies is started again.
 
@@ -95,7 +116,8 @@ def start(
     it stay out.
     """
     directory = directory_of(data)
-    directory.mkdir(parents=True, exist_ok=True)
+    if (open_to_others := private.make_directory(directory)) is not None:
+        say(open_to_others, err=True)
     with starting(directory) as done:
         plan = planned(directory, nodes, listen, set or [])
         if supervisor(directory) or running_nodes(directory):
@@ -109,7 +131,7 @@ def start(
 
 @app.command("start-node", epilog="Example: ottla cluster start-node 2 --data ./cluster")
 def start_node(
-    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX)],
+    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX, help="Number of the node.")],
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Start one node of a cluster that has ended, one that was removed, or the next new one; return once it serves.
@@ -137,20 +159,20 @@ def start_node(
 
 def started(directory: Path, plan: Plan, number: int) -> NodeProcess:
     """This node of the plan, which serves and is known to itself as one of the cluster. Raises Failure."""
-    with open(directory / f"{number}.log", "a+") as log:
+    with open(directory / f"{number}.log", "a+", opener=private.opener) as log:
         node = NodeProcess(directory, plan, number, log=log)
         node.settled.wait()
         if not node.serves:
             log.seek(0)
-            words = (log.read().splitlines() or ["it said nothing"])[-1].removeprefix("ottla: ")
-            raise Failure(f"Node {number} did not start: {words}")
+            words = (log.read().splitlines() or [""])[-1].removeprefix("ottla: ")
+            raise did_not_start(node.process.poll(), f"Node {number}", words)
     await_active([node.address], [number], [node])
     return node
 
 
 @app.command("stop-node", epilog="Example: ottla cluster stop-node 2 --data ./cluster")
 def stop_node(
-    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX)],
+    number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX, help="Number of the node.")],
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Stop one node of a cluster: it stays stopped until `start-node`, or the next start of all."""
@@ -181,18 +203,18 @@ NODE_COLUMNS = (
     *("NODE", "ADDRESS", "RACK", "STATE", "CONTROLLER", "LEADERS", "REPLICAS", "IN-SYNC"),
     *("DISK-USED", "DISK-FREE", "CAN-STOP"),
 )
-LACKING_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "LACK")
-STOP_COLUMNS = ("STOP-OF", "TOPIC", "PARTITION", "THEN")
+LACKING_COLUMNS = ("TOPIC", "LACK", "COUNT", "PARTITIONS", "NOT-IN-SYNC")
+STOP_COLUMNS = ("STOP-OF", "TOPIC", "THEN", "COUNT", "PARTITIONS")
 ROWS_MAX = 20
-"""Partitions that a table shows; JSON has all."""
+"""Topics that a table shows; JSON has every partition."""
 
 
 @app.command(epilog="Example: ottla cluster describe --bootstrap 127.0.0.1:9092")
 @with_shared_options
 def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
-    """Show the nodes: address, rack, who is down, who is the controller, how many partitions each leads, has and has in
-    sync, bytes on its disk, and whether it can be stopped; then the partitions that lack an in-sync replica or a
-    leader, and those that hinder a stop: they would be out of service, or refuse acks=all."""
+    """Show the nodes: address, rack, state, controller, partitions (led, held, in sync), disk, and whether the node can
+    be stopped. Then show, by topic, the partitions that lack a leader or an in-sync replica, and those that a stop of a
+    node would take out of service, or make refuse acks=all."""
     properties = client_properties(cluster)
     make = own_clients(properties)
     with plain_failures(), make() as client:
@@ -203,28 +225,48 @@ def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
         print_json(told)
         return
     print_rows(NODE_COLUMNS, [node_row(node) for node in told["nodes"]], format)
-    print_some(LACKING_COLUMNS, [lacking_row(each) for each in told["lacking"]])
-    print_some(STOP_COLUMNS, [(node["node"], *each.values()) for node in told["nodes"] for each in node["stop"]])
+    print_some(LACKING_COLUMNS, lacking_rows(told["lacking"]))
+    print_some(STOP_COLUMNS, [row for node in told["nodes"] for row in stop_rows(node)])
 
 
 def node_row(node: dict[str, Any]) -> tuple[Any, ...]:
-    """The cells of a node: what hinders its stop has a table of its own."""
-    *cells, stop = node.values()
-    return (*cells, None if node["state"] == "down" else "no" if stop else "yes")
+    """The cells of a node; the partitions that a stop would affect have a table of their own."""
+    *cells, used, free, stop = node.values()
+    return (*cells, sized(used), sized(free), None if node["state"] == "down" else "no" if stop else "yes")
 
 
-def lacking_row(each: dict[str, Any]) -> tuple[Any, ...]:
-    """The cells of a partition that lacks something."""
-    return tuple(",".join(map(str, cell)) if isinstance(cell, list) else cell for cell in each.values())
+def lacking_rows(partitions: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """A row for each topic and what its partitions lack."""
+    grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in partitions:
+        grouped.setdefault((each["topic"], each["lack"]), []).append(each)
+    return [
+        (
+            topic,
+            lack,
+            len(some),
+            ranges(each["partition"] for each in some),
+            ranges({node for each in some for node in each["replicas"] if node not in each["isr"]}),
+        )
+        for (topic, lack), some in grouped.items()
+    ]
+
+
+def stop_rows(node: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """A row for each topic and what a stop of this node would do to its partitions."""
+    grouped: dict[tuple[str, str], list[int]] = {}
+    for each in node["stop"]:
+        grouped.setdefault((each["topic"], each["then"]), []).append(each["partition"])
+    return [(node["node"], topic, then, len(some), ranges(some)) for (topic, then), some in grouped.items()]
 
 
 def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    """Print a table of partitions behind another one; nothing where there are none."""
+    """Print a table of topics after another one; nothing where there are none."""
     if rows:
         say("")
         print_rows(columns, rows[:ROWS_MAX], Format.TABLE)
     if len(rows) > ROWS_MAX:
-        say(f"and {len(rows) - ROWS_MAX} more: --format json shows all.")
+        say(f"{len(rows) - ROWS_MAX} more topics: --format json shows all.")
 
 
 # ---- watching over nodes -------------------------------------------------------------------------------------------
@@ -238,7 +280,15 @@ def planned(directory: Path, nodes: int | None, listen: str | None, settings: li
     before = read_plan(directory) if has_plan(directory) else Plan(DEFAULT_NODES, DEFAULT_LISTEN, [])
     nodes = before.nodes if nodes is None else nodes
     listen = checked(before.listen if listen is None else listen, nodes)
-    return Plan(nodes, listen, settings or before.settings, removed_nodes(directory, nodes))
+    settings = settings or before.settings
+    require_settings(settings)
+    return Plan(nodes, listen, settings, removed_nodes(directory, nodes))
+
+
+def did_not_start(code: int | None, what: str, words: str) -> Failure:
+    """The failure of what ended with this exit code, which the command has too where no other start helps."""
+    kind = NotUnderstood if code == IN_VAIN else Failure
+    return kind(f"{what} did not start: {words or 'it said nothing'}")
 
 
 def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: bool) -> int:
@@ -246,14 +296,14 @@ def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: boo
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
-    (directory / SUPERVISOR).write_text(f"{os.getpid()}\n")
+    private.write(directory / SUPERVISOR, f"{os.getpid()}\n")
     nodes = [NodeProcess(directory, plan, number, log=None) for number in plan.members]
     try:
         for node in nodes:
             while not node.settled.wait(0.1) and not over.is_set():
                 pass
             if not node.serves and not over.is_set():
-                raise Failure(f"Node {node.number} did not start: {node.last_words or 'it said nothing'}")
+                raise did_not_start(node.process.poll(), f"Node {node.number}", node.last_words)
         if not over.is_set():
             addresses = [node.address for node in nodes]
             await_active(addresses, plan.members, nodes)
@@ -286,7 +336,7 @@ def tend(directory: Path, plan: Plan, nodes: list[NodeProcess], over: threading.
             number = node.number
             if node.process.pid not in told:
                 told.add(node.process.pid)
-                again = restart and code not in STOPPED
+                again = restart and code not in (*STOPPED, IN_VAIN)
                 tell(f"node {number} {how_it_ended(code)}{'; it is started again' if again else ''}")
                 if again:
                     quick = time.monotonic() - node.began < QUICK_S
@@ -308,8 +358,8 @@ def detached(directory: Path, plan: Plan, done: Callable[[], None], *, restart: 
     """Let a process of its own watch over the nodes; return once they serve. It is this one's child and not a new
     program: what is imported already costs no time again."""
     log = directory / LOG
-    log.touch()
-    begins = log.stat().st_size
+    with open(log, "a", opener=private.opener) as said:
+        begins = said.tell()
     read, write = os.pipe()
     sys.stdout.flush()
     if os.fork() == 0:
@@ -324,8 +374,8 @@ def detached(directory: Path, plan: Plan, done: Callable[[], None], *, restart: 
     with open(read) as told:
         line = told.readline()
     if not line:
-        os.wait()
-        words = log.read_text()[begins:].splitlines() or ["it said nothing"]
-        raise Failure(f"The cluster did not start: {words[-1].removeprefix('ottla: ')}")
+        _, status = os.wait()
+        words = log.read_text()[begins:].splitlines() or [""]
+        raise did_not_start(os.waitstatus_to_exitcode(status), "The cluster", words[-1].removeprefix("ottla: "))
     say(line.rstrip())
     return 0

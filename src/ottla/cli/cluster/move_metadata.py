@@ -23,7 +23,7 @@ SESSION_TIMEOUT_MS = 18_000
 
 
 def move_metadata(
-    to: Annotated[str, typer.Argument(metavar="PLACE", help="zookeeper://HOST:PORT,HOST:PORT,.../PATH.")],
+    to: Annotated[str, typer.Argument(metavar="PLACE", help="Target, as zookeeper://HOST:PORT,HOST:PORT,.../PATH.")],
     data: Annotated[
         Path, typer.Option("--data", metavar="DIR", help="Data directory of the node, or directory of the cluster.")
     ],

@@ -74,11 +74,34 @@ def plan_of(read: Any) -> Plan:
 
 
 def no_cluster(directory: Path) -> str:
-    return f"There is no cluster in {directory}: `ottla cluster start --data {directory}` makes one."
+    return (
+        f"There is no cluster in {directory}: name its directory with --data, or start a new one with "
+        f"`ottla cluster start --data {directory}`."
+    )
+
+
+def require_settings(texts: list[str]) -> None:
+    """Raise NotUnderstood where a node would not start with these settings, each KEY=VALUE."""
+    from ottla.broker.config.key import ConfigRefused
+    from ottla.broker.config.values import BrokerSettings
+    from ottla.cli.serve import settings_of
+    from ottla.cli.server_properties import NotServed
+
+    try:
+        BrokerSettings.load(settings_of(texts))
+    except (ConfigRefused, NotServed) as refused:
+        raise NotUnderstood(str(refused)) from refused
 
 
 def checked(listen: str, nodes: int) -> str:
     """The address as it is; raises NotUnderstood where the nodes can't listen there."""
+    from ottla.broker.config.unserved import SECURE_PROTOCOLS, why_no_listener
+
+    protocol, scheme, address = listen.rpartition("://")
+    if scheme and protocol.upper() in SECURE_PROTOCOLS:
+        raise NotUnderstood(why_no_listener(listen, protocol.upper()))
+    if protocol.upper() == "PLAINTEXT":
+        listen = address
     host, _, port = listen.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
         raise NotUnderstood(

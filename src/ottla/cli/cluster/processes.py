@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from ottla import private
 from ottla.cli.cluster.plan import Plan
 from ottla.cli.output import Failure, say
 
@@ -76,7 +77,8 @@ class NodeProcess:
         self.settled = threading.Event()
         self.last_words = ""
         own = directory / str(number)
-        own.mkdir(parents=True, exist_ok=True)
+        if (open_to_others := private.make_directory(own)) is not None:
+            tell(open_to_others)
         # Of a session of its own: ^C on the terminal is for who watches over the nodes, and stops them in order.
         self.process = subprocess.Popen(
             command(directory, plan, number),
@@ -87,7 +89,7 @@ class NodeProcess:
             errors="replace",
             start_new_session=True,
         )
-        (own / PID).write_text(f"{self.process.pid}\n")
+        private.write(own / PID, f"{self.process.pid}\n")
         threading.Thread(target=self._read_greeting, daemon=True).start()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()

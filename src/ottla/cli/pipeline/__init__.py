@@ -1,4 +1,4 @@
-"""`ottla pipeline`: topics through Spark. One file per pipeline; each needs `pip install "ottla[spark]"`."""
+"""`ottla pipeline`: topics through Spark. One file per pipeline; each needs the extra `spark`."""
 
 from __future__ import annotations
 

@@ -42,26 +42,42 @@ UNITS = {
 
 @with_shared_options
 def activity(
-    topic: Annotated[list[str], typer.Option("--topic", "-t", autocompletion=complete_topics, help="Again for more.")],
-    table: Annotated[str, typer.Option("--table", metavar="DIR", help="Where the result tables are or are to be.")],
+    topic: Annotated[
+        list[str], typer.Option("--topic", "-t", autocompletion=complete_topics, help="Topic to read; may be repeated.")
+    ],
+    table: Annotated[str, typer.Option("--table", metavar="DIR", help="Directory of the result tables.")],
     output_topic: Annotated[
-        str | None, typer.Option("--output-topic", metavar="TOPIC", help="Results as JSON, as soon as they are final.")
+        str | None,
+        typer.Option("--output-topic", metavar="TOPIC", help="Topic for final results as JSON (default: none)."),
     ] = None,
     report: Report = None,
     title: Title = "Website activity",
-    window: Annotated[str, typer.Option("--window", metavar="TIME", help="How long a window is.")] = "5 minutes",
+    window: Annotated[
+        str, typer.Option("--window", metavar="TIME", help="Length of a window (default 5 minutes).")
+    ] = "5 minutes",
     gap: Annotated[
-        str, typer.Option("--gap", metavar="TIME", help="A session ends after more silence than this.")
+        str, typer.Option("--gap", metavar="TIME", help="Silence after which a session ends (default 30 minutes).")
     ] = "30 minutes",
     late: Annotated[
-        str, typer.Option("--late", metavar="TIME", help="How far behind the latest event one is still counted.")
+        str,
+        typer.Option("--late", metavar="TIME", help="Lateness up to which an event is counted (default 10 minutes)."),
     ] = "10 minutes",
     conversion: Annotated[
-        str | None, typer.Option("--conversion", metavar="REGEX", help="Pages that a visit is meant to reach.")
+        str | None,
+        typer.Option(
+            "--conversion",
+            metavar="REGEX",
+            help="Regular expression of the pages that a visit should reach (default: none).",
+        ),
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="How many pages are named per window.")] = 100,
+    top: Annotated[
+        int, typer.Option("--top", min=1, metavar="N", help="Pages that are named for each window (default 100).")
+    ] = 100,
     batch_rows: Annotated[
-        int | None, typer.Option("--batch-rows", min=1, metavar="ROWS", help="At most about so many in one batch.")
+        int | None,
+        typer.Option(
+            "--batch-rows", min=1, metavar="ROWS", help="Rows in a batch at most, about (default: unlimited)."
+        ),
     ] = None,
     allow_loss: AllowLoss = False,
     running: PipelineOptions = EVERY_TEN_SECONDS,

@@ -13,7 +13,7 @@ import typer
 
 from ottla.cli.connection import Output, complete_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_json, print_rows, say, say_lines
+from ottla.cli.output import Failure, Format, counted, print_json, print_rows, say, say_lines
 from ottla.cli.pipeline.options import (
     EVERY_TEN_SECONDS,
     ONE_JOB,
@@ -36,10 +36,12 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 
-Table = Annotated[str, typer.Option("--table", metavar="DIR", help="The archive.")]
+Table = Annotated[str, typer.Option("--table", metavar="DIR", help="Directory of the archive.")]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", "-t", autocompletion=complete_topics, help="May be given again (all of the archive)."),
+    typer.Option(
+        "--topic", "-t", autocompletion=complete_topics, help="Topic of the archive; may be repeated (default: all)."
+    ),
 ]
 
 
@@ -48,22 +50,36 @@ Topics = Annotated[
 def archive(
     context: typer.Context,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", autocompletion=complete_topics, help="May be given again.")
+        list[str] | None,
+        typer.Option("--topic", "-t", autocompletion=complete_topics, help="Topic to archive; may be repeated."),
     ] = None,
     pattern: Annotated[
-        str | None, typer.Option("--topics-matching", metavar="REGEX", help="Topics by name, new ones too.")
+        str | None,
+        typer.Option(
+            "--topics-matching", metavar="REGEX", help="Regular expression of the topics to archive, new ones too."
+        ),
     ] = None,
-    table: Annotated[str, typer.Option("--table", metavar="DIR", help="Where the table is or is to be.")] = "",
-    format: Annotated[str, typer.Option("--format", help="Of a new table: delta or parquet.")] = "delta",
-    starting: Annotated[str, typer.Option("--starting", help="Of a new table: earliest or latest.")] = "earliest",
-    read_committed: Annotated[bool, typer.Option("--read-committed", help="Leave aborted transactions out.")] = False,
+    table: Annotated[str, typer.Option("--table", metavar="DIR", help="Directory of the table.")] = "",
+    format: Annotated[
+        str, typer.Option("--format", help="Format of a new table: delta or parquet (default delta).")
+    ] = "delta",
+    starting: Annotated[
+        str, typer.Option("--starting", help="Where a new table begins: earliest or latest (default earliest).")
+    ] = "earliest",
+    read_committed: Annotated[
+        bool, typer.Option("--read-committed", help="Leave out records of aborted transactions.")
+    ] = False,
     allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Go on where the log dropped what was not archived yet.")
+        bool,
+        typer.Option("--allow-loss", help="Continue after records that the log has dropped before they were archived."),
     ] = False,
     batch_rows: Annotated[
-        int, typer.Option("--batch-rows", min=1, metavar="ROWS", help="At most about so many in one commit.")
+        int,
+        typer.Option("--batch-rows", min=1, metavar="ROWS", help="Rows in a commit at most, about (default 4000000)."),
     ] = 4_000_000,
-    compression: Annotated[str, typer.Option("--compression", help="zstd, snappy, lz4 or none.")] = "zstd",
+    compression: Annotated[
+        str, typer.Option("--compression", help="Compression: zstd, snappy, lz4 or none (default zstd).")
+    ] = "zstd",
     running: PipelineOptions = EVERY_TEN_SECONDS,
 ) -> None:
     """Archive topics into a lake table until stopped, each record exactly once; or prove, restore and tidy up one."""
@@ -164,13 +180,18 @@ def row_of(one: Any) -> tuple[Any, ...]:
 def restore(
     table: Table,
     to_topic: Annotated[
-        str, typer.Option("--to-topic", autocompletion=complete_topics, help="Which exists, with as many partitions.")
+        str,
+        typer.Option(
+            "--to-topic", autocompletion=complete_topics, help="Target topic; it exists and has as many partitions."
+        ),
     ],
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Which one, where the archive has several.")
+        str | None,
+        typer.Option("--topic", "-t", help="Topic to restore, if the archive has several (default: the only one)."),
     ] = None,
     offset_header: Annotated[
-        str | None, typer.Option("--offset-header", metavar="NAME", help="Keep each record's old offset there.")
+        str | None,
+        typer.Option("--offset-header", metavar="NAME", help="Header for each record's old offset (default: none)."),
     ] = None,
     job: JobOptions = ONE_JOB,
 ) -> None:
@@ -193,26 +214,31 @@ def restore(
 @app.command(epilog="Example: ottla pipeline archive compact --table ./lake/clicks")
 def compact(
     table: Table,
-    target_mb: Annotated[int, typer.Option("--target-mb", min=1, help="Files of about this size.")] = 128,
+    target_mb: Annotated[
+        int, typer.Option("--target-mb", min=1, help="Size of the new files in MB, about (default 128).")
+    ] = 128,
 ) -> None:
     """Put small files together, also while the archive runs. `vacuum` then removes the old ones."""
     with plain_failures():
         from ottla.spark.archive import open_table
 
         removed, made = open_table(table).compact(target_mb << 20)
-    say(f"Put {removed} files together into {made}." if removed else "Nothing to put together.")
+    say(f"Put {counted(removed, 'file')} together into {made}." if removed else "Nothing to put together.")
 
 
 @app.command(epilog="Example: ottla pipeline archive vacuum --table ./lake/clicks --execute")
 def vacuum(
     table: Table,
     hours: Annotated[
-        float, typer.Option("--hours", min=0, help="Keep what is younger: readers and batches under way need it.")
+        float,
+        typer.Option(
+            "--hours", min=0, help="Hours for which files are kept, as readers and batches need them (default 168)."
+        ),
     ] = 168.0,
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Allow less than one hour: no archive may be running.")
+        bool, typer.Option("--force", help="Allow less than one hour; no archive may be running.")
     ] = False,
 ) -> None:
     """Remove files that no reader needs, those of killed batches and those that were put together; shows them unless
@@ -226,5 +252,5 @@ def vacuum(
         found = open_table(table).vacuum(hours, dry_run=not execute)
     for path in found:
         say(path)
-    say(f"{'Removed' if execute else 'Would remove'} {len(found)} files.")
+    say(f"{'Removed' if execute else 'Would remove'} {counted(len(found), 'file')}.")
     tell_unchanged(execute, Format.TABLE)

@@ -21,7 +21,10 @@ def kmq_tracker(
     redelivery: kmq.RedeliveryOptions = kmq.BY_DEFAULT,
     metrics: kmq.Metrics = None,
     batch_markers: Annotated[
-        int, typer.Option("--batch-markers", min=1, metavar="COUNT", help="At most about so many in a micro-batch.")
+        int,
+        typer.Option(
+            "--batch-markers", min=1, metavar="COUNT", help="Markers in a micro-batch at most, about (default 500000)."
+        ),
     ] = 500_000,
     running: PipelineOptions = EVERY_SECOND,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from ottla.cli.connection import Output, complete_topics, pairs
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_json, say, say_lines
+from ottla.cli.output import Failure, Format, counted, print_json, say, say_lines
 from ottla.cli.pipeline.options import EVERY_SECOND, AllowLoss, PipelineOptions, Report, Title, plain_failures
 from ottla.cli.plans import Limit
 from ottla.cli.times import parse_time
@@ -25,33 +25,65 @@ app = typer.Typer(
 
 SERVICES_TOLD = 20
 
-Table = Annotated[str | None, typer.Option("--table", metavar="DIR", help="Where the tables are.")]
+Table = Annotated[str | None, typer.Option("--table", metavar="DIR", help="Directory of the tables.")]
+
+
+TopicOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", "-t", autocompletion=complete_topics, help="Topic of log lines; may be repeated (default: logs)."
+    ),
+]
+Window = Annotated[
+    int,
+    typer.Option("--window", min=1, metavar="SECONDS", help="Seconds of a window of error rates (default 300)."),
+]
+Delay = Annotated[
+    float,
+    typer.Option(
+        "--delay",
+        min=0,
+        metavar="SECONDS",
+        help="Seconds behind a service's newest line after which a line is late (default 600).",
+    ),
+]
+Zone = Annotated[
+    str,
+    typer.Option("--zone", help="Time zone of times that name none, such as +02:00 or Europe/Berlin (default UTC)."),
+]
+Hint = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hint",
+        metavar="SERVICE=FORMAT",
+        help="Format to try first for a service; may be repeated (default: none).",
+    ),
+]
+OutputTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--output-topic", metavar="TOPIC", help="Topic for error rates as JSON, as they change (default: none)."
+    ),
+]
+BatchRows = Annotated[
+    int | None, typer.Option("--batch-rows", min=1, help="Lines in a batch at most (default: unlimited).")
+]
 
 
 @app.callback()
 @with_shared_options
 def logs(
     context: typer.Context,
-    topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", autocompletion=complete_topics, help="May be given again.")
-    ] = None,
+    topic: TopicOption = None,
     table: Table = None,
-    window: Annotated[int, typer.Option("--window", min=1, metavar="SECONDS", help="Error rates per so long.")] = 300,
-    delay: Annotated[
-        float, typer.Option("--delay", min=0, metavar="SECONDS", help="So far behind a service's last line is late.")
-    ] = 600,
-    zone: Annotated[str, typer.Option("--zone", help="Of times that name none: UTC, +02:00, Europe/Berlin.")] = "UTC",
-    hint: Annotated[
-        list[str] | None, typer.Option("--hint", metavar="SERVICE=FORMAT", help="Try this format first for a service.")
-    ] = None,
-    output_topic: Annotated[
-        str | None, typer.Option("--output-topic", metavar="TOPIC", help="Error rates as JSON, as they change.")
-    ] = None,
+    window: Window = 300,
+    delay: Delay = 600,
+    zone: Zone = "UTC",
+    hint: Hint = None,
+    output_topic: OutputTopic = None,
     report: Report = None,
     title: Title = "Logs",
-    batch_rows: Annotated[
-        int | None, typer.Option("--batch-rows", min=1, help="At most so many lines a batch.")
-    ] = None,
+    batch_rows: BatchRows = None,
     allow_loss: AllowLoss = False,
     running: PipelineOptions = EVERY_SECOND,
 ) -> None:
@@ -91,18 +123,32 @@ def hints(given: list[str] | None) -> dict[str, str]:
 
 @app.command(epilog="Example: ottla pipeline logs find 'connection refused' --table ./logs --since 2026-01-31 -s api")
 def find(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="In whatever case, anywhere in a line.")],
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="Text to find anywhere in a line, in upper or lower case.")
+    ],
     table: Table = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="UTC, as 2026-01-31T08:00.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before then.")] = None,
-    service: Annotated[list[str] | None, typer.Option("--service", "-s", help="May be given again.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="Find lines at or after this time, such as 2026-01-31T08:00 (default: all)."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Find lines before this time (default: all).")
+    ] = None,
+    service: Annotated[
+        list[str] | None,
+        typer.Option("--service", "-s", help="Service whose lines to find; may be repeated (default: all)."),
+    ] = None,
     level: Annotated[
         list[str] | None,
-        typer.Option("--level", "-l", help="ERROR, WARNING, ...; may be given again."),
+        typer.Option("--level", "-l", help="Level to find, such as ERROR; may be repeated (default: all)."),
     ] = None,
-    regex: Annotated[bool, typer.Option("--regex", "-E", help="TEXT is a regular expression (RE2).")] = False,
-    case: Annotated[bool, typer.Option("--case", help="Case counts.")] = False,
-    most: Annotated[int, typer.Option("--max-records", "-n", min=1, help="The first so many, by time.")] = 1_000,
+    regex: Annotated[bool, typer.Option("--regex", "-E", help="Read TEXT as a regular expression (RE2).")] = False,
+    case: Annotated[bool, typer.Option("--case", help="Distinguish upper and lower case.")] = False,
+    most: Annotated[
+        int, typer.Option("--max-records", "-n", min=1, help="Lines to show, the earliest first (default 1000).")
+    ] = 1_000,
     limit: Limit = None,
     format: Output = Format.TABLE,
 ) -> None:
@@ -131,7 +177,9 @@ def find(
             say_lines(shown(line).expandtabs())
     more = f" The first {len(hits.lines):,} are shown." if hits.found > len(hits.lines) else ""
     opened, total = hits.files
-    told = f"{hits.found:,} lines found; {hits.read:,} read, {opened:,} of {total:,} files opened.{more}"
+    told = (
+        f"{counted(hits.found, 'line')} found; {hits.read:,} read, {opened:,} of {counted(total, 'file')} opened.{more}"
+    )
     say(told, err=True)
     if hits.services is not None and (unknown := sorted(set(service or ()).difference(hits.services))):
         there = ", ".join(hits.services[:SERVICES_TOLD]) or "nobody"

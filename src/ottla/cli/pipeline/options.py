@@ -23,25 +23,49 @@ if TYPE_CHECKING:
     from ottla.spark.running.run import RunOptions
 
 Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="Spark's master (spark-defaults' own, else local[*]).")
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", help="Spark's master (default: the one of spark-defaults, otherwise local[*])."
+    ),
 ]
 Checkpoint = Annotated[
-    str | None, typer.Option("--checkpoint", metavar="DIR", help="Where the progress is kept (TABLE/_checkpoint).")
+    str | None,
+    typer.Option("--checkpoint", metavar="DIR", help="Directory of the progress (default TABLE/_checkpoint)."),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Work off what is there now, then end.")]
-Trigger = Annotated[float, typer.Option("--trigger", min=0, metavar="SECONDS", help="How often to look for more.")]
+Once = Annotated[bool, typer.Option("--once", help="Process the records that exist now, then end.")]
+Trigger = Annotated[
+    float,
+    typer.Option(
+        "--trigger",
+        min=0,
+        metavar="SECONDS",
+        help="Seconds between checks for new records (default 1 or 10, by pipeline).",
+    ),
+]
 Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be given again.")
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; may be repeated (default: none)."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Tell of warnings only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings only.")]
 Report = Annotated[
-    str | None, typer.Option("--report", metavar="FILE.html", help="A page with charts, at the end of the run.")
+    str | None,
+    typer.Option(
+        "--report",
+        metavar="FILE.html",
+        help="File of a page with charts, written at the end of the run (default: none).",
+    ),
 ]
-Title = Annotated[str, typer.Option("--title", metavar="TEXT", help="What the page is headed with: your site, say.")]
-AllowLoss = Annotated[bool, typer.Option("--allow-loss", help="Go on where the log dropped what was not read yet.")]
+Title = Annotated[
+    str, typer.Option("--title", metavar="TEXT", help="Title of the page (default: the pipeline's name).")
+]
+AllowLoss = Annotated[
+    bool, typer.Option("--allow-loss", help="Continue after records that the log has dropped before they were read.")
+]
 Wait = Annotated[
     float | None,
-    typer.Option("--wait", min=0, metavar="SECONDS", help="How long to wait for a broker that is down (for ever)."),
+    typer.Option(
+        "--wait", min=0, metavar="SECONDS", help="Seconds to wait for a broker that is down (default: without end)."
+    ),
 ]
 
 
@@ -122,9 +146,9 @@ def reach(options: RunOptions) -> None:
 
 
 NEVER_MISSING = {"", "ottla", *sys.stdlib_module_names}
-"""Ours and Python's own: that one of these is missing is a fault. All other modules come with `ottla[spark]`."""
+"""Ours and Python's own: that one of these is missing is a fault. All other modules come with the extra `spark`."""
 
-MISSING = 'Pipelines need {module}, which is not installed. `pip install "ottla[spark]"` installs it.'
+MISSING = 'Pipelines need {module}, which is not installed. `pip install ".[spark]"` in a clone of Ottla installs it.'
 
 
 def require_spark() -> None:
@@ -137,12 +161,17 @@ def require_spark() -> None:
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """What a pipeline could not do, as a sentence; also what Spark said, and that it was not installed."""
-    from ottla.spark.platform.failures import PipelineFailed, is_sparks, sentence, text_of
+    """What a pipeline could not do, as a sentence; also what Spark said, and that it was not installed. A signal ends
+    whatever Spark does in here, with KeyboardInterrupt."""
+    from ottla.spark.platform.failures import OptionsRefused, PipelineFailed, is_sparks, sentence, text_of
     from ottla.spark.reader.losses import ADVICE
+    from ottla.spark.running.signals import ended_by_signals
 
     try:
-        yield
+        with ended_by_signals():
+            yield
+    except OptionsRefused as refused:
+        raise NotUnderstood(str(refused)) from refused
     except PipelineFailed as failed:
         raise Failure(str(failed)) from failed
     except ModuleNotFoundError as error:

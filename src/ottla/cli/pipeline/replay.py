@@ -14,7 +14,7 @@ import typer
 
 from ottla.cli.connection import Output, complete_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_rows, say
+from ottla.cli.output import Failure, Format, counted, print_rows, say
 from ottla.cli.pipeline.options import ONE_JOB, JobOptions, one_of, plain_failures, session_of
 from ottla.cli.times import time_or_none
 
@@ -29,28 +29,62 @@ Edge = tuple[int | None, dict[tuple[str, int], int]]
 """A time in ms, offsets per partition: one of the two, or neither."""
 
 
+TopicOption = Annotated[
+    list[str], typer.Option("--topic", "-t", autocompletion=complete_topics, help="Topic to read; may be repeated.")
+]
+TableOption = Annotated[
+    str | None, typer.Option("--table", metavar="DIR", help="Archive of these topics (default: read the log only).")
+]
+ArchiveOnly = Annotated[bool, typer.Option("--archive-only", help="Read the archive only, and contact no broker.")]
+Since = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="TIME|OFFSETS",
+        help="Begin: ISO time, ms, PARTITION:OFFSET or JSON; may be repeated (default: first record).",
+    ),
+]
+Until = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--until",
+        metavar="TIME|OFFSETS",
+        help="End, not included, in the same forms; may be repeated (default: last record).",
+    ),
+]
+Where = Annotated[
+    str | None, typer.Option("--where", metavar="SQL", help="SQL condition on the columns (default: all records).")
+]
+ToTable = Annotated[str | None, typer.Option("--to-table", metavar="DIR", help="New table to write the records to.")]
+FormatOption = Annotated[
+    str, typer.Option("--table-format", help="Format of the new table: delta or parquet (default delta).")
+]
+CountOption = Annotated[bool, typer.Option("--count", help="Count the records of each partition, and write nothing.")]
+Staging = Annotated[
+    str | None,
+    typer.Option(
+        "--staging",
+        metavar="DIR",
+        help="Directory with which a killed --to-topic can be run again (default: none).",
+    ),
+]
+AllowGaps = Annotated[bool, typer.Option("--allow-gaps", help="Leave out records that neither log nor archive holds.")]
+
+
 @with_shared_options
 def replay(
-    topic: Annotated[
-        list[str], typer.Option("--topic", "-t", autocompletion=complete_topics, help="May be given again.")
-    ],
-    table: Annotated[str | None, typer.Option("--table", metavar="DIR", help="An archive of these topics.")] = None,
-    archive_only: Annotated[bool, typer.Option("--archive-only", help="Ask no broker.")] = False,
-    since: Annotated[
-        list[str] | None, typer.Option("--from", metavar="TIME|OFFSETS", help="ISO, ms, PARTITION:OFFSET or JSON.")
-    ] = None,
-    until: Annotated[
-        list[str] | None, typer.Option("--until", metavar="TIME|OFFSETS", help="The same; not included.")
-    ] = None,
-    where: Annotated[str | None, typer.Option("--where", metavar="SQL", help="A condition on the columns.")] = None,
-    to_topic: Annotated[str | None, typer.Option("--to-topic", help="Write the records there.")] = None,
-    to_table: Annotated[str | None, typer.Option("--to-table", metavar="DIR", help="Or to a new table.")] = None,
-    format: Annotated[str, typer.Option("--table-format", help="Of the new table: delta or parquet.")] = "delta",
-    count: Annotated[bool, typer.Option("--count", help="Or only count them, per partition.")] = False,
-    staging: Annotated[
-        str | None, typer.Option("--staging", metavar="DIR", help="With it a killed --to-topic can be run again.")
-    ] = None,
-    allow_gaps: Annotated[bool, typer.Option("--allow-gaps", help="Leave out what nobody holds any more.")] = False,
+    topic: TopicOption,
+    table: TableOption = None,
+    archive_only: ArchiveOnly = False,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
+    to_topic: Annotated[str | None, typer.Option("--to-topic", help="Topic to write the records to.")] = None,
+    to_table: ToTable = None,
+    format: FormatOption = "delta",
+    count: CountOption = False,
+    staging: Staging = None,
+    allow_gaps: AllowGaps = False,
     output: Output = Format.TABLE,
     job: JobOptions = ONE_JOB,
 ) -> None:
@@ -82,10 +116,11 @@ def replay(
         elif to_table is not None:
             from ottla.spark.archive.export import export
 
-            say(f"Wrote {export(frame, to_table, format):,} records to {to_table}.")
+            say(f"Wrote {counted(export(frame, to_table, format), 'record')} to {to_table}.")
         else:
             assert to_topic is not None
-            say(f"Wrote {write_back(frame, options, to_topic, staging):,} records to {to_topic}, counted there.")
+            wrote = counted(write_back(frame, options, to_topic, staging), "record")
+            say(f"Wrote {wrote} to {to_topic}, counted there.")
 
 
 def prepared(
@@ -173,7 +208,8 @@ def print_counts(frame: DataFrame, output: Format) -> None:
     if any(row[-1] for row in rows):
         raise Failure("Some offsets came twice.")
     if output is Format.TABLE:
-        say(f"{sum(row[4] for row in rows):,} records in {len(rows)} partitions, each offset once.")
+        total = counted(sum(row[4] for row in rows), "record")
+        say(f"{total} in {counted(len(rows), 'partition')}, each offset once.")
 
 
 def write_back(frame: DataFrame, options: RunOptions, topic: str, staging: str | None) -> int:

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, NamedTuple, TypeAlias
 
+from ottla.cli.output import counted
+
 Place: TypeAlias = tuple[str, int]
 """A topic's name and a partition's index."""
 BYTES_SPREAD: Final = 0.1
@@ -129,8 +131,8 @@ class _Balance:
                 free = [node for node in self.nodes if node not in nodes]
                 if not free:
                     raise Impossible(
-                        f"{place[0]}-{place[1]} has {len(nodes)} replicas, and only {len(self.nodes)} nodes are left "
-                        "for them."
+                        f"{place[0]}-{place[1]} has {counted(len(nodes), 'replica')}, and only "
+                        f"{counted(len(self.nodes), 'node')} would be left for them."
                     )
                 used = Counter(self.rack.get(node) for node in nodes if node != old)
                 self._move(place, old, min(free, key=lambda node: (used[self.rack[node]], *self._load(node))))

@@ -20,11 +20,11 @@ from ottla.cli.connection import (
     named,
     own_clients,
     plain_failures,
-    with_done,
 )
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done
+from ottla.cli.output import Failure, Format, NotUnderstood, counted, print_done, print_rows, ranges
 from ottla.cli.replicas.balance import Place
+from ottla.visible import visible
 
 if TYPE_CHECKING:
     from ottla.client import Client
@@ -35,11 +35,16 @@ PREFERRED, UNCLEAN = 0, 1
 @with_shared_options
 def elect_leaders(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics)
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC...]", callback=named, autocompletion=complete_topics, help="Names of topics (default: all)."
+        ),
     ] = None,
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="Any replica where none in sync is there: records that it lacks are lost."),
+        typer.Option(
+            "--unclean", help="Elect any replica if none in sync is available; records that it lacks are lost."
+        ),
     ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
@@ -56,14 +61,21 @@ def elect_leaders(
         if missing:
             raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows those that are there.")
         elected, failures = elect(client, places, UNCLEAN if unclean else PREFERRED)
+    names = [f"{name}-{index}" for name, index in elected]
     if failures:
-        raise Failure(with_done(failures, "Elected leaders of", elected))
-    told = ", ".join(elected) or "nothing: all are led as they shall be"
-    print_done(f"Elected leaders of {told}.", format, elected=elected)
+        done = f"Elected leaders of {counted(len(elected), 'partition')} all the same." if elected else ""
+        raise Failure("\n".join(filter(None, (*map(visible, failures), done))))
+    if format is Format.TABLE and elected:
+        by_topic: dict[str, list[int]] = {}
+        for name, index in elected:
+            by_topic.setdefault(name, []).append(index)
+        print_rows(("TOPIC", "PARTITIONS"), [(name, ranges(some)) for name, some in sorted(by_topic.items())], format)
+    told = counted(len(elected), "partition") if elected else "no partition: each has its preferred leader"
+    print_done(f"Elected leaders of {told}.", format, elected=names)
 
 
-def elect(client: Client, places: list[Place], kind: int) -> tuple[list[str], list[str]]:
-    """The partitions that have another leader now, and those that can't have the one they shall, with why."""
+def elect(client: Client, places: list[Place], kind: int) -> tuple[list[Place], list[str]]:
+    """The partitions that have a new leader, and a sentence for each that could not get one."""
     from ottla.client.errors import check
     from ottla.protocol.errors import ErrorCode
     from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
@@ -74,13 +86,13 @@ def elect(client: Client, places: list[Place], kind: int) -> tuple[list[str], li
     topics = [TopicPartitions(name, partitions) for name, partitions in asked.items()]
     answer = client.send(ElectLeadersRequest(kind, topics))
     check(answer.error_code, "the elections")
-    elected: list[str] = []
+    elected: list[Place] = []
     failures: list[str] = []
     for topic in answer.replica_election_results:
         for part in topic.partition_result:
             code, place = ErrorCode(part.error_code), f"{topic.topic}-{part.partition_id}"
             if code is ErrorCode.NONE:
-                elected.append(place)
+                elected.append((topic.topic, part.partition_id))
             elif code is not ErrorCode.ELECTION_NOT_NEEDED:
                 failures.append(f"{place}: {(part.error_message or code.message).rstrip('.')} ({code.name}).")
     return elected, failures

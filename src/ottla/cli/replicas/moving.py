@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.cli.cluster.facts import Placed, placed_of
-from ottla.cli.output import Failure, say
+from ottla.cli.output import Failure, counted, say
 from ottla.cli.replicas import throttles
 from ottla.cli.replicas.balance import Move, Place, Replicas
 
@@ -101,7 +101,7 @@ def carry_out(client: Client, moves: Sequence[Move], throttle: int | None, asked
     moved = under_way(client)
     begun = sorted(moved.keys() & set(asked) - {move.place for move in moves})
     if begun:
-        say(f"{len(begun)} partitions are being moved there already: that is waited for.", err=True)
+        say(f"Waiting for moves that are already under way there: {counted(len(begun), 'partition')}.", err=True)
     waited = [move._replace(before=moved[move.place].before) if move.place in moved else move for move in moves]
     waited += [Move(place, moved[place].before, moved[place].after) for place in begun]
     if not waited:
@@ -220,7 +220,7 @@ def finish_earlier(client: Client) -> None:
     """Wait for the moves that others have begun, and take their limits away. Raises ClientFailure, Failure."""
     moved = under_way(client)
     if moved:
-        say(f"{len(moved)} partitions are being moved already: that is waited for first.", err=True)
+        say(f"Waiting first for moves that are already under way: {counted(len(moved), 'partition')}.", err=True)
         finish(client, moved)
         lift(client, {name for name, _ in moved})
 

@@ -28,7 +28,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.existing import REPLICAS_MAX, require_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_json, print_rows
+from ottla.cli.output import Failure, Format, NotUnderstood, Size, counted, print_done, print_json, print_rows
 from ottla.cli.plans import Execute, tell_unchanged
 from ottla.cli.replicas import moving
 from ottla.cli.replicas.balance import Impossible, Move, Place, Replicas
@@ -44,25 +44,43 @@ PLAN_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "THEN", "BYTES-COPIED")
 MOVING_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING")
 
 Topics = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics)
+    list[str] | None,
+    typer.Argument(metavar="[TOPIC...]", callback=named, autocompletion=complete_topics, help="Names of topics."),
 ]
-Nodes = Annotated[str | None, typer.Option("--brokers", metavar="ID,ID,...", help="Where the replicas shall be.")]
+Nodes = Annotated[
+    str | None,
+    typer.Option("--brokers", metavar="ID,ID,...", help="Nodes that hold the replicas afterwards (default: any node)."),
+]
 Factor = Annotated[
     int | None,
-    typer.Option("--replication-factor", "-r", min=1, max=REPLICAS_MAX, help="How many replicas there shall be."),
+    typer.Option(
+        "--replication-factor",
+        "-r",
+        min=1,
+        max=REPLICAS_MAX,
+        help="Replicas of each partition afterwards (default: as now).",
+    ),
 ]
 Plan = Annotated[
     Path | None,
-    typer.Option("--plan", metavar="FILE", help="Moves to make, as --format json or Kafka's tool prints them."),
+    typer.Option(
+        "--plan", metavar="FILE", help="File of moves, as --format json or Kafka's tool prints them (default: none)."
+    ),
 ]
 Throttle = Annotated[
     int | None,
-    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second that each node copies at most."),
+    typer.Option(
+        "--throttle",
+        min=1,
+        metavar="BYTES",
+        help="Bytes per second that each node copies at most (default: unlimited).",
+    ),
 ]
-Cancel = Annotated[bool, typer.Option("--cancel", help="Take back what is being moved, of these topics or of all.")]
-List = Annotated[bool, typer.Option("--list", help="Show what is being moved, of these topics or of all.")]
+Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the moves of these topics, or of all.")]
+List = Annotated[bool, typer.Option("--list", help="Show the moves of these topics, or of all.")]
 Verify = Annotated[
-    bool, typer.Option("--verify", help="The same; where nothing is, take away the throttles that moves have left.")
+    bool,
+    typer.Option("--verify", help="Show the moves; if there are none, remove the throttles that earlier moves left."),
 ]
 
 
@@ -104,7 +122,7 @@ def reassign(
         if execute:
             done = moving.carry_out(client, moves, throttle, asked)
             if format is Format.TABLE:
-                print_done(f"Done: {done} partitions are where they are to be." if done else "", format)
+                print_done(f"Done: {counted(done, 'partition')} moved." if done else "", format)
         elif moves:
             tell_unchanged(execute, format)
 
@@ -220,8 +238,8 @@ def show(moves: Sequence[Move], format: Format) -> None:
         partitions = [{"topic": move.place[0], "partition": move.place[1], "replicas": [*move.after]} for move in moves]
         print_json({"version": VERSION, "partitions": partitions})
         return
-    rows = [(*move.place, joined(move.before), joined(move.after), move.bytes_moved) for move in moves]
-    print_rows(PLAN_COLUMNS, rows, format)
+    rows = [(*move.place, joined(move.before), joined(move.after), Size(move.bytes_moved)) for move in moves]
+    print_rows(PLAN_COLUMNS, rows, format, none="No replica has to move.")
 
 
 def joined(nodes: Sequence[int]) -> str:

@@ -14,13 +14,18 @@ import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Format, print_json, print_rows, say
+from ottla.cli.output import Format, Size, counted, print_json, print_rows, say
 from ottla.cli.replicas import balance, moving
 from ottla.cli.replicas.balance import Move, Replicas
 
 Throttle = Annotated[
     int | None,
-    typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes a second that each node copies at most."),
+    typer.Option(
+        "--throttle",
+        min=1,
+        metavar="BYTES",
+        help="Bytes per second that each node copies at most (default: unlimited).",
+    ),
 ]
 ROWS_MAX = 20
 NODE_COLUMNS = ("NODE", "RACK", "LEADERS", "THEN", "REPLICAS", "THEN", "BYTES", "THEN")
@@ -29,7 +34,7 @@ MOVE_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "THEN", "BYTES-COPIED")
 
 @with_shared_options
 def rebalance(
-    execute: Annotated[bool, typer.Option("--execute", help="Make the moves, and wait for their end.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Make the moves and wait until they end.")] = False,
     throttle: Throttle = None,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
@@ -57,7 +62,7 @@ def rebalance(
     if format is Format.JSON:
         print_json(told)
     elif execute:
-        say(f"Done: {len(moves)} partitions are where they are to be." if moves else "Nothing was to be done.")
+        say(f"Done: {counted(len(moves), 'partition')} moved." if moves else "Done: nothing had to be moved.")
 
 
 def plan(racks: Mapping[int, str | None], places: Sequence[Replicas], moves: Sequence[Move]) -> dict[str, Any]:
@@ -104,7 +109,10 @@ def shares(places: Sequence[Replicas]) -> tuple[Counter[int], Counter[int], Coun
 
 def show(told: dict[str, Any], way_on: str) -> None:
     """The plan for a person: each node before and after, the moves, and their sum; `way_on` ends it."""
-    rows = [(node["node"], node["rack"], *node["leaders"], *node["replicas"], *node["bytes"]) for node in told["nodes"]]
+    rows = [
+        (node["node"], node["rack"], *node["leaders"], *node["replicas"], *map(Size, node["bytes"]))
+        for node in told["nodes"]
+    ]
     print_rows(NODE_COLUMNS, rows, Format.TABLE)
     moves = told["moves"]
     say("")
@@ -112,7 +120,7 @@ def show(told: dict[str, Any], way_on: str) -> None:
         say("Everything is spread already.")
         return
     shown = [
-        (each["topic"], each["partition"], joined(each["before"]), joined(each["after"]), each["bytes"])
+        (each["topic"], each["partition"], joined(each["before"]), joined(each["after"]), Size(each["bytes"]))
         for each in moves[:ROWS_MAX]
     ]
     print_rows(MOVE_COLUMNS, shown, Format.TABLE)
@@ -121,8 +129,8 @@ def show(told: dict[str, Any], way_on: str) -> None:
     copied = sum(each["bytes"] > 0 or set(each["before"]) != set(each["after"]) for each in moves)
     say("")
     say(
-        f"{copied} partitions get replicas on other nodes, {told['bytes']} bytes in all; {len(moves) - copied} get "
-        f"another preferred leader only.{way_on}"
+        f"Moves replicas of {counted(copied, 'partition')} to other nodes, {Size(told['bytes'])} in all. "
+        f"Changes only the preferred leader of {counted(len(moves) - copied, 'partition')}.{way_on}"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from ottla.cli.output import counted
 from ottla.cli.replicas.balance import Impossible, Move, Place, Replicas, balanced
 
 
@@ -41,7 +42,9 @@ def _resized(
     for each in sorted(partitions):
         size = factor or len(each.nodes)
         if size > len(wanted):
-            raise Impossible(f"{_name(each.place)} can't have {size} replicas on {len(wanted)} nodes.")
+            raise Impossible(
+                f"{_name(each.place)} can't have {counted(size, 'replica')} on {counted(len(wanted), 'node')}."
+            )
         nodes = list(each.nodes)
         while len(nodes) > size:
             goes = _dispensable(racks, nodes, wanted, load)
@@ -51,7 +54,9 @@ def _resized(
             used = Counter(racks.get(node) for node in nodes)
             comes = min((n for n in wanted if n not in nodes), key=lambda n: (used[racks[n]], load[n], n), default=None)
             if comes is None:
-                raise Impossible(f"{_name(each.place)} can't have {size} replicas on {len(wanted)} nodes.")
+                raise Impossible(
+                    f"{_name(each.place)} can't have {counted(size, 'replica')} on {counted(len(wanted), 'node')}."
+                )
             nodes.append(comes)
             load[comes] += 1
         resized.append(each._replace(nodes=tuple(nodes)))

@@ -10,6 +10,9 @@ calls back comes on a thread of kazoo's and must not block.
 - kazoo notices that a server has stopped answering only while nothing new is sent, and not before two thirds of the
   session time-out are over. So whoever has waited for a third of it has the connection dropped, and goes on with
   another server.
+- A server refuses a client that has seen newer transactions than itself. While the connection is lost, another client
+  asks from time to time. If a server that is up to date has older transactions than this session has seen, ZooKeeper's
+  data was restored from a backup: `older` says so, and this session ends with the process.
 - An expired session is followed by another; what belonged to it (ephemeral znodes, watches) is for others to make anew.
 
 Sources: kazoo's KazooClient and ConnectionHandler; ZooKeeper's "Consistency Guarantees".
@@ -42,6 +45,8 @@ from ottla.metadata.store import CommitUnknown, StoreFailed
 from ottla.metadata.zookeeper.ensemble import Ensemble
 
 START_S: Final = 15.0
+PROBE_S: Final = 1.0
+"""How often another client asks while the connection is lost."""
 """How long a start waits for a server that serves."""
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 READS_AT_ONCE: Final = 100
@@ -121,6 +126,8 @@ class Session:
         self._listeners: list[Callable[[], None]] = []
         self._lost_at: float | None = None
         self._back = threading.Event()
+        self.older: str | None = None
+        """Why ZooKeeper is older than what this session has seen; None as far as nothing shows that."""
         self._losses = 0
         self._barriers = -1
         """After how many losses of the connection the last barrier was put up; -1 before the first."""
@@ -186,10 +193,41 @@ class Session:
             if self._lost_at is None:
                 self._lost_at = now
                 self._notes("the connection to ZooKeeper was lost; others are tried")
+                threading.Thread(target=self._probe, args=(now,), name="ottla-zookeeper-probe", daemon=True).start()
             if state == KazooState.LOST:
                 self._notes("the session with ZooKeeper has expired; there will be another one")
         for changed in self._listeners:
             changed()
+
+    def _probe(self, lost_at: float) -> None:
+        """Until the connection is back: find out whether the servers are older than what this session has seen."""
+        while not self._back.wait(PROBE_S) and not self._closed and self._lost_at == lost_at:
+            seen, found = self._client.last_zxid, self._newest_of_servers()
+            if found is not None and found < seen:
+                self.older = f"{self._place} is older than what this node has seen of it: its data was restored"
+                self._notes(self.older)
+                return
+
+    def _newest_of_servers(self) -> int | None:
+        """The newest transaction, as a client without a past is told; None where no server serves it now."""
+        client: Any = KazooClient(
+            ",".join(self.ensemble.servers),
+            timeout=self._asked_s,
+            handler=_Sockets(self._asked_s / 3),
+            logger=logging.getLogger("ottla.kazoo"),
+        )
+        try:
+            client.start_async().wait(self._asked_s)
+            if not client.connected:
+                return None
+            client.sync("/")  # what the majority has is known here, the beginning of this session too
+            client.exists("/")
+            return int(client.last_zxid)
+        except KazooException:
+            return None
+        finally:
+            client.stop()
+            client.close()
 
     # ---- reads -----------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from ottla.metadata.store import (
     StoreBusy,
     StoreDamaged,
     StoreFailed,
+    StoreGone,
     Versioned,
     Write,
     check_batch,
@@ -45,6 +46,8 @@ from ottla.metadata.zookeeper.rows import BYTES_MAX, decoded, encoded, key_of, m
 from ottla.metadata.zookeeper.session import Check, Create, Operation, Raced, Remove, Session, Set, Znode
 
 WAY_ON: Final = "Restore ZooKeeper's data from a backup, or stop all nodes and remove everything below this place"
+AGAIN: Final = "Start the node again: it finds out what is missing, and reports that to the cluster"
+"""The same where ZooKeeper was restored while this node ran."""
 MOVING: Final = "moving"
 TRIES_S: Final = 5.0
 """How long a commit is begun anew while others are faster."""
@@ -90,6 +93,9 @@ class ZooKeeperStore:
         self._groups: set[str] = set()
         self._moves = self._watched = self._floor = 0
         self._marked = -1
+        self._newest = 0
+        """The newest generation that was read."""
+        self._older: str | None = None
         self._heard: Callable[[], None] | None = None
         session.make((self._rows, self._changes, self._batches))
         with _known():
@@ -176,6 +182,11 @@ class ZooKeeperStore:
     def hurry(self) -> None:
         """Clients are served from now on; nothing here waits longer for it."""
 
+    def gone(self) -> str | None:
+        """Why this is not the store any more that was opened; None while it is."""
+        why = self._older or self.session.older
+        return None if why is None else f"{why}. {AGAIN}"
+
     def close(self) -> None:
         self.session.close()
 
@@ -185,9 +196,16 @@ class ZooKeeperStore:
         """The head, and then the rows of these keys with their znodes."""
         paths = [path_of(self._rows, key) for key in keys]
         while True:
-            moves = self._moves
+            moves, newest = self._moves, self._newest
             first, *znodes = self.session.read([self._head, *paths], self._moved)
             head = self._decoded_head(first)
+            if head.generation < newest:
+                self._older = (
+                    f"the metadata store {self.place} is at commit {head.generation}, and this node has seen {newest}: "
+                    "its data was restored"
+                )
+                raise StoreGone(self._older)
+            self._newest = max(self._newest, head.generation)
             if head.staged is None:
                 self._marked, self._watched = head.generation, moves
                 return head, [(self._decoded(key, znode), znode) for key, znode in zip(keys, znodes, strict=True)]
@@ -244,6 +262,7 @@ class ZooKeeperStore:
             *(Remove(f"{self._changes}/{each}") for each in range(head.oldest, min(oldest, head.generation + 1))),
         ]
         self.session.carry_out([*operations, *made])
+        self._newest = max(self._newest, generation)
         if staged is not None:
             with suppress(StoreFailed):  # else who reads next does it
                 self._picture([])

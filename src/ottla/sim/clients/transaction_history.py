@@ -8,6 +8,7 @@ The promises held here:
 - a producer id belongs to one transactional id, and its epoch is given to one client at a time: what an older one asks
   for after a newer one was told its epoch is refused;
 - what EndTxn answered is what the coordinator knows, in every life of it, until somebody asks for more;
+- the producer that EndTxn named is not shut out of the next transaction, unless another client asked for the same id;
 - in a partition the committed records of a transactional id stand in the order in which they were sent;
 - an input record has one committed effect.
 """
@@ -112,6 +113,8 @@ class Ends:
         """What was asked of each id and may be under way, by number: in whose name; where it was lost, until when."""
         self._met: set[int] = set()
         """Numbers of requests while which another one of the same id was over: nobody knows which came first."""
+        self._sure: set[int] = set()
+        """Numbers of requests by the producer that EndTxn named, when nothing else could have changed that."""
         self._number = 0
 
     def asks(self, transactional_id: str, identity: Identity | None) -> int:
@@ -122,6 +125,8 @@ class Ends:
         ended = self.standing.get(transactional_id)
         if ended is not None and _may_change(ended, identity):
             del self.standing[transactional_id]
+            if identity == ended.successor:
+                self._sure.add(self._number)
         return self._number
 
     def over(self, transactional_id: str, number: int) -> None:
@@ -137,13 +142,22 @@ class Ends:
 
     def ended(self, now_us: Micros, transactional_id: str, number: int, ended: Ended) -> None:
         """The EndTxn of this number was answered so."""
-        in_doubt = any(
+        if not self._others(now_us, transactional_id, ended) and number not in self._met:
+            self.standing[transactional_id] = ended
+
+    def shut_out(self, now_us: Micros, who: str, transactional_id: str, number: int, identity: Identity) -> None:
+        """The request of this number was refused: its producer has no right to it any more."""
+        alone = not self._others(now_us, transactional_id, Ended(False, identity, who)) and number not in self._met
+        if number in self._sure and alone:
+            raise Broken(f"{who}: {identity} is shut out, and no other client has asked for {transactional_id}")
+
+    def _others(self, now_us: Micros, transactional_id: str, ended: Ended) -> bool:
+        """Whether something else that was asked may be carried out behind that end."""
+        return any(
             _may_change(ended, identity)
             for identity, until_us in self._asked[transactional_id].values()
             if until_us is None or until_us > now_us
         )
-        if not in_doubt and number not in self._met:
-            self.standing[transactional_id] = ended
 
 
 def _may_change(ended: Ended, identity: Identity | None) -> bool:

@@ -55,6 +55,8 @@ from ottla.sim.kernel.trace import Broken
 
 IN_FLIGHT_MAX = 3
 RETRY_US: Micros = 60 * MS
+ABORTS_AT_ONCE = 0.3
+"""The share of transactions that are aborted right after the last one, before anything is written."""
 BUMPS_SINCE = 3
 """The version of InitProducerId from which on a client says who it is."""
 
@@ -154,6 +156,8 @@ class TransactionalProducer(LaneClient):
         self._requests = 0
         self._may_be_late = False
         """Something was not answered that may still be carried out."""
+        self._aborts_at_once = workload.aborts_at_once
+        self._early = self.world.stream(f"aborts-at-once/{name}")
         self.late_us: Micros | None = None
         """Something that is sent soon arrives so long after the client has given up waiting for it."""
         self.after(self.rng.randrange(300 * MS), self.connect)
@@ -402,6 +406,9 @@ class TransactionalProducer(LaneClient):
     def _shut_out(self, code: int) -> None:
         """Somebody else has its place, or the coordinator has aborted what it did."""
         self.world.trace.add(self.name, f"is shut out: {code}")
+        if self.identity is not None and code != ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+            now_us = self.world.clock.now_us
+            self.told.ends.shut_out(now_us, self.name, self.transactional_id, self._changing, self.identity)
         self._drop()
         self.identity = None
         self.state = "over" if self.zombie else "new"
@@ -646,6 +653,7 @@ class TransactionalProducer(LaneClient):
             self._ended(committed=commits)
             if self.second_version and self.state == "ready":
                 self._become(successor)
+                self._abort_at_once()
             return
         if code in LATER:
             self._in_doubt = in_doubt or code not in NOT_DONE
@@ -656,6 +664,14 @@ class TransactionalProducer(LaneClient):
             self._shut_out(code)
         else:
             raise Broken(f"{self.name}: EndTxn of {self.transaction} answers {code}")
+
+    def _abort_at_once(self) -> None:
+        """Abort the next transaction before anything is written in it, as applications do: Kafka's producer asks for
+        that end in the second version, perhaps while the markers of the last one are outstanding."""
+        if self._aborts_at_once and self.makes and self._early.random() < ABORTS_AT_ONCE:
+            self.begin()
+            self._begun_something = True
+            self.abort("it has nothing to write")
 
     def _may_be_unknown(self, code: int) -> bool:
         """Whether the coordinator may say that there is nothing to end: in the first version to who gives up what it

@@ -95,6 +95,11 @@ class TransactionWorkloadView(WorkloadView, Protocol):
         """What transactional clients were told."""
         ...
 
+    @property
+    def aborts_at_once(self) -> bool:
+        """Whether clients of the second version abort some transactions right after the last one, before they write."""
+        ...
+
 
 class GroupsWorkloadView(WorkloadView, Protocol):
     """A workload with groups of both protocols, as its clients see it."""

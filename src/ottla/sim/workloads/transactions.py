@@ -41,6 +41,8 @@ LEDGER, ACCOUNTS, RESULTS = "ledger", "accounts", "results"
 TIMEOUTS_MS = (800, 2_500, 6_000)
 INTERNAL_TOPICS_CLIENT = "__admin_client"
 AGED_CHANCE = 0.3
+ABORTS_AT_ONCE_FROM, ABORTS_AT_ONCE_TO = 0.5, 0.85
+"""Bounds of the draw by which clients of a run abort at once: seeds that are kept for other bugs keep their traces."""
 AGED = ("pay-0", "pay-1", "pay-2")
 AGED_ON_CLUSTERS = (*AGED, "loop-0", "loop-1")
 """The ids that are old where any are."""
@@ -64,6 +66,8 @@ class TransactionWorkload(Workload):
         """Whoever may write under a transactional id, the newest of each; then the zombies."""
         self.transformers: list[Transformer] = []
         self.ager: Ager | None = None
+        draw = self.world.stream("aborts-at-once").random()
+        self.aborts_at_once = ABORTS_AT_ONCE_FROM <= draw < ABORTS_AT_ONCE_TO
         self._instances = 0
 
     def configs_of(self, rule: TopicRule) -> list[tuple[str, str]]:

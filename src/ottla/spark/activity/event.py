@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ottla.spark.activity.times import SECOND_US, micros_of
-from ottla.spark.text.spark_json import LONG_MAX, json_object, text_of
+from ottla.spark.text.json_text import json_object, text_of
 
 SPACE, ANY = r"[ \t\n\x0b\f\r]", r"[^\n\r\x85\u2028\u2029]"
 NO_SPACE = r"[^ \t\n\x0b\f\r]"
@@ -76,7 +76,8 @@ KNOWN_KINDS = tuple(
     (word, re.compile(rf"(?:\A|[^a-z]|page){plural}\Z"))
     for word, plural in (("view", "views?"), ("search", "search(?:es)?"), ("click", "clicks?"))
 )
-WHOLE = re.compile(r"[\x00-\x20\x7f]*([+-]?)0*([0-9]{1,19})[\x00-\x20\x7f]*")
+WHOLE = re.compile(r"[\x00-\x20\x7f]*([+-]?)0*([0-9]{1,19})(?:\.0*)?[\x00-\x20\x7f]*")
+LONG_MAX = (1 << 63) - 1
 AHEAD_MAX = "1 day"
 """How far an event may lie after its record's own timestamp; a clock gone wild would make all others late."""
 DAY_US = 86400 * SECOND_US

@@ -16,6 +16,7 @@ from ottla.spark.platform.session import pipeline_session
 from ottla.spark.reader.losses import ALLOW_LOSS
 from ottla.spark.reader.options import stream_options
 from ottla.spark.running.checkpoints import Checkpoint
+from ottla.spark.running.each_batch import each_batch
 from ottla.spark.running.progress import BatchRows
 from ottla.spark.running.run import (
     Finished,
@@ -101,7 +102,7 @@ def run(
 
 
 def work_off(options: RunOptions, spark: SparkSession, frame: DataFrame, batches: Batches) -> Finished:
-    writer = frame.writeStream.queryName(QUERY).foreachBatch(batches)
+    writer = frame.writeStream.queryName(QUERY).foreachBatch(each_batch(batches))
     try:
         return run_queries(options, spark, [writer], {QUERY: lambda batch: batches.counts.pop(batch, BatchRows(0))})
     except PipelineFailed as failure:

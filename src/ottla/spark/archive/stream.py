@@ -32,6 +32,7 @@ from ottla.spark.reader.losses import ALLOW_LOSS
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import SourceOptions, stream_options
 from ottla.spark.running.checkpoints import Checkpoint
+from ottla.spark.running.each_batch import each_batch
 from ottla.spark.running.progress import BatchRows
 from ottla.spark.running.run import Finished, RunOptions, require_topics, run_queries, source_options, wait_for_broker
 
@@ -230,7 +231,7 @@ def run(
         begun = begin(options, topics, starting, publisher)
         more = {"rangesOnly": "true", "startingOffsets": begun, "maxOffsetsPerTrigger": str(batch_rows)}
         frame = spark.readStream.format("ottla").options(**given, **more).load()
-        writer = frame.writeStream.queryName(QUERY).foreachBatch(publisher)
+        writer = frame.writeStream.queryName(QUERY).foreachBatch(each_batch(publisher))
         finished = run_publisher(options, spark, writer, publisher)
     finally:
         log.close()

@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 from ottla.spark.lake.commits import aware
 from ottla.spark.logs.formats import LEVELS
 from ottla.spark.logs.line import NAMED_LEVELS
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import OptionsRefused, PipelineFailed
 
 SHOWN = ("time", "timestamp", "service", "host", "file", "level", "component", "message", "raw", "format", "topic",
          "partition", "offset")  # fmt: skip
@@ -48,7 +48,7 @@ def level_of(name: str) -> str:
     """The level of a name that it has anywhere: WARNING is WARN, `emerg` is FATAL. Raises PipelineFailed."""
     level = NAMED_LEVELS.get(name.lower())
     if level is None:
-        raise PipelineFailed(f"{name!r} is no level: there are {', '.join(LEVELS)}.")
+        raise OptionsRefused(f"{name!r} is no level: there are {', '.join(LEVELS)}.")
     return level
 
 
@@ -149,7 +149,7 @@ def matching(raw: Any, wanted: Wanted) -> Any:
         return test(raw, wanted.text, ignore_case=not wanted.case)
     except pa.ArrowInvalid as error:
         reason = re.sub(r"^.*?: ", "", str(error))
-        raise PipelineFailed(f"{wanted.text!r} is no regular expression: {reason}.") from None
+        raise OptionsRefused(f"{wanted.text!r} is no regular expression: {reason}.") from None
 
 
 def earliest(kept: Sequence[pa.Table], limit: int) -> pa.Table:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ottla.spark.lake.commits import arrow_schema
 from ottla.spark.logs.formats import NAMES
 from ottla.spark.logs.line import Line, Reader
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import OptionsRefused
 from ottla.spark.platform.workers import WorkerFunction
 from ottla.spark.text.zones import zone_of
 
@@ -55,7 +55,7 @@ def parse(records: DataFrame, *, zone: str = "UTC", hints: Mapping[str, str] | N
 def check_zone(zone: str) -> None:
     """Raises PipelineFailed for what is no time zone."""
     if zone_of(zone) is None:
-        raise PipelineFailed(f"{zone!r} is no time zone: give UTC, an offset as +02:00, or a place as Europe/Berlin.")
+        raise OptionsRefused(f"{zone!r} is no time zone: give UTC, an offset as +02:00, or a place as Europe/Berlin.")
 
 
 def check_hints(hints: Mapping[str, str]) -> None:

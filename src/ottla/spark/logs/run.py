@@ -20,6 +20,7 @@ from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.platform.session import pipeline_session
 from ottla.spark.reader.losses import ALLOW_LOSS
 from ottla.spark.reader.options import stream_options
+from ottla.spark.running.each_batch import each_batch
 from ottla.spark.running.run import RunOptions, broker_options, read_stream, require_topics, run_queries, source_options
 from ottla.spark.running.topic_ids import require_same
 
@@ -84,7 +85,7 @@ def run(
         batches = Batches(tables, settings, source, publish)
         more = {} if batch_rows is None else {"maxOffsetsPerTrigger": batch_rows}
         ranges = read_stream(spark, options, topics, rangesOnly=True, **loss, **more)
-        writer = ranges.writeStream.queryName(QUERY).foreachBatch(batches)
+        writer = ranges.writeStream.queryName(QUERY).foreachBatch(each_batch(batches))
         try:
             finished = run_queries(options, spark, [writer], {QUERY: batches.read})
         except PipelineFailed as failure:

@@ -18,6 +18,10 @@ class PipelineFailed(Exception):
     """What a pipeline could not do, as one plain sentence for the person who started it."""
 
 
+class OptionsRefused(PipelineFailed):
+    """An option that no run of the pipeline can accept: starting it again does not help."""
+
+
 AWAY = re.compile(
     r"\bConnectionClosed\b|errors\.TimedOut\b|No broker can be reached|The connection to \S+ is gone"
     r"|The broker at \S+ (?:hung up|did not answer in time|did not take the request in time)"
@@ -76,13 +80,13 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'(?!\s+During handling)",
-            "The Python of Spark's workers has no {module}. Install ottla[spark] on every machine of the cluster and "
-            "name that Python in PYSPARK_PYTHON.",
+            "The Python of Spark's workers has no {module}. Install Ottla with its extra `spark` on every machine of "
+            "the cluster and name that Python in PYSPARK_PYTHON.",
         ),
         (
             r"\[DATA_SOURCE_NOT_FOUND\].*\bottla\b",
-            "Spark does not find the source ottla: the Python it starts has no ottla[spark]. Name the right one in "
-            "PYSPARK_PYTHON.",
+            "Spark does not find the source ottla: its Python lacks Ottla with the extra `spark`. Name the right "
+            "one in PYSPARK_PYTHON.",
         ),
         (
             r"Py4JNetworkError|Answer from Java side is empty|Error while sending|^Connection(?:Refused|Reset)Error",

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import OptionsRefused
 
 
 def local_path(path: str | Path) -> Path | None:
@@ -22,7 +22,7 @@ def table_path(path: str | Path) -> Path:
     """A table's directory, absolute. Raises PipelineFailed where it is on another file system."""
     local = local_path(path)
     if local is None:
-        raise PipelineFailed(
+        raise OptionsRefused(
             f"A table must lie on a file system that is mounted on every machine of the cluster, not at {path}."
         )
     return local.resolve()

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -98,7 +99,9 @@ def pipeline_session(
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise PipelineFailed('Spark is not installed. `pip install "ottla[spark]"` installs it.') from None
+        raise PipelineFailed(
+            'Spark is not installed. `pip install ".[spark]"` in a clone of Ottla installs it.'
+        ) from None
 
     refuse_connect({**(conf or {}), **({"spark.master": master} if master else {})})
     running = SparkSession._instantiatedSession  # as Spark's builder; the active one may be that of a micro-batch
@@ -174,7 +177,8 @@ def started(app_name: str, given: dict[str, str]) -> SparkSession:
     for key, value in wanted.items():
         builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
+        with own_interrupt():
+            session = builder.getOrCreate()
         if runs and own_log4j2(os.environ) is None and "spark.log.level" not in {**defaults, **given}:
             session.sparkContext.setLogLevel("ERROR")
         return session
@@ -183,6 +187,18 @@ def started(app_name: str, given: dict[str, str]) -> SparkSession:
     except Exception as error:  # py4j's, with Java's words in it
         said = re.search(r"^: (?:[\w.$]+: )?(.+)$", str(error), re.MULTILINE)
         raise PipelineFailed(f"Spark does not start on {master}: {said[1] if said else error}") from error
+
+
+@contextlib.contextmanager
+def own_interrupt() -> Iterator[None]:
+    """Keep the program's own handler of SIGINT. Spark's replaces it: that one asks the JVM to cancel its jobs, on the
+    connection that the interrupted call waits on."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before not in (signal.default_int_handler, signal.getsignal(signal.SIGINT)):
+            signal.signal(signal.SIGINT, before)
 
 
 def with_quiet_logs(wanted: dict[str, str], defaults: Mapping[str, str]) -> dict[str, str]:

@@ -26,6 +26,8 @@ STEPS_S = (
 )  # fmt: skip
 BUCKETS_MAX = 96
 LABEL_MAX = 300
+SPARSE: Mapping[str, Any] = {"labelOverlap": "greedy", "labelSeparation": 8}
+"""Leaves out labels of an axis that would come nearer to each other than so many pixels."""
 DASHES = ((1, 0), (6, 4), (2, 3))
 """Of the lines of a timeline, one after the other: where two run together, each is seen through the other."""
 SHARE = re.compile(r"[\d.,]+%")
@@ -249,7 +251,7 @@ def time_spec(rows: list[dict[str, Any]], edge: tuple[int, int], width: int, lin
 
     x = alt.X("x:T", title=None).scale(type="utc", domain=list(edge), nice=False)
     ticks = 4 if width == NARROW else 9
-    x = x.axis(tickCount=ticks, labelOverlap="greedy", labelFlush=True, labelExpr=time_label(edge))
+    x = x.axis(tickCount=ticks, labelExpr=time_label(edge), labelFlush=False, **SPARSE)
     y = alt.Y("y:Q", title=None).axis(tickCount=4, format="~s", domain=False, ticks=False).scale(zero=True)
     base = alt.Chart(alt.Data(values=rows))
     colour = alt.Color("colour:N", legend=None, scale=None)
@@ -281,7 +283,7 @@ def class_spec(marks: list[dict[str, Any]], width: int) -> Any:
     import altair as alt
 
     x = alt.X("x:N", title=None, sort=alt.SortField("place"))
-    x = x.axis(labelAngle=0, labelOverlap="greedy", ticks=False).scale(paddingInner=0.15, paddingOuter=0.05)
+    x = x.axis(labelAngle=0, ticks=False, **SPARSE).scale(paddingInner=0.15, paddingOuter=0.05)
     y = alt.Y("y:Q", title=None, stack=None).axis(tickCount=4, format="~s", domain=False, ticks=False).scale(zero=True)
     base = alt.Chart(alt.Data(values=marks))
     mark = base.mark_bar(color=PALETTE[0], cornerRadiusEnd=2)

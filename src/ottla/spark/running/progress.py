@@ -24,6 +24,7 @@ SAME_EVERY_S = 60.0
 DRAW_EVERY_S = 0.5
 RATE_OVER_S = 10.0
 PARTITIONS_SHOWN = 12
+WAITS = "waits for executors"
 
 
 class BatchRows(NamedTuple):
@@ -106,8 +107,8 @@ def size(number: int) -> str:
     return f"{amount:.1f} TB"
 
 
-def line(name: str, figures: Figures, in_rate: float) -> str:
-    """The figures of one query on one line."""
+def line(name: str, figures: Figures, in_rate: float, *, waits: bool = False) -> str:
+    """The figures of one query on one line. `waits`: the cluster has given it no executor."""
     parts = [f"{figures.rows:,} rows", f"{in_rate:,.0f} rows/s in", f"{figures.processed_rate:,.0f} rows/s processed"]
     if figures.lag:
         (topic, partition), most = max(figures.lag.items(), key=lambda each: each[1])
@@ -119,6 +120,8 @@ def line(name: str, figures: Figures, in_rate: float) -> str:
         parts.append(f"{figures.late_rows:,} rows too late")
     if figures.batches:
         parts.append(f"batch {figures.batch_id} took {figures.batch_s:.1f} s")
+    if waits:
+        parts.append(WAITS)
     return f"{name}: {', '.join(parts)}"
 
 
@@ -134,6 +137,8 @@ class View:
         self._drawn_s = self._began_s
         self._live: Live | None = None
         self._said: dict[str, tuple[str, float]] = {}
+        self.waits = False
+        """Whether the queries wait for executors, as the cluster has given them none."""
 
     def __enter__(self) -> Self:
         if not self._quiet and (self._stream or sys.stderr).isatty():
@@ -180,7 +185,7 @@ class View:
             self._live.update(self.table(now_s), refresh=True)
             return
         for name, figures in self._figures.items():
-            text = line(name, figures, figures.in_rate(now_s, self._began_s))
+            text = line(name, figures, figures.in_rate(now_s, self._began_s), waits=self.waits)
             said, at_s = self._said.get(name, ("", 0.0))
             if text != said or now_s - at_s >= SAME_EVERY_S:
                 self._said[name] = (text, now_s)
@@ -206,7 +211,7 @@ class View:
                 str(each.batch_id) if each.batches else "-",
                 f"{each.batch_s:.1f} s" if each.batches else "-",
             )
-        return Group(queries, *self.partitions())
+        return Group(queries, *(["", f"The pipeline {WAITS}."] if self.waits else []), *self.partitions())
 
     def partitions(self) -> list[RenderableType]:
         """The lag of each partition, the largest first."""

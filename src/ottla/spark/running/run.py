@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ottla.client import Client, ClientFailure, ErrorAnswer
 from ottla.spark.platform.client_properties import ClientProperties, WrongOption, client_properties
-from ottla.spark.platform.failures import PipelineFailed, means_away, sentence, text_of
+from ottla.spark.platform.failures import OptionsRefused, PipelineFailed, means_away, sentence, text_of
 from ottla.spark.platform.paths import local_path
 from ottla.spark.platform.session import require_workers
 from ottla.spark.reader.losses import ADVICE
 from ottla.spark.running.checkpoints import examine, kept_partitions
+from ottla.spark.running.executors import waits_for_executors
 from ottla.spark.running.progress import BatchRows, View
+from ottla.spark.running.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,7 +123,7 @@ def connection_of(options: RunOptions) -> ClientProperties:
         found = client_properties({**given, "kafka.bootstrap.servers": options.bootstrap})
         return replace(found, request_timeout_ms=min(found.request_timeout_ms, BROKER_TIMEOUT_MS))
     except WrongOption as error:
-        raise PipelineFailed(str(error)) from None
+        raise OptionsRefused(str(error)) from None
 
 
 def pause(seconds: float, stopped: threading.Event | None) -> None:
@@ -389,7 +390,13 @@ class Loop:
                 run.ended = ended
             except Exception as error:
                 self._failed(run, error)
+        self._view.waits = self._waits()
         self._view.draw()
+
+    def _waits(self) -> bool:
+        with suppress(Exception):  # of a JVM that has gone, which the next look finds out
+            return waits_for_executors(self._session)
+        return False
 
     def _show(self, run: Run) -> None:
         for progress in run.news():
@@ -415,7 +422,7 @@ class Loop:
         self._start(run)
 
     def _finish(self) -> None:
-        """Let the running batches finish, at most LAST_BATCH_S long."""
+        """Let the running batches finish, at most LAST_BATCH_S long, and only while there is an executor for them."""
         left = [run for run in self._runs if not run.ended]
         if not left:
             return
@@ -425,44 +432,23 @@ class Loop:
             run.finish_batch(self._session)
         until = time.monotonic() + LAST_BATCH_S
         while left:
+            waits = self._waits()
             for run in left:
-                self._end(run, time.monotonic() > until)
+                self._end(run, waits or time.monotonic() > until)
             left = [run for run in left if not run.ended]
             time.sleep(0.05 if left else 0)
 
     def _end(self, run: Run, overdue: bool) -> None:
-        """Note that the query has ended, where it has; interrupt it where it only waits for its next trigger."""
+        """Note that the query has ended, where it has; interrupt it where it only waits for its next trigger, and where
+        its batch is overdue: the next start does that batch."""
         assert run.query is not None
         try:
             if overdue or run.gone(self._session) or run.rests():
                 run.query.stop()
                 run.ended = True
             self._show(run)
-            failure = run.query.exception()
+            failure = None if overdue else run.query.exception()
         except Exception as error:
             failure = error
         if failure is not None and not means_away(text := text_of(failure)):
             raise PipelineFailed(self._options.sentence(run.name, run.checkpoint, text)) from failure
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM set the event; a second one interrupts. Only the main thread can be told."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def stop(number: int, frame: object) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.kmq.config import KmqConfig, KmqRefused
 from ottla.kmq.events import Reason
 from ottla.kmq.figures import PartitionFigures, TrackerFigures
+from ottla.spark.platform.failures import OptionsRefused
 from ottla.spark.platform.session import pipeline_session
 from ottla.spark.platform.workers import WorkerFunction
+from ottla.spark.running.each_batch import each_batch
 from ottla.spark.running.run import Finished, PipelineFailed, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.tracker.processor import tracked
 from ottla.spark.tracker.redelivering import OUTCOME, Outcome, outcome_of, redeliver_all
@@ -167,7 +169,9 @@ def follow(
         if caught is not None:
             caught.look(kept, total)
 
-    writer = tracked(markers, config).writeStream.queryName(QUERY).outputMode("update").foreachBatch(redeliver)
+    writer = (
+        tracked(markers, config).writeStream.queryName(QUERY).outputMode("update").foreachBatch(each_batch(redeliver))
+    )
     enough = None if caught is None else caught.up
     finished = run_queries(replace(options, once=False), session, [writer], enough=enough)
     return Tracked(finished, kept, left(properties, config))
@@ -189,7 +193,7 @@ def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[in
     try:
         consumer = Consumer(given)
     except KafkaException as error:
-        raise PipelineFailed(f"The client refuses what it was given: {error.args[0].str()}.") from None
+        raise OptionsRefused(f"The client refuses what it was given: {error.args[0].str()}.") from None
     try:
         count = require_queue(consumer, config, dead_letters=True)
         require_alone(properties, config)

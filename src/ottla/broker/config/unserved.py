@@ -1,0 +1,142 @@
+"""Finds settings that promise protection which a node does not give: TLS, SASL, authorizers, policies.
+
+Knows Kafka's names for them, and the values that promise nothing: an empty one, and Kafka's default. A node that
+started with any other value would look protected and be open to every client that can reach it, so it does not start.
+
+Source: Kafka's BrokerSecurityConfigs, SslConfigs, SaslConfigs, SocketServerConfigs (4.3.1), ZkConfigs (3.9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+SECURE_PROTOCOLS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Kafka's security protocols beside PLAINTEXT."""
+OPEN: Final = "a node without them is open to every client that can reach it"
+
+_JAVA_PRINCIPALS = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+_PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
+    "allow.everyone.if.no.acl.found": ("true",),
+    "authorizer.class.name": (),
+    "connections.max.reauth.ms": ("0",),
+    "delegation.token.master.key": (),
+    "delegation.token.secret.key": (),
+    "principal.builder.class": (_JAVA_PRINCIPALS,),
+    "sasl.kerberos.principal.to.local.rules": ("DEFAULT",),
+    "sasl.mechanism.controller.protocol": ("GSSAPI",),
+    "sasl.mechanism.inter.broker.protocol": ("GSSAPI",),
+    "security.inter.broker.protocol": ("PLAINTEXT",),
+    "security.providers": (),
+    "ssl.allow.dn.changes": ("false",),
+    "ssl.allow.san.changes": ("false",),
+    "ssl.client.auth": ("none",),
+    "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "TLSv1.3,TLSv1.2"),
+    "ssl.endpoint.identification.algorithm": ("https",),
+    "ssl.keymanager.algorithm": ("SunX509", "PKIX"),
+    "ssl.keystore.type": ("JKS", "PEM", "PKCS12"),
+    "ssl.principal.mapping.rules": ("DEFAULT",),
+    "ssl.protocol": ("TLSv1.2", "TLSv1.3"),
+    "ssl.trustmanager.algorithm": ("PKIX",),
+    "ssl.truststore.type": ("JKS", "PEM", "PKCS12"),
+    "super.users": (),
+    "zookeeper.set.acl": ("false",),
+    "zookeeper.ssl.client.enable": ("false",),
+}
+"""The values of protective settings that promise nothing, beside an empty one."""
+_PROTECTIVE_PREFIXES = ("sasl.", "ssl.", "zookeeper.ssl.")
+_TUNING_PREFIXES = (
+    "sasl.kerberos.kinit.",
+    "sasl.kerberos.min.",
+    "sasl.kerberos.ticket.",
+    "sasl.login.connect.",
+    "sasl.login.read.",
+    "sasl.login.refresh.",
+    "sasl.login.retry.",
+    "sasl.server.max.receive.size",
+)
+"""How SASL goes about it, where it is on: whatever their values, they protect nothing."""
+_PLUGINS = ("alter.config.policy.class.name", "client.quota.callback.class", "create.topic.policy.class.name")
+_LISTENER = "listener.name."
+
+
+def is_protective(name: str) -> bool:
+    """Whether a setting of this name promises protection, unless its value says otherwise."""
+    if name.startswith(_LISTENER):
+        of_listener = name.removeprefix(_LISTENER).partition(".")[2]
+        # A SASL mechanism may stand before the name: listener.name.NAME.scram-sha-512.sasl.jaas.config.
+        return is_protective(of_listener) or is_protective(of_listener.partition(".")[2])
+    if name.startswith(_TUNING_PREFIXES):
+        return False
+    return name in _PROMISE_NOTHING or name.startswith(_PROTECTIVE_PREFIXES)
+
+
+def why_unserved(settings: Mapping[str, str]) -> str | None:
+    """The sentence that refuses these settings: which of them promise what the node does not give, and what to do.
+    None where they promise nothing. Values are not in it, as some are passwords."""
+    named = [name for name, text in settings.items() if is_protective(name) and _promises(name, text)]
+    if named:
+        return (
+            f"{_listed(named)} would protect nothing: Ottla serves no TLS, SASL or ACLs yet, and {OPEN}. "
+            f"Remove {'this setting' if len(named) == 1 else 'these settings'} only if you accept that."
+        )
+    plugins = [name for name in _PLUGINS if settings.get(name, "").strip()]
+    if plugins:
+        return (
+            f"{_listed(plugins)} would limit nothing: Ottla can't load Java classes. Remove "
+            f"{'this setting' if len(plugins) == 1 else 'these settings'} only if you accept that."
+        )
+    return next(_listeners(settings), None)
+
+
+def why_no_listener(listener: str, protocol: str) -> str:
+    """The sentence for a listener that speaks this security protocol, which is not PLAINTEXT."""
+    if protocol in SECURE_PROTOCOLS:
+        return (
+            f"The listener {listener} is not served: Ottla has no TLS or SASL yet. A PLAINTEXT listener on 127.0.0.1 "
+            "is open to the programs of this machine only."
+        )
+    return (
+        f"The listener {listener} has no security protocol: name one in listener.security.protocol.map, for example "
+        f"{protocol}:PLAINTEXT."
+    )
+
+
+def protocols_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """The security protocol of each listener name that listener.security.protocol.map has, in upper case."""
+    entries = words(settings.get("listener.security.protocol.map", "").upper())
+    return {name.strip(): protocol.strip() for name, _, protocol in (entry.partition(":") for entry in entries)}
+
+
+def words(text: str) -> list[str]:
+    """The entries of a list in a properties file."""
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _promises(name: str, text: str) -> bool:
+    if name.startswith(_LISTENER):
+        of_listener = name.removeprefix(_LISTENER).partition(".")[2]
+        name = of_listener if of_listener in _PROMISE_NOTHING else of_listener.partition(".")[2]
+    value = text.strip().lower()
+    return value != "" and value not in (each.lower() for each in _PROMISE_NOTHING.get(name, ()))
+
+
+def _listeners(settings: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each listener that is to speak TLS or SASL; the controller's are not served at all."""
+    protocols = protocols_of(settings)
+    controllers = {name.upper() for name in words(settings.get("controller.listener.names", ""))}
+    for text in (*words(settings.get("listeners", "")), *words(settings.get("advertised.listeners", ""))):
+        name = text.partition("://")[0].strip().upper() if "://" in text else ""
+        protocol = protocols.get(name, name)
+        if protocol in SECURE_PROTOCOLS and name not in controllers:
+            yield why_no_listener(text, protocol)
+    between = settings.get("inter.broker.listener.name", "").strip().upper()
+    for name in (between, "PLAINTEXT"):
+        protocol = protocols.get(name, name)
+        if protocol in SECURE_PROTOCOLS:
+            yield why_no_listener(name, protocol)
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

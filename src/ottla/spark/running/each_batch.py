@@ -1,0 +1,37 @@
+"""Wraps what `foreachBatch` calls, so that Spark can read its failures.
+
+When a query is stopped, Spark searches the text of such a failure with a regular expression that recurses once a
+character (StreamExecution.scala, PROXY_ERROR). A Java stack in that text overflows the stack of the query's thread,
+which then prints a thousand lines.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SEARCHED_FROM = "py4j.protocol.Py4JJavaError"
+"""Where Spark's expression begins to match."""
+
+
+class BatchFailed(Exception):
+    """A failure of Spark's in a micro-batch: the whole traceback, as text."""
+
+
+def each_batch(function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+    """The function, for `foreachBatch`. Raises BatchFailed in place of what py4j raises."""
+
+    def call(frame: DataFrame, number: int) -> None:
+        try:
+            function(frame, number)
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            if SEARCHED_FROM not in text:
+                raise
+            raise BatchFailed(text.replace(SEARCHED_FROM, "Py4JJavaError")) from None
+
+    return call

@@ -1,0 +1,85 @@
+"""ZooKeeper's data is restored from a backup while nodes run."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ottla.metadata.store import CommitUnknown, Put, StoreFailed, StoreGone
+from ottla.metadata.zookeeper.session import Set
+from ottla.metadata.zookeeper.store import ZooKeeperStore
+from tests.zookeepers import ZooKeepers, ZooKeeperServer, fresh, opened
+
+TIMEOUT_MS = 1000
+
+
+@pytest.fixture
+def ensemble() -> Iterator[ZooKeepers]:
+    """One of its own, as its data is changed."""
+    with ZooKeepers() as servers:
+        yield servers
+
+
+def soon(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.01)
+
+
+def data_of(server: ZooKeeperServer) -> Path:
+    return server.directory / "version-2"
+
+
+def test_a_session_that_has_seen_newer_transactions_says_so(ensemble: ZooKeepers, tmp_path: Path) -> None:
+    """The servers refuse it, for as long as it lives; a new one is at home."""
+    (server,) = ensemble.servers
+    place = fresh(ensemble)
+    with closing(opened(place, TIMEOUT_MS)) as store:
+        for number in range(3):
+            store.commit([Put("a", b"%d" % number)])
+        server.kill()
+        shutil.copytree(data_of(server), tmp_path / "backup")
+        server.begin()
+        server.wait()
+        soon(lambda: committed(store, 20))
+        assert store.gone() is None
+        server.kill()
+        shutil.rmtree(data_of(server))
+        shutil.copytree(tmp_path / "backup", data_of(server))
+        server.begin()
+        server.wait()
+        soon(lambda: store.gone() is not None)
+        why = store.gone()
+        assert why is not None
+        assert "is older than what this node has seen" in why
+        with closing(opened(place, TIMEOUT_MS)) as other:
+            assert other.generation == 3
+            assert other.gone() is None
+
+
+def committed(store: ZooKeeperStore, commits: int) -> bool:
+    try:
+        for _ in range(commits):
+            store.commit([Put("a", b"")])
+    except (StoreFailed, CommitUnknown):
+        return False
+    return True
+
+
+def test_a_generation_that_goes_back_is_an_older_store(zookeeper: ZooKeepers) -> None:
+    place = fresh(zookeeper)
+    with closing(opened(place)) as store, closing(opened(place)) as other:
+        generations = [store.commit([Put("a", b"")]) for _ in range(3)]
+        assert other.generation == generations[-1]
+        path = f"{store.session.ensemble.root}/generation"
+        store.session.carry_out([Set(path, b"1 1\n")])
+        for each in (store, other):
+            with pytest.raises(StoreGone, match="is at commit 1, and this node has seen 3"):
+                _ = each.generation
+            why = each.gone()
+            assert why is not None
+            assert "Start the node again" in why
