@@ -7,19 +7,24 @@ import random
 
 import pytest
 
+from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
 from ottla.metadata.nodes import NodeState
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.sim.clients.replicated import Reader
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster import TOPIC
-from ottla.sim.workloads.elected_cluster import ElectedCluster
+from ottla.sim.workloads.elected_cluster import OFFSETS_PARTITIONS, ElectedCluster
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
 from ottla.sim.workloads.run import DIRECTORY
 
 from .test_cluster_scenarios_elected import acknowledged, more_is_acknowledged, running
 
+LOOKED_AT_AFTER_A_KILL = 10_000
+"""More than the bytes at the end of a log that a start checks: what is behind the last index entry."""
 LOG = f"{DIRECTORY}/{TOPIC}-0/00000000000000000000.log"
 
 
@@ -100,6 +105,37 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
         cluster.begin(node_id)
     cluster.settle()
     assert acknowledged(cluster) > before
+
+
+def test_a_coordinator_with_a_damaged_log_gives_way_and_copies_it_again() -> None:
+    """Its node is the preferred leader, and in sync again before anybody reads the damage."""
+    cluster = running(9)
+    index = partition_of("group", OFFSETS_PARTITIONS)
+    first = cluster.image.topics[CONSUMER_OFFSETS_TOPIC].partitions[index].replicas[0]
+    disk, log = cluster.hosts[first].disk, f"{DIRECTORY}/{CONSUMER_OFFSETS_TOPIC}-{index}/00000000000000000000.log"
+    cluster.until(lambda: disk.size(log) > LOOKED_AT_AFTER_A_KILL, 60_000)
+    cluster.kill(first)
+    disk.settle_everything()
+    content = bytearray(disk.content(log))
+    content[100] ^= 1
+    disk.put(log, bytes(content))
+    for checker in cluster.checkers:
+        checker.liars.add(first)
+        checker.lost_power(first, in_sync_too=True)
+    cluster.begin(first)
+    cluster.until(cluster.is_whole)
+
+    def led(node_id: int) -> bool:
+        cluster.ask(1, ElectLeadersRequest(0, None))
+        placed = cluster.image.partition(CONSUMER_OFFSETS_TOPIC, index)
+        return placed is not None and (placed.leader == node_id) and node_id in placed.isr
+
+    cluster.until(lambda: led(first))
+    cluster.run(500)
+    placed = cluster.image.partition(CONSUMER_OFFSETS_TOPIC, index)
+    assert placed is not None
+    assert placed.leader not in (-1, first), "the damage was met by its coordinator"
+    cluster.settle()
 
 
 def trust_every_log(monkeypatch: pytest.MonkeyPatch) -> None:

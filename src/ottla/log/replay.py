@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
+from ottla.log.answers import Damage
 from ottla.log.segment import RawHeader, Segment, walk_batches
 from ottla.protocol.records.batch import ATTRIBUTES_AT, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 from ottla.protocol.records.checksum import crc32c
@@ -23,7 +24,11 @@ WINDOW_BYTES: Final = 128 << 10
 
 
 class Unreadable(Exception):
-    """What stands at one place of a log is no sound batch. `str` names file, position and offset."""
+    """Raised for a damaged batch. `str` names file, position and offset, as `damage` does."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(str(damage))
+        self.damage = damage
 
 
 class Replaced(Exception):
@@ -144,4 +149,5 @@ class Replay:
         return header[3] == MAGIC and in_place and crc32c(batch[ATTRIBUTES_AT:]) == header[4]
 
     def _unreadable(self, segment: Segment, fault: str) -> Unreadable:
-        return Unreadable(f"{segment.file.path}, position {self._position}, offset {self.next_offset}: {fault}")
+        end = self._end_of(segment)
+        return Unreadable(Damage(segment.file.path, self._position, self.next_offset, end, fault))

@@ -591,6 +591,7 @@ class ShardHost:
         """The end of this partition's log is gone, with records that its shard may have applied: it starts over."""
         if partition.topic_name != self.topic_name:
             return
+        self._damaged.pop(partition.index, None)  # it may have been copied again since
         hosted = self._hosted.get(partition.index)
         if hosted is not None:
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
@@ -683,10 +684,12 @@ class ShardHost:
         self._damaged[hosted.index] = hosted.partition
         self._give_up(hosted)
         self._environment.notes(
-            f"{name}: {unreadable}. Its coordinator is out of service and the groups it keeps are refused; the others "
-            f"go on. Stop the node and bring the file back from a backup, or start it with --set {SKIP_DAMAGED}=true, "
-            "which passes over what is damaged and loses what stood there."
+            f"{name}: {unreadable}. Its coordinator is offline on this node, and requests for its groups or "
+            "transactional ids are refused; the others continue. If another replica is in sync, it takes over, and "
+            "this node copies the records again. Otherwise stop the node and restore the file from a backup, or start "
+            f"it with --set {SKIP_DAMAGED}=true, which skips what is damaged and loses it."
         )
+        hosted.partition.found_damage(unreadable.damage)
 
     def _give_up(self, hosted: Hosted) -> None:
         """This shard is not loaded to its end."""

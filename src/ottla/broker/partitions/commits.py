@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from ottla.broker.effects import Outbox
 from ottla.broker.partitions.partition import Partition
+from ottla.log.answers import Damage
 from ottla.log.files import FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
@@ -30,6 +31,8 @@ class Care(Protocol):
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None: ...
 
     def sync_failed(self, now: Millis, partition: Partition, why: str) -> None: ...
+
+    def found_damage(self, partition: Partition, damage: Damage) -> None: ...
 
     def sync_worked(self, partition: Partition) -> None: ...
 
@@ -57,6 +60,11 @@ class GroupCommit:
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write to this log failed."""
         self._care.storage_failed(now, partition, why)
+
+    def found_damage(self, partition: Partition, damage: Damage) -> None:
+        """A batch in this log is damaged."""
+        self._care.found_damage(partition, damage)
+        self._outbox.deadline_moved = True
 
     def look_soon(self, now: Millis, partition: Partition) -> None:
         """An append, or something else, may have brought the log's next deadline nearer."""

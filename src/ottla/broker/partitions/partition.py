@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.metrics import Traffic
-from ottla.log.answers import Appended, Origin, StorageFailed
+from ottla.log.answers import Appended, Damage, Origin, StorageFailed
 from ottla.log.log import Log
 from ottla.log.producers import Guard
 from ottla.machine import Millis, Ticket
@@ -45,6 +45,10 @@ class Commits(Protocol):
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write to this log failed."""
+        ...
+
+    def found_damage(self, partition: Partition, damage: Damage) -> None:
+        """A batch in this log is damaged: another replica shall lead."""
         ...
 
     def look_soon(self, now: Millis, partition: Partition) -> None:
@@ -173,6 +177,10 @@ class Partition:
             if self not in commits.appended_to:
                 commits.look_soon(now, self)
         return appended
+
+    def found_damage(self, damage: Damage) -> None:
+        """A reader of the log has met a damaged batch."""
+        self._commits.found_damage(self, damage)
 
     # ---- transactions ----------------------------------------------------------------------------------------------
 
