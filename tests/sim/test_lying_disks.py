@@ -113,7 +113,7 @@ def test_a_coordinator_with_a_damaged_log_gives_way_and_copies_it_again() -> Non
     index = partition_of("group", OFFSETS_PARTITIONS)
     first = cluster.image.topics[CONSUMER_OFFSETS_TOPIC].partitions[index].replicas[0]
     disk, log = cluster.hosts[first].disk, f"{DIRECTORY}/{CONSUMER_OFFSETS_TOPIC}-{index}/00000000000000000000.log"
-    cluster.until(lambda: disk.size(log) > LOOKED_AT_AFTER_A_KILL, 60_000)
+    cluster.until(lambda: disk.files().get(log, 0) > LOOKED_AT_AFTER_A_KILL, 60_000)
     cluster.kill(first)
     disk.settle_everything()
     content = bytearray(disk.content(log))

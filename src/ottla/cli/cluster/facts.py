@@ -5,7 +5,7 @@ Knows how to ask for it with our own client, and what follows from the answers. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -66,6 +66,7 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
 
     seen = client.send(DescribeClusterRequest(include_fenced_brokers=True))
     parts = placed_of(client)
+    waits = eligible_of(client, sorted({part.topic for part in parts if part.leader < 0}))
     nodes = [
         node_facts(broker, seen.controller_id, parts, UNTOLD if broker.is_fenced else disk_of(broker, client_of))
         for broker in sorted(seen.brokers, key=lambda each: each.broker_id)
@@ -76,7 +77,7 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
         "topics": len({part.topic for part in parts}),
         "partitions": len(parts),
         "nodes": nodes,
-        "lacking": [lacking(part) for part in parts if part.lack is not None],
+        "lacking": [lacking(part, waits) for part in parts if part.lack is not None],
     }
 
 
@@ -100,8 +101,10 @@ def node_facts(broker: Any, controller_id: int, parts: Iterable[Placed], disk: D
     }
 
 
-def lacking(part: Placed) -> dict[str, Any]:
-    """What is told of a partition that lacks something."""
+def lacking(part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, Any]:
+    """What is told of a partition that lacks something. One without a leader waits for one of the replicas that are
+    eligible to lead; where none is, all replicas have to be there, and the one whose log ends last leads."""
+    waits_for = list(eligible.get((part.topic, part.partition), ()) or part.replicas) if part.leader < 0 else []
     return {
         "topic": part.topic,
         "partition": part.partition,
@@ -109,6 +112,7 @@ def lacking(part: Placed) -> dict[str, Any]:
         "replicas": list(part.replicas),
         "isr": list(part.isr),
         "lack": part.lack,
+        "waits_for": waits_for,
     }
 
 
@@ -133,6 +137,29 @@ def placed_of(client: Client) -> list[Placed]:
         for topic in sorted(topics, key=lambda each: each.name)
         for part in sorted(topic.partitions, key=lambda each: each.partition_index)
     ]
+
+
+def eligible_of(client: Client, names: list[str]) -> dict[tuple[str, int], list[int]]:
+    """The eligible replicas (KIP-966) of each partition of these topics. Raises ClientFailure."""
+    from ottla.protocol.messages.describe_topic_partitions import (
+        DescribeTopicPartitionsRequest,
+        RequestCursor,
+        TopicRequest,
+    )
+
+    eligible: dict[tuple[str, int], list[int]] = {}
+    for at in range(0, len(names), TOPICS_ASKED):
+        asked = [TopicRequest(name) for name in names[at : at + TOPICS_ASKED]]
+        cursor: RequestCursor | None = None
+        while True:
+            answer = client.send(DescribeTopicPartitionsRequest(asked, cursor=cursor))
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    eligible[topic.name or "", part.partition_index] = list(part.eligible_leader_replicas or ())
+            if answer.next_cursor is None:
+                break
+            cursor = RequestCursor(answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+    return eligible
 
 
 def min_isr_of(client: Client, names: list[str]) -> Mapping[str, int]:
