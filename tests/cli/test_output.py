@@ -27,6 +27,8 @@ MAY_PRINT = {
     "consume.py": {"write"},  # records, byte for byte as they came
     "consume_share.py": {"print_records", "ask"},  # records; the question about one
     "main.py": {"tell"},
+    "metrics.py": {"alerts", "dashboard"},  # files, byte for byte
+    "plans.py": {"confirm"},  # the question, whose answer stands on the same line
     "serve.py": {"main", "tell", "ready"},  # before and beside the log, which has a rule of its own
     "tree.py": {"show_version"},
 }

@@ -73,7 +73,7 @@ def test_a_damaged_coordinator_is_out_of_service_and_the_others_go_on(
     assert committed(stage, "simple") == 7
     assert error_of(stage.ask(commit(8, "simple"), 9)) is E.NONE
     assert [group.group_id for group in stage.ask(ListGroupsRequest()).groups] == ["simple"]
-    said = [note for note in stage.notes if "out of service" in note]
+    said = [note for note in stage.notes if "is offline on this node" in note]
     assert len(said) == 1, stage.notes
     assert f"{LOG}, position " in said[0]
     assert "offset 5: " in said[0]

@@ -10,6 +10,7 @@ import pytest
 from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
+from ottla.metadata.image import MetadataImage, changed, delta_since
 from ottla.metadata.nodes import NodeState
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
@@ -23,8 +24,8 @@ from ottla.sim.workloads.run import DIRECTORY
 
 from .test_cluster_scenarios_elected import acknowledged, more_is_acknowledged, running
 
-LOOKED_AT_AFTER_A_KILL = 10_000
-"""More than the bytes at the end of a log that a start checks: what is behind the last index entry."""
+LOOKED_AT_AFTER_A_STOP = 10_000
+"""More than the bytes at the end of a log that a start checks."""
 LOG = f"{DIRECTORY}/{TOPIC}-0/00000000000000000000.log"
 
 
@@ -86,7 +87,8 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
     """By the older store it is in sync; it has seen a newer one."""
     cluster = running(8)
     cluster.until(cluster.is_whole)
-    backup = cluster.store.back_up()
+    store = cluster.store
+    backup = store._generation, dict(store._rows)
     cluster.kill(3)
     cluster.until(lambda: 3 not in cluster.isr())
     cluster.begin(3)
@@ -96,7 +98,11 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
     cluster.until(more_is_acknowledged(cluster, 50))
     for node_id in (2, 3):
         cluster.kill(node_id)
-    cluster.restore_store(backup)
+    store._generation, store._rows, store._changed, store._floor = *backup, {}, 0
+    cluster._image = changed(MetadataImage(), delta_since(store, MetadataImage()))
+    for checker in cluster.checkers:
+        for node_id in cluster.hosts:
+            checker.lost_power(node_id, in_sync_too=True)
     cluster.begin(1)
     cluster.run(3_000)
     assert cluster.leader() is None, "the others may have more"
@@ -113,8 +119,9 @@ def test_a_coordinator_with_a_damaged_log_gives_way_and_copies_it_again() -> Non
     index = partition_of("group", OFFSETS_PARTITIONS)
     first = cluster.image.topics[CONSUMER_OFFSETS_TOPIC].partitions[index].replicas[0]
     disk, log = cluster.hosts[first].disk, f"{DIRECTORY}/{CONSUMER_OFFSETS_TOPIC}-{index}/00000000000000000000.log"
-    cluster.until(lambda: disk.files().get(log, 0) > LOOKED_AT_AFTER_A_KILL, 60_000)
-    cluster.kill(first)
+    cluster.until(lambda: disk.files().get(log, 0) > LOOKED_AT_AFTER_A_STOP, 60_000)
+    cluster.leave(first)
+    cluster.until(lambda: not cluster.hosts[first].up)
     disk.settle_everything()
     content = bytearray(disk.content(log))
     content[100] ^= 1

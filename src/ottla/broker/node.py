@@ -190,17 +190,7 @@ class Node:
         self.replicas = Replicas()
         self.members = Members(self.metadata, self.node_id, settings["broker.rack"], joining and joining.incarnation)
         self.leadership = Leadership(self.metadata, self.replicas, self.members)
-        self.topics = Topics(
-            self.environment,
-            self.metadata,
-            self.members,
-            store,
-            self.replicas,
-            self.upkeep,
-            self.parking,
-            self.metrics,
-            self,
-        )
+        self.topics = self._topics()
         self.store_memory = None if joining is None else self._store_memory()
         self.membership = None if joining is None else self._membership(joining)
         self.forwarding = self._forwarding()
@@ -251,6 +241,19 @@ class Node:
                 same_disk=was_here,
                 lost_commits=self.store.lost,
             )
+
+    def _topics(self) -> Topics:
+        return Topics(
+            self.environment,
+            self.metadata,
+            self.members,
+            self.store,
+            self.replicas,
+            self.upkeep,
+            self.parking,
+            self.metrics,
+            self,
+        )
 
     def _compare_store(self) -> None:
         """Find out whether the store is older than the one that an earlier life here has seen; `store.lost` says so

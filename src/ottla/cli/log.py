@@ -75,7 +75,9 @@ def verify(
     partition: Annotated[
         int | None, typer.Option("--partition", help="Verify this partition of the topic (default: all).")
     ] = None,
-    format: Annotated[Shape, typer.Option("--format", help="Text, or one JSON object a line.")] = Shape.TEXT,
+    format: Annotated[
+        Shape, typer.Option("--format", help="Format of the output: text, or one JSON object a line (default text).")
+    ] = Shape.TEXT,
 ) -> None:
     """Check every batch of the segments in a data directory: checksum, offsets, leader epoch, index.
 

@@ -469,10 +469,10 @@ _ROWS: Final = (
          "Whether a second process closes the connections of clients when this node makes no progress for "
          "broker.session.timeout.ms."),
     _key("ottla.scrub.bytes.per.second", _LONG, 1_048_576,
-         "How many bytes of segments the node checks for damage in a second, in the background; 0 for none.",
+         "Rate at which the node checks its segments for damage in the background, in bytes per second; 0 checks none.",
          low=0, update=_DYNAMIC),
     _key("ottla.scrub.interval.ms", _LONG, 3_600_000,
-         "The least time from the beginning of one check of all segments for damage to the beginning of the next.",
+         "Shortest time from the start of one check of all segments to the start of the next, in milliseconds.",
          low=1_000, update=_DYNAMIC),
     _key("ottla.coordinator.skip.damaged", _BOOLEAN, False,
          "Whether a coordinator whose log is damaged skips what it can't read, instead of staying offline. What "

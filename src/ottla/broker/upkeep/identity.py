@@ -80,8 +80,8 @@ def identify(
 
 
 def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entropy: Entropy) -> None:
-    """Write the properties again where some bits of them have flipped, or their end is cut off: the metadata store and
-    the node's number leave no doubt what they said. Raises OSError, StoreFailed."""
+    """Write the properties again where some bits of them have flipped, or their end is cut off: the metadata store
+    leaves no doubt what they said. Another number of the node may be meant, and stays. Raises OSError, StoreFailed."""
     stored = store.get(CLUSTER_ID_KEY)
     if stored is None or not files.exists(path):
         return
@@ -89,6 +89,9 @@ def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entr
     properties = {"version": "1", "cluster.id": cluster_id, "node.id": str(node_id)}
     wanted = "".join(f"{name}={value}\n" for name, value in properties.items()).encode() + b"directory.id="
     found = files.read_bytes(path)
+    number_at = wanted.index(b"node.id=") + len(b"node.id=")
+    if not f"{node_id}\n".encode().startswith(found[number_at:].partition(b"\n")[0]):
+        return
     wrong_bits = sum((one ^ other).bit_count() for one, other in zip(found, wanted, strict=False))
     is_cut = len(found) < len(wanted) or not found.endswith(b"\n")
     if wrong_bits > WRONG_BITS_MAX or not (wrong_bits or is_cut):

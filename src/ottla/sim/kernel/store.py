@@ -34,15 +34,6 @@ class SimStore(MemoryStore):
         self.disk.burn()
         return generation
 
-    def back_up(self) -> tuple[int, dict[str, Versioned]]:
-        """A copy of what is stored now."""
-        return self._generation, dict(self._rows)
-
-    def restore(self, backup: tuple[int, dict[str, Versioned]]) -> None:
-        """Be that copy from now on, and count on from its generation."""
-        self._generation, rows = backup
-        self._rows, self._changed, self._floor = dict(rows), {}, 0
-
 
 class FarStore:
     """A `MetadataStore` that is `store`, with what goes wrong on the way to it.

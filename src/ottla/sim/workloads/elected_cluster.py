@@ -18,7 +18,6 @@ from ottla.broker.requests import Address, Session
 from ottla.machine import Millis, WallClock
 from ottla.metadata.image import MetadataImage, changed, delta_since
 from ottla.metadata.nodes import NodeState
-from ottla.metadata.store import Versioned
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -173,15 +172,6 @@ class ElectedCluster(Cluster):
     def _committed(self) -> None:
         self._image = changed(self._image, delta_since(self.store, self._image))
         self.look_at_metadata()
-
-    def restore_store(self, backup: tuple[int, dict[str, Versioned]]) -> None:
-        """The metadata store is an older copy of itself from now on; no node is up."""
-        assert not self.up
-        self.store.restore(backup)
-        self._image = changed(MetadataImage(), delta_since(self.store, MetadataImage()))
-        for checker in self.checkers:
-            for node_id in self.hosts:
-                checker.lost_power(node_id, in_sync_too=True)
 
     def heal(self) -> None:
         for node_id, host in self.hosts.items():
