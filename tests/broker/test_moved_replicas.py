@@ -10,7 +10,7 @@ from ottla.broker.partitions.partition import Partition
 from ottla.metadata.image import delta_since
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord, NodeState
-from ottla.metadata.store import Put
+from ottla.metadata.store import Delete, Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.alter_partition import (
@@ -287,6 +287,26 @@ def test_a_replica_that_was_moved_while_the_node_was_down_goes_with_its_start(st
     stage.joining = Joining("here", 9092, "life-1b", 1 << 40)
     stage.start()
     assert not directory.exists()
+
+
+@pytest.mark.parametrize("made_again", ["before the start", "after the start"])
+def test_a_new_topic_never_has_the_records_of_one_that_the_store_has_lost(stage: NodeStage, made_again: str) -> None:
+    """The store was restored from a backup that is older than the topic; its name is used again."""
+    produce(stage, acks=1)
+    stage.end()
+    new = TopicRecord(ID[::-1], {}, (PartitionRecord((1, 2), (1, 2), 2, 1, 1),))
+    rows = [Put(key_of("t"), new.encode())] if made_again == "before the start" else [Delete(key_of("t"))]
+    stage.store.commit(rows)
+    stage.joining = Joining("here", 9092, "life-1b", 1 << 40)
+    stage.start()
+    if made_again == "after the start":
+        assert any("holds topic t of which the metadata store knows nothing" in note for note in stage.notes)
+        stage.store.commit([Put(key_of("t"), new.encode())])
+        stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
+    assert partition_of(stage).log.log_end_offset == 0
+    assert not partition_of(stage).log.unopened
+    (stray,) = Path(str(stage.directory)).glob("t-0.*-stray")
+    assert (stray / f"{0:020d}.log").stat().st_size > 0
 
 
 def test_what_an_answer_of_the_controller_left_out_the_image_tells(stage: NodeStage) -> None:

@@ -34,7 +34,7 @@ def test_a_share_group_is_told_and_passes_over_nothing(stage: ShareStage, at: in
     for _ in range(2):
         assert member.part(member.ask()).error_code == ErrorCode.CORRUPT_MESSAGE
     assert stage.node.share.describe(stage.now)[0].start_offset == 4
-    assert any("is damaged: " in note and "offset 4: " in note for note in stage.notes)
+    assert any("is damaged: " in note and "offset 4: " in note for note in stage.notes), stage.notes
 
 
 @pytest.mark.parametrize("at", [8, 10], ids=["length", "a length too long"])

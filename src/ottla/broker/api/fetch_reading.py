@@ -19,7 +19,7 @@ from ottla.broker.fetch.sessions import FetchPartition, FetchSession
 from ottla.broker.partitions.leadership import NOT_SAID
 from ottla.broker.requests import Session
 from ottla.broker.security.authorizer import Operation, ResourceType
-from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange
+from ottla.log.answers import Isolation, OffsetOutOfRange
 from ottla.log.files import FileSlice
 from ottla.log.scrubbing import damage_in_first
 from ottla.machine import Millis
@@ -164,10 +164,7 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
         answer.error = ErrorCode.OFFSET_OUT_OF_RANGE
         return answer
     except OSError as failed:
-        if isinstance(failed, DamagedLog) and failed.damage is not None:
-            node.failures.found_damage(partition, failed.damage)
-        else:
-            node.failures.read_failed(partition, str(failed))
+        node.failures.read_failed(partition, failed)
         answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
         return answer
     if fetch.replica_id >= 0 and result.slice is not None and _is_damaged(node, fetch, asked, partition, result.slice):

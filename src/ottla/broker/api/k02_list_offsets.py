@@ -131,7 +131,7 @@ def _answer(
             committed = log.last_stable_offset if request.body.isolation_level == READ_COMMITTED else log.high_watermark
             found = _find(partition, asked.timestamp, log.log_end_offset if of_any_replica else committed)
     except OSError as error:
-        node.failures.read_failed(partition, str(error))
+        node.failures.read_failed(partition, error)
         return ErrorCode.KAFKA_STORAGE_ERROR
     if found is ErrorCode.OFFSET_NOT_AVAILABLE and request.version < _OFFSET_NOT_AVAILABLE_SINCE:
         return ErrorCode.LEADER_NOT_AVAILABLE

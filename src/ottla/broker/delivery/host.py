@@ -425,7 +425,7 @@ class ShareHost(Subscriber):
             except OffsetOutOfRange:
                 found = None
             except OSError as error:
-                self.failures.read_failed(hosted.partition, str(error))
+                self.failures.read_failed(hosted.partition, error)
                 return log.log_start_offset  # rather too many records than to pass over some that nobody could look at
             if found is not None:
                 return found.offset

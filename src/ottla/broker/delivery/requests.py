@@ -351,7 +351,7 @@ class ShareFetching(ShareExchange):
             )
             reader.fill(share.sessions.members_of(self.group_id) if config.fair else 1)
         except OSError as failed:
-            self.share.failures.read_failed(hosted.partition, str(failed))
+            self.share.failures.read_failed(hosted.partition, failed)
             if not answer.acquired:  # what was read before it is delivered; the next fetch meets the error first
                 answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
         self.share.settle(now, hosted)

@@ -12,6 +12,8 @@ import errno
 from typing import Final
 
 from ottla.broker.environment import Environment
+from ottla.broker.topics.adoption import Stranger
+from ottla.broker.topics.survey import put_aside
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import read_partition_metadata
 from ottla.log.config import LogConfig
@@ -69,9 +71,22 @@ class Logs:
         try:
             if (why := self.unowned.get((name, index))) is not None:
                 raise _Unowned(why)
+            self._clear_of_others(name, record, index)
             return self._open(now, name, record, index, config, NOTHING_KNOWN, clean_shutdown=True)
         except Exception as error:
             return self._unopened(now, name, record, index, config, error)
+
+    def _clear_of_others(self, name: str, record: TopicRecord, index: int) -> None:
+        """Put the directory aside that another topic of the name has left here, of which the metadata store knows
+        nothing: its records are not this topic's. Raises OSError."""
+        files, directory = self._environment.files, self._directory(name, index)
+        if not files.exists(directory):
+            return
+        owner = read_partition_metadata(files, directory)
+        if owner is not None and owner != record.topic_id:
+            why = put_aside(self._environment, Stranger(directory, owner, "belongs to a topic with another id"))
+            if why is not None:
+                raise _Unowned(why)
 
     def open_again(self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig) -> Log | None:
         """The log of a partition that is out of service, if it can be read now."""

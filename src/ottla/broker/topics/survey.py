@@ -61,7 +61,7 @@ def survey(
     unowned = {**found.unreadable, **found.left}
     removals.begin(now, found.gone, deleted, {name for name, _ in unowned})
     for stranger in found.strangers:
-        why = _put_aside(environment, stranger)
+        why = put_aside(environment, stranger)
         place = place_of(stranger.path.rpartition("/")[2])
         if why is not None and place is not None:
             unowned[place] = why
@@ -74,6 +74,9 @@ def survey(
             f"the metadata store {store.place} has lost its newest {store.lost} commits (it is damaged, "
             "or an older copy): topics that were deleted since may be back, empty; configs may be older ones"
         )
+    if not alone:
+        _leave_untaken(environment, found.told, stored)
+        return Survey(records, unowned, frozenset(found.others))
     configs = _kafkas_configs(environment, found.told) if found.told and found.from_kafka else None
     for name, told in found.told.items():
         own = (configs or {}).get(name, {})
@@ -106,6 +109,23 @@ def raised(name: str, record: TopicRecord, logs: Mapping[tuple[str, int], Log], 
             for index, placed in enumerate(record.partitions)
         ),
     )
+
+
+def _leave_untaken(environment: Environment, told: Mapping[str, Told], stored: Mapping[str, TopicRecord]) -> None:
+    """A node of a cluster takes no topic over from its directories. They stay until a topic of the name needs the
+    place; those of a topic that has another id now are put aside at once."""
+    unknown = [name for name in told if name not in stored]
+    for name in told.keys() & stored.keys():
+        for index in range(told[name].partitions):
+            path = f"{environment.directory}/{name}-{index}"
+            if told[name].topic_id != stored[name].topic_id and environment.files.exists(path):
+                put_aside(environment, Stranger(path, told[name].topic_id, "belongs to a topic with another id"))
+    if unknown:
+        environment.warn(
+            f"{environment.directory} holds {_listed(unknown)} of which the metadata store knows nothing: the "
+            "directories stay as they are. A new topic of such a name has them renamed to -stray. To have the records "
+            "back, restore a newer copy of the metadata store"
+        )
 
 
 def _doubted(name: str, record: TopicRecord) -> TopicRecord:
@@ -155,7 +175,7 @@ def _taken_over(
     return TopicRecord(told.topic_id, configs, placed + placed_on(environment.node_id, count - len(placed)))
 
 
-def _put_aside(environment: Environment, stranger: Stranger) -> str | None:
+def put_aside(environment: Environment, stranger: Stranger) -> str | None:
     """Rename this directory; why it is in the way if that can't be done."""
     path = stranger.path
     stray = stray_path(path, stranger.owner)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from ottla.broker.partitions.partition import Partition
-from ottla.log.answers import Damage
+from ottla.log.answers import Damage, DamagedLog
 from ottla.machine import Millis
 
 WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
@@ -74,8 +74,11 @@ class Failures:
             self._note(partition, SHUT, f"takes no more writes: {why}")
             partition.resign(now)
 
-    def read_failed(self, partition: Partition, why: str) -> None:
+    def read_failed(self, partition: Partition, why: Exception | str) -> None:
         """A read of this log failed: nothing of it is changed, and other partitions go on."""
+        if isinstance(why, DamagedLog) and why.damage is not None:
+            self.found_damage(partition, why.damage)
+            return
         self._note(partition, READ, f"could not be read, every fetch tries again: {why}")
 
     def sync_failed(self, now: Millis, partition: Partition, why: str) -> None:

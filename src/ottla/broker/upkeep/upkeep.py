@@ -132,7 +132,7 @@ class Upkeep:
         try:
             deadline = partition.log.deadline(now)
         except OSError as error:
-            self.failures.read_failed(partition, str(error))
+            self.failures.read_failed(partition, error)
             deadline = now + AGAIN_MS
         if deadline is not None:
             deadline = max(deadline, not_before, self._resting.get(partition, 0))
