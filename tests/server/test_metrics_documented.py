@@ -318,6 +318,21 @@ def a_log_fails(world: World) -> None:
     assert [read(stage, name) for name in names] == [1, 1, 1]
 
 
+@shows("ottla_log_damaged")
+def a_batch_is_damaged(world: World) -> None:
+    read, stage = world.read, NodeStage(world.directory)
+    stage.create("t")
+    assert read(stage, "ottla_log_damaged") == 0
+    stage.append("t")
+    partition = stage.node.replicas.by_name["t"].partitions[0]
+    path = Path(f"{partition.log.segments[0].path}.log")
+    octets = bytearray(path.read_bytes())
+    octets[-2] ^= 1
+    path.write_bytes(octets)
+    stage.run(60_000 + 10_000)
+    assert read(stage, "ottla_log_damaged") == 1
+
+
 @shows(GROUPS + "group_count", GROUPS + "offset_count", "kafka_consumergroup_current_offset", LAG)
 def groups(world: World) -> None:
     read, stage = world.read, NodeStage(world.directory, offsets_topic_num_partitions="1")

@@ -287,9 +287,9 @@ def test_leaders_are_elected_from_the_command_line(cluster: EmbeddedCluster, cli
     (refused,) = move_all(client, "led", [2, 1])
     assert refused is None
     assert part(client, "led").leader_id == 1
-    assert "Elected leaders of led-0." in ottla("topics", "elect-leaders", "led")
+    assert "Elected leaders of 1 partition." in ottla("topics", "elect-leaders", "led")
     soon(lambda: part(client, "led").leader_id == 2)
-    assert "nothing" in ottla("topics", "elect-leaders", "led")
+    assert "of no partition" in ottla("topics", "elect-leaders", "led")
     ottla("topics", "elect-leaders", "--unclean", code=2)
 
 

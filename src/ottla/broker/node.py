@@ -231,6 +231,7 @@ class Node:
                 getattr(self, host).start(now)
         self.upkeep.start(now)
         if self.membership is not None:
+            self.upkeep.checkpoints.begin()
             kept, by_fsync = clean or self.environment.same_boot, self.upkeep.commits.by_fsync
             self.membership.join(
                 now,

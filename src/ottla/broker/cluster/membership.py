@@ -62,12 +62,17 @@ class OwnLogs(Protocol):
         """The partitions with replicas elsewhere whose logs here may lack acknowledged records, in order."""
         ...
 
+    def found_emptied(self) -> None:
+        """The data directory is another one: no log here has what it had."""
+        ...
+
     def found_incomplete(self, places: AbstractSet[Place]) -> None:
         """The logs of these partitions may lack acknowledged records too, as an earlier incarnation has found."""
         ...
 
     def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
-        """Where the logs here end of partitions that have no eligible leader, with their leader epoch."""
+        """Where the logs here end of partitions that have no eligible leader, with their leader epoch; not of logs that
+        have lost all their records, as somebody may find the disk that has them."""
         ...
 
     def refusing(self) -> dict[Place, int]:
@@ -143,6 +148,8 @@ class Membership:
         known = self._metadata.image.nodes.get(str(self.members.node_id))
         if known is not None:
             self._emptied = not same_disk or (known.emptied and known.state is NodeState.STARTING)
+            if self._emptied:
+                self._logs.found_emptied()
             own = self.joining.incarnation
             is_older = earlier is None or bool(earlier and known.incarnation not in (*earlier, own))
             if is_older:

@@ -37,6 +37,11 @@ class OwnLogs:
         """See `membership.OwnLogs`."""
         return tuple(sorted(place for place, partition in self._replicated() if partition.is_incomplete))
 
+    def found_emptied(self) -> None:
+        """See `membership.OwnLogs`."""
+        for _, partition in self._replicated():
+            partition.is_emptied = True
+
     def found_incomplete(self, places: AbstractSet[Place]) -> None:
         """See `membership.OwnLogs`."""
         for place, partition in self._replicated():
@@ -49,7 +54,7 @@ class OwnLogs:
         for topic in self._metadata.image.topics.values():
             for index, placed in enumerate(topic.partitions):
                 partition = self._replicas.get(topic.id, index) if awaits_logs(placed) else None
-                if partition is not None and partition.log.failed is None:
+                if partition is not None and partition.log.failed is None and not partition.is_emptied:
                     ends[topic.id, index] = placed.leader_epoch, _sound_end(partition)
         return ends
 

@@ -87,6 +87,7 @@ class Partition:
         "followers",
         "holding",
         "index",
+        "is_emptied",
         "is_incomplete",
         "leader_epoch",
         "leader_high_watermark",
@@ -123,6 +124,8 @@ class Partition:
         self.followers: Followers | None = None
         self.is_incomplete = False
         """Whether the log may lack acknowledged records, or have them damaged, and the cluster may count on them."""
+        self.is_emptied = False
+        """Whether the log had records and has none of them: its end may not decide who leads."""
         self.damaged_from: int | None = None
         """The first offset that has to be copied again from another replica."""
         self.refused_epoch = -1

@@ -115,6 +115,7 @@ class Fetching:
     def _mend(self, now: Millis, partition: Partition) -> None:
         """Once the cluster does not count on this log any more, cut what is damaged: the leader has it whole."""
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
+        partition.is_emptied = False
         if not partition.is_incomplete and partition.damaged_from is None:
             return
         if placed is None or self._environment.node_id in (*placed.isr, *placed.elr):

@@ -216,6 +216,7 @@ class Placement(Subscriber):
             wakes=self._parking,
         )
         partition.is_incomplete = is_incomplete
+        partition.is_emptied = log.found.is_empty
         partition.damaged_from = log.found.damaged_from
         self._begin(now, partition, placed)
 

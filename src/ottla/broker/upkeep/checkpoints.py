@@ -81,6 +81,13 @@ class Checkpoints:
                 notes(f"{unreadable}; recovery does without it")
                 self._unreadable.add(name)
 
+    def begin(self) -> None:
+        """Write the file of high watermarks if there is none, so that a later start can tell that it was lost. Raises
+        OSError."""
+        if not self._has_high_watermarks:
+            content = encode_offsets(self._offsets(HIGH_WATERMARK))
+            self._files.write_atomically(self._path(HIGH_WATERMARK), content, durable=False)
+
     def take_clean_stop(self, notes: Callable[[str], None]) -> bool:
         """Whether the last life of the node stopped cleanly. The files that say so are gone then. Raises OSError."""
         left: Mapping[tuple[str, int], Left] = {}

@@ -66,6 +66,11 @@ class Found:
         return min((each.first for each in self.findings if each.what in _WITHIN), default=None)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left of a log that had records."""
+        return any(each.what is What.ALL for each in self.findings)
+
+    @property
     def is_complete(self) -> bool:
         """Whether the log has all that it ever had, as far as its own files can tell."""
         return not self.findings
