@@ -29,7 +29,7 @@ from tools.node_process import free_port
 TOP = Path(__file__).resolve().parent.parent.parent
 ADDRESS = "localhost:9092"
 TERMINAL = "# in a terminal of its own"
-READ_ONLY = {"text", "ini", "json", "properties", "console"}
+READ_ONLY = {"text", "ini", "json", "properties", "console", "yaml"}
 PATIENCE_S = 120
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -51,7 +51,7 @@ def test_acknowledgements_that_are_not_remembered_are_found(monkeypatch: pytest.
 
 def test_sessions_that_outlive_their_connections_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShareHost, "disconnected", lambda self, now, connection: None)
-    assert "share sessions of connections" in found_by(range(4, 8))
+    assert "share sessions of connections" in found_by(range(8, 12))
 
 
 def test_letters_that_are_not_written_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
