@@ -1,0 +1,79 @@
+"""Real nodes whose disk lies: the one whose files were spoiled starts first, and nothing acknowledged is lost."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ottla.testing import EmbeddedCluster
+
+RECORDS = 200
+NODES = (1, 2, 3)
+
+
+def produce(cluster: EmbeddedCluster, first: int) -> None:
+    """RECORDS more, each acknowledged by all in-sync replicas."""
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "linger.ms": 0})
+    for number in range(first, first + RECORDS):
+        producer.produce("t", str(number), on_delivery=lambda error, _: failed.append(error) if error else None)
+        if number % 20 == 0:
+            producer.flush(60)
+    assert producer.flush(60) == 0
+    assert not failed
+
+
+def read_all(cluster: EmbeddedCluster, count: int) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"})
+    try:
+        consumer.assign([TopicPartition("t", 0, 0)])
+        found: list[bytes | None] = []
+        while len(found) < count:
+            record = consumer.poll(60)
+            assert record is not None, f"{len(found)} of {count} records"
+            if record.error() is None:
+                found.append(record.value())
+        return found
+    finally:
+        consumer.close()
+
+
+def flip_a_bit_near_the_end(data: Path, backup: Path) -> None:
+    log = data / "t-0" / f"{0:020d}.log"
+    octets = bytearray(log.read_bytes())
+    octets[-300] ^= 1
+    log.write_bytes(octets)
+
+
+def lose_the_partition(data: Path, backup: Path) -> None:
+    shutil.rmtree(data / "t-0")
+
+
+def restore_an_older_copy(data: Path, backup: Path) -> None:
+    shutil.rmtree(data)
+    shutil.copytree(backup, data)
+
+
+@pytest.mark.parametrize("spoil", [flip_a_bit_near_the_end, lose_the_partition, restore_an_older_copy])
+def test_the_node_with_the_spoiled_disk_starts_first(tmp_path: Path, spoil: Callable[[Path, Path], None]) -> None:
+    settings = {"min.insync.replicas": "2"}
+    with EmbeddedCluster(nodes=3, settings=settings, directory=tmp_path / "cluster") as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_topics([NewTopic("t", 1, 3)])["t"].result(30)
+        produce(cluster, 0)
+        cluster.stop_node(1)
+        data, backup = Path(cluster.directory, "1"), tmp_path / "backup"
+        shutil.copytree(data, backup)
+        cluster.start_node(1)
+        cluster.wait_in_sync("t")
+        produce(cluster, RECORDS)
+        for node in NODES:
+            cluster.kill(node)
+        spoil(data, backup)
+        for node in NODES:
+            cluster.start_node(node, wait=False)
+        cluster.wait_in_sync("t")
+        assert read_all(cluster, 2 * RECORDS) == [str(number).encode() for number in range(2 * RECORDS)]
