@@ -7,7 +7,7 @@ fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -34,9 +34,23 @@ def address() -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def three() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(settings=CONFIG | OF_CLUSTERS) as cluster:
-        yield cluster
+def three() -> Iterator[Callable[[str], EmbeddedCluster]]:
+    """The cluster of a theme: each has one of its own, as Kafka's transcripts begin with fresh nodes too."""
+    running: dict[str, EmbeddedCluster] = {}
+
+    def of(theme: str) -> EmbeddedCluster:
+        if theme not in running:
+            stop_all()
+            running[theme] = EmbeddedCluster(settings=CONFIG | OF_CLUSTERS)
+            running[theme].start()
+        return running[theme]
+
+    def stop_all() -> None:
+        while running:
+            running.popitem()[1].stop()
+
+    yield of
+    stop_all()
 
 
 @pytest.mark.parametrize(("theme", "name"), OF_ONE, ids=[f"{theme}-{name}" for theme, name in OF_ONE])
@@ -46,9 +60,10 @@ def test_as_kafka_answers(address: tuple[str, int], theme: str, name: str) -> No
 
 @pytest.mark.slow("tests/differential/test_golden.py::test_as_kafka_answers")
 @pytest.mark.parametrize(("theme", "name"), OF_THREE, ids=[f"{theme}-{name}" for theme, name in OF_THREE])
-def test_three_nodes_as_three_of_kafka_answer(three: EmbeddedCluster, theme: str, name: str) -> None:
-    host, _, port = three.address_of(1).rpartition(":")
-    hold((host, int(port)), theme, name, three)
+def test_three_nodes_as_three_of_kafka_answer(three: Callable[[str], EmbeddedCluster], theme: str, name: str) -> None:
+    cluster = three(theme)
+    host, _, port = cluster.address_of(1).rpartition(":")
+    hold((host, int(port)), theme, name, cluster)
 
 
 def hold(address: tuple[str, int], theme: str, name: str, hands: Hands | None = None) -> None:

@@ -209,6 +209,8 @@ def moves(s: Stage, led: str, pair: str) -> None:
     s.ask("what is still being moved", listing, topics=[{"name": pair, "partition_indexes": [0, 1]}])
     s.ask("move away from the dead", api, topics=to(led, (1, [1, 2])))
     s.until(lambda a: not a.topics, listing, topics=[{"name": led, "partition_indexes": [1]}])
+    s.until(lambda a: all(3 not in each.replica_nodes for each in a.topics[0].partitions if each.partition_index == 1),
+            "Metadata", topics=[{"name": led}])  # fmt: skip
     s.settle()
     s.ask("it has moved", "Metadata", topics=[{"name": led}], keep=topics_of)
 
