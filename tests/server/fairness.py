@@ -31,6 +31,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -38,11 +39,13 @@ from typing import Self
 
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.records.record import Record, build_batch, decode_records
 from ottla.protocol.wire import Message
 
 PROBE = Path(__file__).with_name("probe.py")
 PACE_S = 0.005
 P99_MAX_MS = 100.0
+PIECES_MAX = 2
 SLOWED_MAX = 2.0
 """Processors that are slower than that are not believed."""
 START_S = 60.0
@@ -62,12 +65,13 @@ class Waits:
     def p99_ms(self) -> float:
         return percentile(self.answers_ms, 0.99)
 
-    def must_be_fair(self, idle: Waits) -> None:
-        """At the 99th percentile the node has held an answer up for no more than 100 ms."""
+    def must_be_fair(self, idle: Waits, limit_ms: float = P99_MAX_MS) -> None:
+        """At the 99th percentile the node has held an answer up for no more than 100 ms, or the limit."""
         assert self.answers_ms, "no request was answered"
-        assert self.p99_ms <= P99_MAX_MS, (
+        assert self.p99_ms <= limit_ms, (
             f"small requests of another client waited {percentile(self.answers_ms, 0.5):.1f} ms at the median, "
-            f"{self.p99_ms:.1f} ms at the 99th percentile and {self.answers_ms[-1]:.1f} ms at most; "
+            f"{self.p99_ms:.1f} ms at the 99th percentile, {limit_ms:.1f} ms allowed and "
+            f"{self.answers_ms[-1]:.1f} ms at most; "
             f"{idle.p99_ms:.1f} ms without the attack, processors {self.slowed:.2f} times as slow as at their best"
         )
 
@@ -219,15 +223,35 @@ class Seen:
 
     waits: Waits
 
-    def must_be_fair(self, idle: Waits) -> None:
-        self.waits.must_be_fair(idle)
+    def must_be_fair(self, idle: Waits, limit_ms: float = P99_MAX_MS) -> None:
+        self.waits.must_be_fair(idle, limit_ms)
 
 
-def assert_fair_burst(probe: Probe, idle: Waits, burst: Callable[[], None]) -> None:
-    """A burst is over in a moment, which a busy machine may make a long one: the best of a few counts."""
-    for _ in range(BURSTS_MAX):
+@cache
+def usual_piece() -> memoryview:
+    """A batch whose records take about as long to read as the largest turn that the node gives to one request."""
+    return memoryview(bytes(build_batch([Record(-1, 0, b"k", b"")] * 20_000)))
+
+
+def assert_fair_burst(
+    probe: Probe, idle: Waits, burst: Callable[[], None], piece: Callable[[], memoryview] = usual_piece
+) -> None:
+    """A burst is over in a moment, which a busy machine may make a long one: the best of a few counts.
+
+    `piece`: a batch that takes about as long to read as the largest piece of work that the node does not divide.
+    Requests may wait for as long as a few of these take here and now, in CPU time of this process: it needs a processor
+    and its caches as the node does.
+    """
+    for left in reversed(range(BURSTS_MAX)):
         with probe.watch() as seen:
             burst()
-        if seen.waits.p99_ms <= P99_MAX_MS:
+        limit_ms = max(P99_MAX_MS, PIECES_MAX * _ms_to_read(piece()))
+        if left == 0 or seen.waits.p99_ms <= limit_ms:
+            seen.must_be_fair(idle, limit_ms)
             return
-    seen.must_be_fair(idle)
+
+
+def _ms_to_read(batch: memoryview) -> float:
+    began = time.thread_time()
+    decode_records(batch)
+    return 1e3 * (time.thread_time() - began)

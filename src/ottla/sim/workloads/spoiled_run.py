@@ -28,7 +28,7 @@ class SpoiledRun(ClusterRun):
         mine: dict[str, Any] = {"nodes": 5, "min_isr": 3, "replicas": 5} if two else {}
         mine["settings"] = SCRUBBING
         super().__init__(seed, keep_all=keep_all, **{**drawn(seed), **mine, **given})
-        self.trouble = SpoilingTrouble(self.cluster, liars=2 if two else 1)
+        self.trouble: SpoilingTrouble = SpoilingTrouble(self.cluster, liars=2 if two else 1)
 
     def before_rest(self) -> None:
         """Every log is scrubbed, and what that finds is copied again."""

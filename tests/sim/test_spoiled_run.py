@@ -1,0 +1,26 @@
+"""Whole runs with disks that lie: fresh seeds, the seeds that failed once, and that each kind of harm is done."""
+
+import pytest
+
+from ottla.sim.workloads.spoiled_run import SpoiledRun
+from tests.sim.test_seeds import kept
+
+FRESH = (2_000, 2_003, 2_005)
+"""The last one has five nodes, two of which lie."""
+HARM = ("bit", "cut from", "has lost /data/", "restored from a backup")
+
+
+@pytest.mark.parametrize("seed", kept("spoiled"))
+def test_all_promises_hold(seed: int) -> None:
+    outcome = SpoiledRun(seed).outcome()
+    assert outcome.failure is None, f"again: python -m ottla.sim --workload spoiled --seed {seed}"
+    assert outcome.acknowledged > 100
+
+
+def test_each_kind_of_harm_is_done() -> None:
+    done: set[str] = set()
+    for seed in FRESH:
+        run = SpoiledRun(seed)
+        assert run.outcome().failure is None, seed
+        done |= {kind for kind in HARM for strike in run.trouble.strikes if kind in strike}
+    assert done == set(HARM)
