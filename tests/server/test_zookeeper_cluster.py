@@ -150,6 +150,7 @@ def test_nothing_acknowledged_is_lost_when_a_leader_is_killed_and_it_comes_back(
     create(cluster, "kept", 2)
     with Load(cluster, "kept") as load:
         load.goes_on()
+        soon(lambda: leader(cluster, 1, "kept") != NOBODY)
         victim = parts_of(cluster, 1, "kept")[0].leader_id
         alive = next(node for node in cluster.nodes if node != victim)
         cluster.kill(victim)
@@ -207,6 +208,7 @@ def test_a_node_that_stands_still_is_given_up_and_comes_back(cluster: EmbeddedCl
     create(cluster, "paused", 1)
     with Load(cluster, "paused") as load:
         load.goes_on()
+        soon(lambda: leader(cluster, 1, "paused") != NOBODY)
         victim = parts_of(cluster, 1, "paused")[0].leader_id
         alive = next(node for node in cluster.nodes if node != victim)
         cluster.pause(victim)
@@ -226,6 +228,7 @@ def test_a_node_that_is_cut_off_from_zookeeper_stops_leading_before_another_begi
 ) -> None:
     """Clients and the other nodes reach it all the while."""
     create(cluster, "cut-off", 1)
+    soon(lambda: leader(cluster, 1, "cut-off") != NOBODY)  # it is not named while its connections come back
     victim = parts_of(cluster, 1, "cut-off")[0].leader_id
     alive = next(node for node in cluster.nodes if node != victim)
     with Wire(ensemble.servers[0].port) as wire:
