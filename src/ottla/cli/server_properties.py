@@ -9,7 +9,7 @@ Source: Kafka's config/server.properties; KafkaConfig.validateValues (KIP-103, K
 
 from __future__ import annotations
 
-from ottla.broker.config.unserved import protocols_of, why_no_listener, words
+from ottla.broker.config.unserved import PROTOCOL_MAP, protocols_of, why_no_listener, words
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
@@ -31,7 +31,7 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
     """
     require_broker(settings.get("process.roles", ""))
     controllers = {name.upper() for name in words(settings.pop("controller.listener.names", ""))}
-    protocols = protocols_of(settings)
+    protocols = protocols_of(settings.get(PROTOCOL_MAP, ""))
     said: list[str] = []
     listen: list[str] = []
     for text in words(settings.pop("listeners", "")):

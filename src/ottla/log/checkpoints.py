@@ -133,7 +133,12 @@ def _flipped_bits(octets: bytes, wanted: bytes) -> int:
     """In how many bits two texts of one length differ; more than any that counts where they are of two lengths."""
     if len(octets) != len(wanted):
         return FLIPPED_BITS_MAX + 1
-    return sum((got ^ other).bit_count() for got, other in zip(octets, wanted, strict=True))
+    return differing_bits(octets, wanted)
+
+
+def differing_bits(octets: bytes, wanted: bytes) -> int:
+    """In how many bits two texts differ, as far as the shorter one goes."""
+    return sum((got ^ other).bit_count() for got, other in zip(octets, wanted, strict=False))
 
 
 def read_partition_metadata(files: FileSystem, directory: str) -> bytes | None:

@@ -19,7 +19,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ottla.broker.config.unserved import SECURE_PROTOCOLS, why_no_listener
+from ottla.broker.config.unserved import SECURE_PROTOCOLS, protocols_of, why_no_listener
 from ottla.broker.config.values import Settings
 
 NOT_SETTINGS = ("listeners", "log.dir", "log.dirs")
@@ -36,7 +36,7 @@ class SettingsRefused(ServeRefused):
 
 PLAINTEXT = "PLAINTEXT"
 """What a listener speaks, and the name of one that has no other."""
-SECURITY_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SECURITY_PROTOCOLS = (PLAINTEXT, *SECURE_PROTOCOLS)
 """A listener that is called like one of these speaks it, unless the map says otherwise."""
 
 
@@ -114,9 +114,7 @@ def _split_name(text: str) -> tuple[str, str]:
 
 def _check_names(names: Sequence[str], protocol_map: str) -> None:
     """Each name may be given once and has to speak PLAINTEXT. Raises SettingsRefused."""
-    entries = (entry.partition(":") for entry in protocol_map.upper().split(","))
-    protocols = {each: each for each in SECURITY_PROTOCOLS}
-    protocols |= {name.strip(): protocol.strip() for name, _, protocol in entries}
+    protocols = {each: each for each in SECURITY_PROTOCOLS} | protocols_of(protocol_map)
     for name in names:
         if names.count(name) > 1:
             raise SettingsRefused(f"listeners names {name} twice.")

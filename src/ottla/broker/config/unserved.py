@@ -13,6 +13,7 @@ from typing import Final
 
 SECURE_PROTOCOLS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Kafka's security protocols beside PLAINTEXT."""
+PROTOCOL_MAP: Final = "listener.security.protocol.map"
 OPEN: Final = "a node without them is open to every client that can reach it"
 
 _JAVA_PRINCIPALS = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
@@ -102,9 +103,9 @@ def why_no_listener(listener: str, protocol: str) -> str:
     )
 
 
-def protocols_of(settings: Mapping[str, str]) -> dict[str, str]:
-    """The security protocol of each listener name that listener.security.protocol.map has, in upper case."""
-    entries = words(settings.get("listener.security.protocol.map", "").upper())
+def protocols_of(protocol_map: str) -> dict[str, str]:
+    """The security protocol of each listener name in a listener.security.protocol.map, in upper case."""
+    entries = words(protocol_map.upper())
     return {name.strip(): protocol.strip() for name, _, protocol in (entry.partition(":") for entry in entries)}
 
 
@@ -123,7 +124,7 @@ def _promises(name: str, text: str) -> bool:
 
 def _listeners(settings: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each listener that is to speak TLS or SASL; the controller's are not served at all."""
-    protocols = protocols_of(settings)
+    protocols = protocols_of(settings.get(PROTOCOL_MAP, ""))
     controllers = {name.upper() for name in words(settings.get("controller.listener.names", ""))}
     for text in (*words(settings.get("listeners", "")), *words(settings.get("advertised.listeners", ""))):
         name = text.partition("://")[0].strip().upper() if "://" in text else ""

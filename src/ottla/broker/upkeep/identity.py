@@ -10,7 +10,7 @@ from contextlib import suppress
 from os.path import dirname
 from typing import Final
 
-from ottla.log.checkpoints import CheckpointUnreadable, read_properties, write_properties
+from ottla.log.checkpoints import CheckpointUnreadable, differing_bits, read_properties, write_properties
 from ottla.log.files import FileSystem
 from ottla.machine import Entropy
 from ottla.metadata.features import HIGHEST, beyond
@@ -92,7 +92,7 @@ def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entr
     number_at = wanted.index(b"node.id=") + len(b"node.id=")
     if not f"{node_id}\n".encode().startswith(found[number_at:].partition(b"\n")[0]):
         return
-    wrong_bits = sum((one ^ other).bit_count() for one, other in zip(found, wanted, strict=False))
+    wrong_bits = differing_bits(found, wanted)
     is_cut = len(found) < len(wanted) or not found.endswith(b"\n")
     if wrong_bits > WRONG_BITS_MAX or not (wrong_bits or is_cut):
         return
