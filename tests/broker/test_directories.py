@@ -641,3 +641,24 @@ def test_a_deleted_partition_frees_its_space_at_once_whatever_had_failed(
     finally:
         gc.enable()
     assert directories(stage) == []
+
+
+@pytest.mark.parametrize("harm", ["a flipped bit", "a cut", "nothing left"])
+def test_properties_that_a_disk_has_damaged_are_written_again(tmp_path: Path, harm: str) -> None:
+    stage = NodeStage(tmp_path)
+    stage.create("t")
+    stage.append("t")
+    stage.end()
+    path = tmp_path / "meta.properties"
+    whole = path.read_bytes()
+    at = whole.index(b"cluster.id=") + 15
+    damaged = {
+        "a flipped bit": whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :],
+        "a cut": whole[: at + 2],
+        "nothing left": b"",
+    }
+    path.write_bytes(damaged[harm])
+    stage.start()
+    assert stage.node.replicas.by_name["t"].partitions[0].log.log_end_offset == 1
+    kept = len(whole) - len(whole.splitlines()[-1]) - 1
+    assert path.read_bytes()[:kept] == whole[:kept]
