@@ -54,13 +54,13 @@ COMMANDS = """\
 <!-- Written by tools/write_docs.py; do not edit. -->
 
 Nouns, then verbs. Every command says more with `--help`, prints JSON with `--format json`, and finds the cluster
-through `--bootstrap` (or `--bootstrap-server`, or `OTTLA_BOOTSTRAP` in the environment). What fails is one sentence on
-standard error; the exit code is then 1, or 2 if the command was not understood. `ottla --install-completion`
-installs the completion of commands, topics and groups for your shell.
+through `--bootstrap` (or `--bootstrap-server`, or `OTTLA_BOOTSTRAP` in the environment). A failure prints one
+sentence to standard error; the exit code is then 1, or 2 if the command was not understood.
+`ottla --install-completion` installs the completion of commands, topics and groups for your shell.
 
-What names its target does it at once (`delete`, `alter`, `pause`). What works out its targets by a rule
-(`reset-offsets`, `redrive`, `vacuum`) shows what it would do, and does it with `--execute`. Times are given as
-ISO 8601, UTC where no zone is named, or as milliseconds since 1970, and are shown as ISO 8601 in UTC.
+A command that names its target acts at once (`delete`, `alter`, `pause`). A command that selects its targets by a rule
+(`reset-offsets`, `redrive`, `vacuum`) shows what it would do, and acts only with `--execute`. Give times as
+ISO 8601 (UTC if they have no zone) or as milliseconds since 1970; output is ISO 8601 in UTC.
 """
 
 

@@ -498,7 +498,7 @@ def test_an_unreadable_partition_is_out_of_service_alone_until_it_can_be_read(
         files.failing = {(call, "/t-1")}
     stage.restart(clean=False)
     (note,) = remarks(stage)
-    assert note.startswith("t-1 is out of service, which is looked at again: ")
+    assert note.startswith("t-1 is offline; will retry: ")
     assert str(stage.directory / "t-1") in note
     assert asked(stage, 0) == asked(stage, 2) == [0] * 5
     assert asked(stage, 1) == [56] * 5

@@ -25,9 +25,9 @@ def test_what_hinders_a_stop() -> None:
     assert placed(1, (1, 2, 3), (1, 2, 3), 2).after_stop_of(1) is None
     assert placed(1, (1, 2, 3), (1, 2), 2).after_stop_of(1) == "acks=all refused"
     assert placed(1, (1, 2, 3), (1, 2), 2).after_stop_of(3) is None
-    assert placed(1, (1,), (1,)).after_stop_of(1) == "out of service"
-    assert placed(1, (1, 2, 3), (1,), 2).after_stop_of(1) == "out of service"
-    assert placed(-1, (1,), (1,)).after_stop_of(1) is None, "it is out of service already"
+    assert placed(1, (1,), (1,)).after_stop_of(1) == "offline"
+    assert placed(1, (1, 2, 3), (1,), 2).after_stop_of(1) == "offline"
+    assert placed(-1, (1,), (1,)).after_stop_of(1) is None, "it is offline already"
 
 
 @st.composite
@@ -42,7 +42,7 @@ def partitions(draw: st.DrawFn) -> Placed:
 def test_a_stop_is_hindered_exactly_by_what_gets_worse(part: Placed, node_id: int) -> None:
     def state(isr: list[int]) -> str:
         if part.leader < 0 or not isr:
-            return "out of service"
+            return "offline"
         return "acks=all refused" if len(isr) < part.min_isr else "works"
 
     before, after = state(list(part.isr)), state([each for each in part.isr if each != node_id])
@@ -63,7 +63,7 @@ def test_what_is_told_of_a_node() -> None:
         "in_sync": 1,
         "disk_used": 5,
         "disk_free": None,
-        "stop": [{"topic": "t", "partition": 0, "then": "out of service"}],
+        "stop": [{"topic": "t", "partition": 0, "then": "offline"}],
     }
 
 
@@ -79,5 +79,5 @@ def test_a_topic_is_one_line_whatever_its_number_of_partitions() -> None:
     ]
     broker: Any = DescribeClusterBroker(1, "h", 9, None)
     node = node_facts(broker, 2, parts, Disk(71_947_681_792, None))
-    assert stop_rows(node) == [(1, "a", "acks=all refused", 4, "0-2,5"), (1, "a", "out of service", 1, "6")]
+    assert stop_rows(node) == [(1, "a", "acks=all refused", 4, "0-2,5"), (1, "a", "offline", 1, "6")]
     assert [str(cell) for cell in node_row(node)][-3:] == ["71.9GB", "None", "no"]

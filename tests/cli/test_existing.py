@@ -34,7 +34,7 @@ def test_a_mistyped_topic_is_told_and_not_made(ottla: Run, command: str) -> None
 
 def test_every_missing_topic_is_named(ottla: Run, ottla_topic: str) -> None:
     said = ottla("topics", "describe", "one", ottla_topic, "two", code=1).err
-    assert said == "ottla: There are no topics one, two. `ottla topics list` shows those that are there.\n"
+    assert said == "ottla: There are no topics one, two. `ottla topics list` shows the existing ones.\n"
 
 
 @pytest.mark.parametrize("command", ["describe broker 2", "alter broker 2 --set log.retention.ms=1"])

@@ -61,7 +61,7 @@ def assert_over(cluster: EmbeddedCluster) -> None:
 def test_the_same_move_is_waited_for_under_the_new_limit(cluster: EmbeddedCluster, at: Run, topic: str) -> None:
     assert set(replicas_of(at, topic)) == {1, 2}
     again = at("topics", "reassign", topic, "--brokers", "2", "--execute", "--throttle", FAST)
-    waits = "Waiting for moves that are already under way there: 1 partition."
+    waits = "Waiting for moves that are already in progress there: 1 partition."
     assert again.err == f"No replica has to move.\n{waits}\n"
     assert again.out.endswith("Done: 1 partition moved.\n")
     assert replicas_of(at, topic) == [2]

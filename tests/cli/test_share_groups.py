@@ -163,7 +163,7 @@ def test_what_keeps_a_group_from_its_records_is_shown(ottla: Run, queue: str, de
     told = ottla("share-groups", "describe", queue).err
     assert told == (
         f"{queue} is paused since {state['paused_since']}, by ottla at 127.0.0.1: "
-        f"`ottla share-groups resume {queue}` lets it go on.\n"
+        f"`ottla share-groups resume {queue}` resumes it.\n"
     )
     ottla("share-groups", "resume", queue)
     ottla("topics", "alter", dead_letters, "--set", "errors.deadletterqueue.group.enable=false")

@@ -81,7 +81,7 @@ def test_an_open_one_is_aborted_by_its_place(ottla: Any, ottla_broker: EmbeddedB
     assert "No transaction is open" in ottla(*place, "--execute", code=1).err
 
 
-NO_TOPIC = "There is no topic nosuch. `ottla topics list` shows those that are there."
+NO_TOPIC = "There is no topic nosuch. `ottla topics list` shows the existing ones."
 
 
 @pytest.mark.parametrize(

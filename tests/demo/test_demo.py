@@ -67,7 +67,7 @@ def test_it_proves_that_nothing_is_lost(tmp_path: Path) -> None:
     assert len({row[1:] for row in rows}) == 1, "counts, partitions and checksums agree"
     assert int(rows[0][1].replace(",", "")) > 0
     kills_and_jobs(ended.stdout)
-    assert f"All {rows[0][1]} records stand in the lake, each offset once." in ended.stdout
+    assert f"All {rows[0][1]} records are in the lake, each offset once." in ended.stdout
     assert f"Verified {rows[0][1]} rows in 9 partitions" in ended.stdout
     assert "<svg " in report.read_text()
     three_nodes(ended.stdout)

@@ -113,7 +113,7 @@ def test_records_of_later_kinds_are_passed_over_with_one_note() -> None:
     records = [AppliedRecord(i, 0, bytes.fromhex("0017 0001 67"), b"\0\0\0\0\0\1\0") for i in range(2)]
     stage.shard.apply(0, AppliedBatch(0, records))
     assert decode(records[0].key or b"", records[0].value, 0) == Unknown(23)
-    assert stage.notes == ["__consumer_offsets: records of type 23 are not known here and are passed over"]
+    assert stage.notes == ["__consumer_offsets: records of type 23 are unknown and are skipped"]
 
 
 @pytest.mark.parametrize("key", ["", "00", "0001", "0001 0005 67", "0002 ffff"])

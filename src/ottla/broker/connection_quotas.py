@@ -89,7 +89,7 @@ class ConnectionQuotas:
             return Admission(0, f"{have} of {most} are open from there")
         delay_ms = self._delay_ms(now)
         if delay_ms is None:
-            return Admission(0, "too many have come to be served in time")
+            return Admission(0, "too many connections wait to be accepted")
         self._of_address[address] = have + 1
         self._open += 1
         return Admission(delay_ms)

@@ -32,7 +32,7 @@ from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_r
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-app = typer.Typer(help="Look at and change configs of topics, brokers and groups.", no_args_is_help=True)
+app = typer.Typer(help="Show and change configs of topics, brokers and groups.", no_args_is_help=True)
 
 DEFAULT_SOURCE = "DEFAULT_CONFIG"
 SOURCES = (
@@ -84,7 +84,7 @@ def describe(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show what is set; with --all every config and where its value comes from."""
+    """Show the configs that were set; with --all, all configs and the source of each value."""
     admin = connect(cluster)
     require(admin, kind, name)
     entries = describe_entries(admin, kind.value, [name])[name]
@@ -114,7 +114,7 @@ def alter(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Change configs; what is not named stays as it is."""
+    """Change configs; configs that are not named keep their values."""
     admin = connect(cluster)
     require(admin, kind, name)
     alter_entries(admin, kind.value, name, set=set, delete=delete, append=append, subtract=subtract)

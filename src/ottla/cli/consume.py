@@ -141,7 +141,7 @@ def consume(
     format: FormatOption = Shape.TEXT,
     cluster: Cluster = HERE,
 ) -> None:
-    """Print records as they arrive, until interrupted, or until -n, --timeout or --exit-at-end says so."""
+    """Print records as they arrive, until Ctrl-C or the limit of -n, --timeout or --exit-at-end."""
     shown = printer(format, Columns(keys, timestamps, headers, offsets))
     if share is not None and (group is not None or partition is not None or exit_at_end):
         raise NotUnderstood("--share goes without --group, --partition and --exit-at-end.")

@@ -257,7 +257,7 @@ def acknowledge(member: ShareMember, records: list[Delivered], ack: Acknowledgin
     kind = {"accept": kinds.ACCEPT, "release": kinds.RELEASE, "reject": kinds.REJECT}[ack.value]
     for each, error in member.acknowledge(records, kind):
         where = f"{each.topic}-{each.place[1]} offset {each.record.offset}"
-        tell(f"{where} was not acknowledged ({error.name}): somebody gets it again.")
+        tell(f"{where} was not acknowledged ({error.name}): it will be delivered again.")
 
 
 def ask(each: Delivered) -> Acknowledging | None:

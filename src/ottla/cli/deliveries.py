@@ -117,7 +117,7 @@ class Deliveries:
         still_s = now - self._moved_at
         if not waiting or still_s < SILENT_S:
             if self._told is not None and not self.failed:
-                say(f"ottla: going on at {clock(0)}.", err=True)
+                say(f"ottla: continuing at {clock(0)}.", err=True)
                 self._told = None
             return
         why = self._why or "no answer comes."

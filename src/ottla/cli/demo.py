@@ -30,7 +30,7 @@ def demo(
     ] = REPORT,
 ) -> int:
     """Run a node, a stream of web activity, two groups, a job queue and pipelines, then three nodes of which one is
-    killed; prove that nothing is lost."""
+    killed; verify that nothing is lost."""
     from ottla.demo.run import run
 
     return run(input, seconds, report if pipelines else None, with_cluster=cluster)

@@ -64,7 +64,7 @@ def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, Any]
                 missing.append(name)
     if missing:
         which = f"is no topic {missing[0]}" if len(missing) == 1 else f"are no topics {', '.join(missing)}"
-        raise Failure(f"There {which}. `ottla topics list` shows those that are there.")
+        raise Failure(f"There {which}. `ottla topics list` shows the existing ones.")
     return found
 
 
@@ -72,7 +72,7 @@ def require_topics(topics: Sequence[str], there: Iterable[str]) -> None:
     """Raise Failure where one of these topics is not there."""
     missing = sorted(set(topics) - set(there))
     if missing:
-        raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows those that are there.")
+        raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows the existing ones.")
 
 
 def partition_count(admin: AdminClient, topic: str) -> int:

@@ -18,7 +18,7 @@ from ottla.cli.output import Failure, Format, print_done, print_rows
 if TYPE_CHECKING:
     from ottla.client import Client
 
-app = typer.Typer(help="Look at and change the levels of the cluster's features.", no_args_is_help=True)
+app = typer.Typer(help="Show and change the levels of the cluster's features.", no_args_is_help=True)
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 COLUMNS = ("FEATURE", "SUPPORTED-MIN-VERSION", "SUPPORTED-MAX-VERSION", "FINALIZED-VERSION-LEVEL", "EPOCH")
@@ -52,7 +52,7 @@ def set_(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Raise or lower the level of a feature; 0 turns it off. Clients take note when they connect anew."""
+    """Raise or lower the level of a feature; 0 turns it off. It takes effect when clients reconnect."""
     from ottla.client.errors import check
     from ottla.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 
-app = typer.Typer(help="Look at consumer groups, their lag and members; move their offsets.", no_args_is_help=True)
+app = typer.Typer(help="Show consumer groups, their lag and members; reset their offsets.", no_args_is_help=True)
 
 OFFSET_COLUMNS = (
     "GROUP",
@@ -110,7 +110,8 @@ def describe(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show committed offsets and lag, members, state or what holds readers back; of all groups when none is named."""
+    """Show committed offsets and lag, members, state, or the open transactions that block readers; without a group, of
+    all groups."""
     if members + state + offsets + held_back > 1:
         raise NotUnderstood("Choose one of --members, --state, --offsets and --held-back.")
     admin = connect(cluster)
@@ -195,7 +196,7 @@ def delete_offsets(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Forget a group's committed offsets for topics that it is not subscribed to."""
+    """Delete a group's committed offsets for topics that it is not subscribed to."""
     admin = connect(cluster)
     describe_groups(admin, [group], must_exist=True)
     committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group)}

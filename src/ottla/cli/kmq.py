@@ -176,7 +176,7 @@ def create(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Make those of a queue's three topics that are missing: messages, markers, dead letters."""
+    """Create the missing ones of a queue's three topics: messages, markers, dead letters."""
     from ottla.kmq import create_topics
     from ottla.kmq.topics import differences
 
@@ -202,7 +202,7 @@ def tracker(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings only.")] = False,
     cluster: Cluster = HERE,
 ) -> None:
-    """Give messages again whose workers did not finish them, until SIGTERM or SIGINT. Run two for fail-over."""
+    """Redeliver messages that workers did not finish, until SIGTERM or SIGINT. Run two for fail-over."""
     from ottla.kmq import RedeliveryTracker
 
     config = redelivery.config(queue, open_max=open_max)
@@ -261,7 +261,7 @@ def stats(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show how many messages wait, are in work or overdue, and how many dead letters there are."""
+    """Show how many messages wait, are in work or overdue, and the number of dead letters."""
     from ottla.kmq import stats as kmq_stats
     from ottla.kmq.redrive import redrive_group
 
@@ -340,8 +340,8 @@ def redrive(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Send dead letters back to their partitions, each once, with all its own headers and a new count; shows them
-    unless --execute is given."""
+    """Send dead letters back to their partitions, each once, with their headers and a new count; shows them unless
+    --execute is given."""
     from ottla.kmq.redrive import Choice, Redrive
 
     choose_one(execute, dry_run)
@@ -374,8 +374,9 @@ def redrive(
     tell_unchanged(execute, format)
     if outcome.scattered:
         raise Failure(
-            f"Stopped early in partition {', '.join(map(str, outcome.scattered))} of {config.dead_letters}: the letters"
-            " chosen lie too scattered to keep in mind which were sent. Send back some of those between them, or all."
+            f"Stopped early in partition {', '.join(map(str, outcome.scattered))} of {config.dead_letters}: the "
+            "dead letters"
+            " chosen are too scattered to remember which were sent. Send back some of those between them too, or all."
         )
 
 

@@ -21,7 +21,7 @@ from ottla.visible import visible
 if TYPE_CHECKING:
     from ottla.protocol.records import BatchHeader, Record
 
-app = typer.Typer(help="Look into the files of a log.", no_args_is_help=True)
+app = typer.Typer(help="Show and verify the files of a log.", no_args_is_help=True)
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 MARKERS = {0: "ABORT", 1: "COMMIT"}
@@ -31,7 +31,7 @@ Entry = dict[str, Any]
 
 @app.callback()
 def log() -> None:
-    """Look into the files of a log."""
+    """Show and verify the files of a log."""
 
 
 @app.command(epilog="Example: ottla log dump ottla-data/clicks-0/00000000000000000000.log --records --format json")

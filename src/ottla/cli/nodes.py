@@ -44,7 +44,7 @@ COLUMNS = ("NODE", "ADDRESS", "RACK", "STATE", "CONTROLLER")
 @app.command("list", epilog="Example: ottla nodes list")
 @with_shared_options
 def list_(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
-    """List the nodes of the cluster, also those that are down. `ottla cluster describe` shows more of each."""
+    """List the nodes of the cluster, including those that are down. `ottla cluster describe` shows more details."""
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
     with plain_failures(), own_clients(client_properties(cluster))() as client:
@@ -71,11 +71,10 @@ def drain(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Have others lead what a node leads, and with --replicas hold what it holds; return when that is so.
+    """Move the leaderships of a node, and with --replicas its replicas, to other nodes; return when this is done.
 
-    Without --replicas it stays a follower, the last one to be preferred as leader; `ottla cluster rebalance` gives
-    it its share again.
-    """
+    Without --replicas the node stays a follower and becomes the last choice as leader; `ottla cluster rebalance`
+    restores its share."""
     properties = client_properties(cluster)
     with plain_failures(), own_clients(properties)() as client:
         require_known(client, node)
@@ -100,10 +99,9 @@ def drain(
 @app.command(epilog="Example: ottla nodes remove 3")
 @with_shared_options
 def remove(node: Node, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
-    """Let the cluster forget a node that has stopped and holds no replica.
+    """Remove a stopped node without replicas from the cluster.
 
-    `ottla cluster start` leaves it out from then on. Who starts that very node adds it again.
-    """
+    `ottla cluster start` leaves it out from then on. Starting that node adds it again."""
     from ottla.client import ErrorAnswer
     from ottla.client.errors import check
     from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest

@@ -17,7 +17,7 @@ from ottla.cli.connection import HERE, Cluster, Output, client, named, pairs
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Format, NotUnderstood, print_done, print_rows, say
 
-app = typer.Typer(help="Look at and change what users, clients and addresses may use.", no_args_is_help=True)
+app = typer.Typer(help="Show and change the limits of users, clients and addresses.", no_args_is_help=True)
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ANONYMOUS = "ANONYMOUS"

@@ -49,7 +49,7 @@ def delete(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Delete every record before an offset; in all partitions where none is named."""
+    """Delete every record before an offset; without --partition, in all partitions."""
     from confluent_kafka import TopicPartition
 
     offset = END if before == "end" else resets.parse_offset(before, "a number or end")

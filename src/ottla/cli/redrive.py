@@ -124,7 +124,8 @@ class Progress:
         text = json.dumps([[first - self.position, end - first] for first, end in self.ranges], separators=(",", ":"))
         if len(text) > METADATA_MAX:
             raise Failure(
-                "Too many letters were left out between those that went back: redrive with a wider filter first."
+                "Too many dead letters were left out between those that were sent back: redrive with a wider "
+                "filter first."
             )
         return text
 

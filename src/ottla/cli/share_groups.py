@@ -48,7 +48,10 @@ if TYPE_CHECKING:
     from ottla.client import Client
 
 app = typer.Typer(
-    help="Look at share groups (queues): lag, members, held records; pause them, move them, redrive dead letters.",
+    help=(
+        "Show share groups (queues), their lag, members and acquired records; pause and reset them; redrive dead "
+        "letters."
+    ),
     no_args_is_help=True,
 )
 
@@ -116,7 +119,7 @@ def list_groups(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """List the share groups of the cluster, and which are paused."""
+    """List the share groups of the cluster, and whether each is paused."""
     from ottla.client.share_groups import list_share_groups
 
     with client(cluster) as asked:
@@ -138,7 +141,7 @@ def describe(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show where groups stand and how far behind they are, their members or state; of all when none is named."""
+    """Show the offsets and lag of groups, their members or state; without a group, of all groups."""
     from ottla.client.share_groups import list_share_groups
 
     if members + state + offsets > 1:
@@ -168,7 +171,7 @@ def delete(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Delete share groups without members, and where they stand."""
+    """Delete share groups without members, and their offsets."""
     from ottla.client import ErrorAnswer
     from ottla.client.share_groups import delete_share_group, describe_share_group
 
@@ -207,7 +210,7 @@ def reset_offsets(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Let a share group without members go on somewhere else; shows the plan unless --execute is given."""
+    """Reset the offsets of a share group without members; shows the plan unless --execute is given."""
     from ottla.client.share_groups import alter_share_group_offsets
 
     choose_one(execute, dry_run)
@@ -244,7 +247,7 @@ def delete_offsets(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Let a share group without members forget topics."""
+    """Delete the offsets of a share group without members for these topics."""
     from ottla.client.share_groups import delete_share_group_offsets
 
     with client(cluster) as asked:
@@ -260,9 +263,10 @@ def pause(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Give a share group no more records for now; what its members hold they may finish."""
+    """Pause a share group: it delivers nothing until it is resumed. Members may finish the records that they have
+    acquired."""
     set_paused(group, True, cluster)
-    print_done(f"{group} is paused: `ottla share-groups resume {group}` lets it go on.", format, paused=group)
+    print_done(f"{group} is paused: `ottla share-groups resume {group}` resumes it.", format, paused=group)
 
 
 @app.command(epilog="Example: ottla share-groups resume jobs")
@@ -272,7 +276,7 @@ def resume(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Let a paused share group go on."""
+    """Resume a paused share group."""
     set_paused(group, False, cluster)
     print_done(f"{group} goes on.", format, resumed=group)
 
@@ -288,7 +292,7 @@ def inspect(
     ] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show which records members hold: since when, how often delivered, how long the lock still lasts."""
+    """Show the records that members have acquired: since when, how often delivered, and when the lock expires."""
     if metrics is None:
         raise NotUnderstood(
             "Say where a node shows its metrics: --metrics HOST:PORT (`ottla serve --metrics 127.0.0.1:9100` does)."
@@ -473,7 +477,7 @@ def set_paused(group: str, paused: bool, cluster: Cluster) -> None:
     with client(cluster) as asked:
         there = any(name == group for name, _ in list_share_groups(asked))
     if not there and (paused or PAUSED not in own_entries(admin, "group", [group])[group]):
-        raise Failure(f"There is no share group {group}. `ottla share-groups list` shows those that are there.")
+        raise Failure(f"There is no share group {group}. `ottla share-groups list` shows the existing ones.")
     if paused:
         alter_entries(admin, "group", group, set=[f"{PAUSED}=true"])
     else:

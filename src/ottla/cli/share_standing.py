@@ -31,7 +31,7 @@ class Pause(NamedTuple):
     def sentence(self, group: str) -> str:
         since = f" since {self.since}" if self.since else ""
         by = f", by {self.by}" if self.by else ""
-        return f"{group} is paused{since}{by}: `ottla share-groups resume {group}` lets it go on."
+        return f"{group} is paused{since}{by}: `ottla share-groups resume {group}` resumes it."
 
 
 def pauses(admin: AdminClient, groups: Iterable[str]) -> dict[str, Pause]:

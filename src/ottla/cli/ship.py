@@ -97,7 +97,7 @@ def ship(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")] = False,
     cluster: Cluster = HERE,
 ) -> None:
-    """Ship lines of growing files until SIGTERM: through rotation, truncation, restarts; nothing lost or twice."""
+    """Send lines of growing files to a topic until SIGTERM, exactly once, through rotation, truncation and restarts."""
     from ottla.ship.failures import ShipFailed
     from ottla.ship.follow import Bounds
     from ottla.ship.runner import Shipping

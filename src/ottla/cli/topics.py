@@ -36,7 +36,7 @@ from ottla.cli.resets import Partition
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, describe, change and delete topics.", no_args_is_help=True)
 
 PARTITION_COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "ELIGIBLE", "EARLIEST", "LATEST", "SIZE")
 
@@ -79,9 +79,9 @@ def describe(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show partitions, leaders, replicas, who is in sync and who may lead without being it, offsets, bytes on disk and
-    the configs set on topics; all topics when none is named, internal ones too where only some partitions are asked
-    for."""
+    """Show partitions, leaders, replicas, in-sync replicas, other replicas that may lead, offsets, bytes on disk and
+    the configs set on topics. Without a topic, show all topics; --under-replicated and --unavailable include internal
+    ones."""
     admin = connect(cluster)
     found = topics_of(admin, topics or None, internal=bool(topics) or under_replicated or unavailable)
     for name, topic in list(found.items()):
@@ -165,7 +165,7 @@ def create(
         new = [NewTopic(name, partitions or -1, replication_factor or -1, config=configs) for name in wanted]
         if new:
             wait(admin.create_topics(new, validate_only=validate_only), verb)
-    print_done(f"{verb} {', '.join(wanted) or 'nothing: all are there'}.", format, created=wanted)
+    print_done(f"{verb} {', '.join(wanted) or 'nothing: all exist'}.", format, created=wanted)
 
 
 @app.command(epilog="Example: ottla topics alter clicks --set retention.ms=3600000 --delete cleanup.policy")
@@ -202,7 +202,7 @@ def delete(
     with plain_errors():
         if wanted:
             wait(admin.delete_topics(wanted), "Deleted")
-    print_done(f"Deleted {', '.join(wanted) or 'nothing: none is there'}.", format, deleted=wanted)
+    print_done(f"Deleted {', '.join(wanted) or 'nothing: none exists'}.", format, deleted=wanted)
 
 
 app.command(epilog="Example: ottla topics reassign clicks --brokers 1,2,3 --execute --throttle 50000000")(reassign)
@@ -222,7 +222,7 @@ def add_partitions(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Give a topic more partitions; keys will map to other partitions from then on."""
+    """Add partitions to a topic. Keys map to other partitions from then on."""
     from confluent_kafka.admin import NewPartitions
 
     existing.refuse_internal([topic], "given other partitions", meant=None)

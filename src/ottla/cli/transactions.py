@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ottla.client import Client
 
 app = typer.Typer(
-    help="Show transactions: whose are open and for how long; find those that hang; abort them.",
+    help="Show open transactions and their producers; find hanging ones; abort them.",
     no_args_is_help=True,
 )
 
@@ -89,7 +89,7 @@ def describe(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show whose transaction it is, how long it is open and which partitions it writes to."""
+    """Show the producer of a transaction, how long it has been open and the partitions that it writes to."""
     from ottla.client.transactions import UNDER_WAY
 
     with client(cluster) as asked:
@@ -122,7 +122,7 @@ def _described(asked: Client, name: str) -> Any:
         if answer.name != "TRANSACTIONAL_ID_NOT_FOUND":
             raise
         raise Failure(
-            f"There is no transactional id {name}. `ottla transactions list` shows those that are there."
+            f"There is no transactional id {name}. `ottla transactions list` shows the existing ones."
         ) from None
 
 
@@ -142,7 +142,7 @@ def find_hanging(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Find transactions that hold readers back and that no coordinator will end."""
+    """Find transactions that block readers and that no coordinator will end."""
     from ottla.client.transactions import hanging, open_transactions
 
     with client(cluster) as asked:
@@ -199,13 +199,12 @@ def abort(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Abort an open transaction: by its transactional id, or by where it is open.
+    """Abort an open transaction: by its transactional id, or by its topic, partition and offset.
 
-    If a coordinator knows of the transaction, its producer is fenced: a producer that is still alive can neither write
-    nor commit until it is restarted. That is asked for first, unless --yes is given. A transaction that hangs, of which
-    no coordinator knows, gets its marker in this one partition. By topic, partition and offset the command only shows
-    what would be done, unless --execute is given.
-    """
+    If a coordinator knows the transaction, this fences its producer: a producer that is still running can neither write
+    nor commit until you restart it. The command asks for confirmation first, unless you pass --yes. A hanging
+    transaction, which no coordinator knows, gets an abort marker in this one partition. By topic, partition and offset
+    the command only shows what it would do, unless --execute is given."""
     from ottla.client.transactions import OpenTransaction, abort_transaction, coordinated, open_transactions
 
     choose_one(execute, dry_run)

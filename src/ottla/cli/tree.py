@@ -73,7 +73,7 @@ def show_help(
         list[str] | None, typer.Argument(metavar="[COMMAND...]", help="Words of the command (default: all commands).")
     ] = None,
 ) -> int:
-    """Show what a command does, as --help behind it."""
+    """Show the help of a command, like --help after it."""
     if words and words[0] == "serve":
         return serve.main(["--help"])
     command()(args=[*(words or ()), "--help"], prog_name="ottla", standalone_mode=False)

@@ -15,10 +15,7 @@ from ottla.protocol.messages.offset_delete import (
 
 
 def delete_offsets(addresses: Iterable[tuple[str, int]], group: str, partitions: Sequence[tuple[str, int]]) -> None:
-    """Forget a group's committed offsets for these partitions (KIP-496).
-
-    Raises ClientFailure, also where a member of the group is subscribed to one of the topics.
-    """
+    """Delete a group's committed offsets for topics that it is not subscribed to."""
     topics = [
         OffsetDeleteRequestTopic(name, [OffsetDeleteRequestPartition(partition) for _, partition in rows])
         for name, rows in groupby(sorted(partitions), key=lambda each: each[0])

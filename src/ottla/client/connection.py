@@ -130,7 +130,7 @@ class Connection:
             return decode_response(posted.api_key, version, view)[1]
         except MalformedFrame as error:
             self.close()
-            raise BadAnswer(f"What {self.address} answers to {api.name} v{version} can't be read: {error}.") from error
+            raise BadAnswer(f"The answer of {self.address} to {api.name} v{version} can't be read: {error}.") from error
 
     # ---- versions --------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Connection:
         if not 0 <= length <= FRAME_BYTES_MAX:
             self.close()
             raise BadAnswer(
-                f"What answers at {self.address} does not speak Kafka's protocol: a frame of {length} bytes."
+                f"The server at {self.address} does not use Kafka's protocol: it sent a frame of {length} bytes."
             )
         return read(length)
 

@@ -62,7 +62,7 @@ def kill_a_leader(demo: Demonstration) -> None:
     def taken_over() -> bool:
         return all(stream.tally.next_offsets.get(place, 0) > end for place, end in ends.items())
 
-    await_(demo, "What the killed node led was not led by others", taken_over)
+    await_(demo, "The partitions of the killed node got no new leader", taken_over)
     demo.say(f"Others lead them: records are acknowledged again {time.monotonic() - killed_at:.1f} s after the kill.")
     await_(demo, "The queue stood still", lambda: hear(jobs) and jobs.settled() == JOB_COUNT)
     again = sum(count - 1 for count in jobs.done.values())

@@ -72,7 +72,7 @@ class Teller(_Clerk):
             while not self._stopping.is_set():
                 self._transfer(producer)
         except KafkaException as error:
-            self.failure = f"The teller could not go on: {error.args[0].str()}."
+            self.failure = f"The teller could not continue: {error.args[0].str()}."
 
     def _transfer(self, producer: Any) -> None:
         giver, taker = self._chance.sample(range(ACCOUNTS), 2)

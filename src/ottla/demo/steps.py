@@ -77,7 +77,7 @@ def kill_a_member(demo: Demonstration) -> None:
     team = demo.groups[0]
     victim = MEMBERS[1]
     orphaned = team.kill(victim)
-    demo.say(f"[red]kill -9 {victim}[/red]: nobody reads {shown(orphaned)} until the group notices.")
+    demo.say(f"[red]kill -9 {victim}[/red]: no member reads {shown(orphaned)} until the group notices.")
     partitions = sum(TOPICS.values())
     if not demo.run(JOIN_TIMEOUT_S, lambda: len(team.owned()) == partitions):
         raise StepFailed(f"The partitions of {victim} were not handed over in time.")
@@ -116,7 +116,7 @@ def print_counts(demo: Demonstration) -> None:
     from rich.table import Table
 
     assert demo.stream is not None
-    table = Table(title="What went in and what came out")
+    table = Table(title="Records produced and read")
     for heading in ("", "records", "partitions", "checksum", "read again after the kill"):
         table.add_column(heading, justify="left" if heading in ("", "checksum") else "right")
     for name, tally in [("acknowledged", demo.stream.tally), *((group.name, group.tally) for group in demo.groups)]:
@@ -168,7 +168,7 @@ def print_jobs(demo: Demonstration, jobs: Jobs, kinds: list[str], letters: list[
         ("jobs of the busiest worker left", max(worker.jobs for worker in jobs.workers)),
         ("jobs of the idlest worker left", min(worker.jobs for worker in jobs.workers)),
     )
-    table = Table(title="What became of the jobs", show_header=False)
+    table = Table(title="Results of the jobs", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     for name, count in rows:
@@ -199,7 +199,7 @@ def run_pipelines(demo: Demonstration) -> None:
         pipelines.run(["pipeline", "activity", *source, *activity, *page, "--once"], demo.say)
     except pipelines.CommandFailed as failure:
         raise StepFailed(str(failure)) from None
-    demo.say(f"[green]All {produced:,} records stand in the lake, each offset once.[/green]")
+    demo.say(f"[green]All {produced:,} records are in the lake, each offset once.[/green]")
     demo.say(f"The activity of the shop: [bold]{demo.report}[/bold]")
 
 

@@ -402,9 +402,7 @@ class GroupShard:
             try:
                 self._apply_one(each, producer_id)
             except MalformedFrame as error:
-                self._notes(
-                    f"{self.TOPIC}: the record at offset {each.offset} does not parse and is passed over: {error}"
-                )
+                self._notes(f"{self.TOPIC}: the record at offset {each.offset} does not parse and is skipped: {error}")
         if self._known_keys and not self._is_loading:
             self._known_keys = {}
 
@@ -474,7 +472,7 @@ class GroupShard:
     def _pass_over(self, record_type: int) -> None:
         if record_type not in self._unknown_types:
             self._unknown_types.add(record_type)
-            self._notes(f"{self.TOPIC}: records of type {record_type} are not known here and are passed over")
+            self._notes(f"{self.TOPIC}: records of type {record_type} are unknown and are skipped")
 
     def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
         for group_id in self._offsets.apply_marker(producer_id, committed):

@@ -169,7 +169,7 @@ class Redrive:
             for partition in range(self._counts[self.config.dead_letters]):
                 self._walk(partition)
         except KafkaException as error:
-            raise KmqRefused(f"The letters can't be sent back: {error.args[0].str()}.") from None
+            raise KmqRefused(f"The dead letters can't be sent back: {error.args[0].str()}.") from None
         return self.outcome
 
     def _walk(self, partition: int) -> None:

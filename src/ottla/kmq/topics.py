@@ -50,7 +50,8 @@ def require_topics(client: Any, config: KmqConfig, *, dead_letters: bool) -> int
     if counts[config.queue] != counts[config.markers]:
         raise KmqRefused(
             f"{config.queue} has {counts[config.queue]} partitions and {config.markers} has {counts[config.markers]}: "
-            f"they must have the same number, because the markers of a partition stand in the partition of its number."
+            "they must have the same number, because the markers of a partition are in the partition with the "
+            "same number."
         )
     return counts[config.queue]
 

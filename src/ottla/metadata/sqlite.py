@@ -51,7 +51,8 @@ WAY_ON: Final = (
 )
 """What a person can do about a damaged store."""
 BACK: Final = (
-    "What nodes have written since is not in the file there now. Stop all nodes, put the right file back without its "
+    "Changes that nodes have written since are not in the present file. Stop all nodes, put the right file "
+    "back without its "
     "-wal and -shm files, and start them again"
 )
 """The same where the files were replaced under running nodes."""

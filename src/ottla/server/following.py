@@ -135,7 +135,7 @@ class Following:
         assert membership is not None
         if isinstance(told, StoreFailed):
             if not self._is_silent:
-                log.warning("the metadata store can't be looked at; it is tried again: %s", told)
+                log.warning("the metadata store can't be read; will retry: %s", told)
             self._is_silent = True
             self._timer = self._loop.call_later(AGAIN_S, self.look)
             return
@@ -147,7 +147,7 @@ class Following:
             try:
                 node.changed(self._now(), told)
             except Exception:
-                log.exception("news of the cluster could not be followed whole; the node goes on")
+                log.exception("an update of the cluster's metadata could not be applied completely; the node continues")
             self._settle()
         if node.image.generation >= self._committed:
             membership.confirmed(self._renewed_at)

@@ -150,7 +150,7 @@ def _told(names: Sequence[str], advertised: Sequence[str]) -> list[tuple[str, in
     if unknown:
         raise SettingsRefused(f"advertised.listeners names {', '.join(unknown)}, which listeners does not.")
     if missing:
-        raise SettingsRefused(f"advertised.listeners does not say what clients of the listener {missing[0]} are told.")
+        raise SettingsRefused(f"advertised.listeners does not name an address for clients of listener {missing[0]}.")
     return [by_name[name] for name in wanted]
 
 

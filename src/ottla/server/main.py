@@ -459,7 +459,7 @@ class Server:
         self.node.outbox.deadline_moved = True
         self._set_timer(self.node.deadline())
         if self._timer_at is not None and (told is None or self._timer_at < told) and not was_said:
-            log.warning("timed work of the node came to light late: a fault, please report it; the work goes on")
+            log.warning("a node timer fired late; this is a bug, please report it")
         self._loop.call_later(ASK_S, self._ask_for_deadline)
 
     def _tick(self) -> None:
@@ -467,7 +467,7 @@ class Server:
         try:
             self.node.tick(self.now())
         except Exception:
-            log.exception("work of the node's timer failed; the rest goes on")
+            log.exception("a timer of the node failed; the node continues")
             self._loop.call_later(1, self.settle)
         else:
             self.settle()
@@ -517,7 +517,7 @@ async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None
 
 
 def _log_fault(what: str, error: Exception) -> None:
-    log.error("%s; the rest goes on", what, exc_info=error)
+    log.error("%s; the node continues", what, exc_info=error)
 
 
 def _share_descriptors() -> tuple[int, int]:

@@ -140,7 +140,7 @@ def write_replicas(page: Page, figures: Figures) -> None:
     text = "Partitions led by this node with fewer in-sync replicas than min.insync.replicas: acks=all is refused."
     page.one(replicas + "underminisrpartitioncount", "gauge", text, sum(each.under_min_isr for each in here))
     controller, image = "kafka_controller_kafkacontroller_", figures.image
-    text = "1 if this node is the active controller, else 0."
+    text = "1 if this node is the active controller, otherwise 0."
     page.one(controller + "activecontrollercount", "gauge", text, int(figures.is_controller))
     nowhere = offline_partitions(image, figures.node_id, figures.offline)
     text = "Partitions of the cluster without a leader that takes records."
@@ -312,7 +312,7 @@ def readiness(node: Node, now: Millis) -> tuple[str, str]:
         return refused, "no partition is in service\n"
     if shut:
         named = ", ".join(sorted(each.name for each in shut)[:SHUT_NAMED_MAX])
-        return "200 OK", f"ready, but for {len(shut)} of {len(partitions)} partitions: {named}\n"
+        return "200 OK", f"ready, except for {len(shut)} of {len(partitions)} partitions: {named}\n"
     return "200 OK", "ready\n"
 
 

@@ -143,7 +143,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
             elif end - position < size:
                 break
             elif not self._waiting:
-                self._end(f"node {self._node_id} sent an answer that nobody has asked for")
+                self._end(f"node {self._node_id} sent an answer to no request")
             else:
                 self._answered(self._waiting.popleft(), view[position + _LENGTH.size : position + size])
                 position, size = position + size, _LENGTH.size

@@ -78,7 +78,7 @@ class StoreThread:
         try:
             outcome = store_work.commit(self._store, effect)
         except Exception as error:  # nobody expected it: what it left behind is read from the store
-            log.exception("a commit of the metadata store failed; what became of it is looked up")
+            log.exception("a commit to the metadata store failed; its outcome will be read from the store")
             outcome = OutcomeUnknown(repr(error))
         self._loop.call_soon_threadsafe(self._committed, effect.token, outcome)
 

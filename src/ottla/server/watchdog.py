@@ -76,7 +76,7 @@ class Watchdog:
         except BlockingIOError:
             pass  # it stands still itself
         except BrokenPipeError:
-            log.warning("the node's watchdog was killed; the node goes on without")
+            log.warning("the node's watchdog was killed; the node continues without it")
             return
         self._timer = self._loop.call_later(self._silence_ms / BEATS / 1000, self._beat)
 

@@ -190,7 +190,10 @@ class ZooKeeperPresence:
         elif not self._displaced:
             self._displaced = True
             log.error(
-                "another process has taken the place of node %d, at %s:%d: this one serves nobody until that has ended",
+                (
+                    "another process has taken the place of node %d, at %s:%d: this one refuses all clients until "
+                    "that process has ended"
+                ),
                 other.node_id,
                 other.host,
                 other.port,

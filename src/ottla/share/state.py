@@ -324,9 +324,7 @@ class ShareStateShard:
             try:
                 key, stored = decode(each.key or b"", each.value)
             except MalformedFrame as error:
-                self._notes(
-                    f"{self.TOPIC}: the record at offset {each.offset} does not parse and is passed over: {error}"
-                )
+                self._notes(f"{self.TOPIC}: the record at offset {each.offset} does not parse and is skipped: {error}")
                 continue
             size = len(each.value or b"")
             match stored:

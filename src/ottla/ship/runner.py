@@ -88,7 +88,7 @@ def ship(shipping: Shipping, *, say: Say, stopped: Stopped) -> Totals:
                 lost = lost + 1 if totals.records == before else 0
                 if lost > LOST_MAX:
                     raise ShipFailed(f"The producer failed {lost} times in a row: {error}.") from None
-                say(f"The producer failed ({error}); going on with a new one from what was acknowledged.")
+                say(f"The producer failed ({error}); continuing with a new one after the last acknowledged record.")
                 time.sleep(min(lost, 5))
     finally:
         state.close()
@@ -149,7 +149,7 @@ class Loop:
         self._look_around(now_ms(), first=True)
         self._save(clean=False)
         if not self._catalog.followers:
-            self._say(f"No file is there yet: {', '.join(self._shipping.patterns)}.")
+            self._say(f"No file exists yet: {', '.join(self._shipping.patterns)}.")
         elif not self._shipping.once:
             self._say(
                 f"Following files ({len(self._catalog.followers)} now) to {self._shipping.topic}; Ctrl-C ends it."

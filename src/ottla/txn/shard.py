@@ -346,7 +346,7 @@ class TransactionShard:
                 self._notes(
                     f"the markers of transaction {transactional_id} (producer {known.producer_id}, epoch "
                     f"{known.producer_epoch}, coordinator epoch {self.coordinator_epoch}) were refused: a later "
-                    "coordinator or a later epoch has been there"
+                    "coordinator or a later epoch has written there"
                 )
                 self._markers.forget(transactional_id)
                 self._timers.set((_Timer.MARKERS, transactional_id), now + FENCED_AGAIN_MS)
@@ -426,9 +426,7 @@ class TransactionShard:
             try:
                 transactional_id, after = decode(each.key or b"", each.value)
             except MalformedFrame as error:
-                self._notes(
-                    f"{self.TOPIC}: the record at offset {each.offset} does not parse and is passed over: {error}"
-                )
+                self._notes(f"{self.TOPIC}: the record at offset {each.offset} does not parse and is skipped: {error}")
                 continue
             if after is None:
                 self._known.pop(transactional_id, None)

@@ -115,5 +115,5 @@ def test_commits_that_overlap_or_leave_a_gap_are_told() -> None:
     assert one.problems == [
         "t-0: 2 offsets are covered by two commits: 8-9.",
         "t-0: 3 offsets are between two commits and covered by none: 12-14.",
-        "t-0: the log ends at 18, before the archive's end 20: the topic was made anew or cut.",
+        "t-0: the log ends at 18, before the archive's end 20: the topic was created again or truncated.",
     ]

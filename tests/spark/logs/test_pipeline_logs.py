@@ -227,7 +227,7 @@ def test_late_lines_kills_and_lost_checkpoints(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.delete_records([TopicPartition(topic, 0, 15)]).values():
         future.result()
-    with pytest.raises(PipelineFailed, match=r"Offsets 14 to 15 .* are gone.*; --allow-loss goes on without it"):
+    with pytest.raises(PipelineFailed, match=r"Offsets 14 to 15 .* are gone.*; --allow-loss continues without it"):
         once("another")
     assert once("another", allow_loss=True).counts.read == 1
 

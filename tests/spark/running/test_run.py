@@ -277,7 +277,7 @@ def test_a_failure_in_a_query_is_one_sentence(spark: SparkSession, broker: Embed
     with pytest.raises(PipelineFailed) as failed:
         run_queries(options, spark, [writer])
     found = re.fullmatch(
-        r"The query spoilt failed: ValueError: no number: 0\. All that Spark says of it stands in (\S+)\.",
+        r"The query spoilt failed: ValueError: no number: 0\. Spark's full output is in (\S+)\.",
         str(failed.value),
     )
     assert found, failed.value

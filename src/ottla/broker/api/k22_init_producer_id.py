@@ -51,7 +51,7 @@ def _claim(node: Node) -> Work:
     try:
         return InitProducerIdResponse(producer_id=(yield node.topics.taking_producer_id), producer_epoch=0)
     except StoreFailed as failed:
-        node.notes(f"no producer id could be had: {failed}")
+        node.notes(f"could not allocate a producer id: {failed}")
         return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 

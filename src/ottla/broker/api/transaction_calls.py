@@ -33,7 +33,7 @@ def _ask_once_claimed(node: Node, request: Request, transactional_id: str) -> Wo
     try:
         yield node.topics.claiming_producer_ids
     except StoreFailed as failed:
-        node.notes(f"no producer id could be had: {failed}")
+        node.notes(f"could not allocate a producer id: {failed}")
     return (yield Piece(request, request.body, lambda piece: _ask(node, piece, transactional_id)))
 
 

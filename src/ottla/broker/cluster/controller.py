@@ -136,7 +136,7 @@ class Controller:
         if lost:
             self._notes(
                 f"the metadata store lacks its newest {lost} commits: it was restored from an older copy. The replica "
-                "of each partition whose log ends last leads, once all of its replicas are there; `ottla cluster "
+                "of each partition with the longest log leads, once all of its replicas are up; `ottla cluster "
                 "describe` shows which partitions wait. To continue without a replica, run `ottla topics elect-leaders "
                 "--unclean`"
             )

@@ -475,8 +475,8 @@ _ROWS: Final = (
          "Shortest time from the start of one check of all segments to the start of the next, in milliseconds.",
          low=1_000, update=_DYNAMIC),
     _key("ottla.coordinator.skip.damaged", _BOOLEAN, False,
-         "Whether a coordinator whose log is damaged skips what it can't read, instead of staying offline. What "
-         "groups had committed there is lost."),
+         "Whether a coordinator with a damaged log skips unreadable records instead of staying offline. Offsets "
+         "that groups committed in these records are lost."),
     _key("ottla.partitions.max", _INT, 100_000,
          "Number of partitions that the node holds. Requests for more are refused.", low=1, update=_DYNAMIC),
 )

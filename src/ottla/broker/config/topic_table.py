@@ -23,7 +23,7 @@ _inert = partial(ConfigKey, has_effect=False)
 # fmt: off
 _TOPIC_ROWS: Final = (
     _key("cleanup.policy", _LIST, ("delete",),
-         "What happens to old records: delete removes segments by age and size, compact keeps the last value of each "
+         "How old records are removed: delete removes segments by age and size, compact keeps the last value of each "
          "key, both do both, and an empty list keeps everything.",
          choices=("compact", "delete"), fallbacks=("log.cleanup.policy",)),
     _key("compression.gzip.level", _INT, -1,

@@ -653,9 +653,7 @@ class ShardHost:
         except Exception as error:
             self._damaged[hosted.index] = hosted.partition
             self._give_up(hosted)
-            self._environment.fault(
-                f"the coordinator of {hosted.partition.name} can't be loaded and is out of service", error
-            )
+            self._environment.fault(f"the coordinator of {hosted.partition.name} can't be loaded and is offline", error)
 
     def replayed(self, now: Millis, partition: Partition) -> Shard:
         """What a shard of this partition knows that has read all of its log now, beside the one that is at work: for
@@ -678,7 +676,7 @@ class ShardHost:
     def _met_damage(self, hosted: Hosted, unreadable: Unreadable) -> None:
         name = hosted.partition.name
         if self._environment.settings[SKIP_DAMAGED]:
-            self._environment.notes(f"{name}: {unreadable}; passed over, as {SKIP_DAMAGED} asks.")
+            self._environment.notes(f"{name}: {unreadable}; skipped, because {SKIP_DAMAGED} is set.")
             hosted.replay.skip()
             return
         self._damaged[hosted.index] = hosted.partition
@@ -708,9 +706,7 @@ class ShardHost:
             else:
                 hosted.shard.apply(now, _applied(header, records))
         except CorruptRecords as error:
-            self._environment.notes(
-                f"{hosted.partition.name}: the batch at {header.base_offset} is passed over: {error}"
-            )
+            self._environment.notes(f"{hosted.partition.name}: the batch at {header.base_offset} is skipped: {error}")
 
     def _loaded(self, now: Millis, hosted: Hosted) -> None:
         hosted.loaded = True

@@ -386,7 +386,7 @@ class DeadLetters:
         if leader is not None and leader[0] not in (NOBODY, self._environment.node_id):
             return Destination(leader[0], name, index)
         if isinstance(partition, ErrorCode):
-            raise Unusable(f"{name}-{index} takes no letters now: {partition.name}")
+            raise Unusable(f"{name}-{index} accepts no dead letters now: {partition.name}")
         return partition
 
     def _make(self, now: Millis, wanted: NewTopic) -> TopicImage:

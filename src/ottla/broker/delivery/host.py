@@ -485,7 +485,7 @@ class ShareHost(Subscriber):
             waiter.acknowledged(now, at, _told(error))
         if error is not ErrorCode.NONE and error not in TRY_AGAIN:
             self.environment.notes(
-                f"{hosted.key.group_id} lost what it knew of {hosted.partition.name} and loads it anew: {error.name}"
+                f"{hosted.key.group_id} lost its state of {hosted.partition.name} and loads it again: {error.name}"
             )
             self._drop(now, hosted.key)
 

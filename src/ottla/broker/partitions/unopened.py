@@ -66,7 +66,7 @@ class Unopened:
         """This partition has no log that could be read; `why` is told once."""
         self._partitions[partition] = why
         self._retry_at = now + RETRY_MS
-        self._environment.warn(f"{partition.name} is out of service, which is looked at again: {why}")
+        self._environment.warn(f"{partition.name} is offline; will retry: {why}")
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""

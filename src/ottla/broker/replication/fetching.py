@@ -358,7 +358,7 @@ class Fetching:
 
     def begin_at(self, now: Millis, partition: Partition, offset: int) -> None:
         """The leader begins behind this log's end: the log is empty and begins there. Raises StorageFailed."""
-        self._environment.notes(f"{partition.name} begins anew at {offset}: its leader has nothing before")
+        self._environment.notes(f"{partition.name} starts again at {offset}: its leader has no earlier records")
         partition.log.truncate_fully_and_start_at(offset, now=now)
         self._was_cut(now, partition)
 

@@ -158,7 +158,7 @@ class Logs:
                 why = f"{error.filename or directory} can't be read: {error.strerror or error}"
             case _:
                 why = f"{directory} can't be opened: {error!r}"
-                environment.fault(f"{name}-{index} is out of service", error)
+                environment.fault(f"{name}-{index} is offline", error)
         return UnopenedLog(
             environment.files,
             directory,

@@ -69,7 +69,7 @@ class Topics:
     def parts(self) -> list[tuple[str, Removals | Unopened]]:
         """What has timers, by name."""
         unopened = self._placement.unopened
-        return [("the removal of deleted topics", self.removals), ("partitions out of service", unopened)]
+        return [("the removal of deleted topics", self.removals), ("offline partitions", unopened)]
 
     def colliding_with(self, name: str) -> str | None:
         """A topic whose name differs only in '.' and '_'."""

@@ -130,7 +130,9 @@ class Failures:
             return False
         partition.taken_back()
         self._note(
-            partition, SYNC, f"could not be synced ({why}): what nobody had been told of was cut off, appends go on"
+            partition,
+            SYNC,
+            f"could not be synced ({why}): records that were not acknowledged were cut off; appends continue",
         )
         self._taken_back(now, partition)
         return True

@@ -98,7 +98,7 @@ class Upkeep:
             if clean:
                 self.checkpoints.note_clean_stop(store.generation, logs)
         except (OSError, StoreFailed) as error:
-            self._notes(f"the next start has to look at every log, as checkpoints could not be written: {error}")
+            self._notes(f"the next start must check every log, because the checkpoints could not be written: {error}")
 
     # ---- logs ------------------------------------------------------------------------------------------------------
 

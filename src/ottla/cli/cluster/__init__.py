@@ -110,11 +110,10 @@ def start(
         bool, typer.Option("--detach", help="Return once the nodes serve; they run in the background.")
     ] = False,
 ) -> int:
-    """Start nodes on this machine and watch over them until ^C: one that dies is started again.
+    """Start nodes on this machine and restart those that die, until Ctrl-C.
 
-    A cluster that was started before comes back as it was, but for what is said otherwise. Nodes that were removed from
-    it stay out.
-    """
+    A cluster that was started before keeps its number of nodes, addresses and settings, unless you pass others. Removed
+    nodes stay out."""
     directory = directory_of(data)
     if (open_to_others := private.make_directory(directory)) is not None:
         say(open_to_others, err=True)
@@ -134,10 +133,10 @@ def start_node(
     number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX, help="Number of the node.")],
     data: Data = DEFAULT_DATA,
 ) -> None:
-    """Start one node of a cluster that has ended, one that was removed, or the next new one; return once it serves.
+    """Start one node of a cluster: one that has stopped, one that was removed, or the next new one. Return when it
+    serves.
 
-    Nobody watches over it but you: what dies is started again by who has started it.
-    """
+    No process restarts this node if it dies."""
     directory = directory_of(data)
     read_plan(directory)
     with starting(directory):
@@ -175,7 +174,7 @@ def stop_node(
     number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX, help="Number of the node.")],
     data: Data = DEFAULT_DATA,
 ) -> None:
-    """Stop one node of a cluster: it stays stopped until `start-node`, or the next start of all."""
+    """Stop one node of a cluster. It stays stopped until `start-node`, or until the next start of the cluster."""
     directory = directory_of(data)
     if (pid := running(directory, number)) is None:
         read_plan(directory)
@@ -192,7 +191,7 @@ def stop(data: Data = DEFAULT_DATA) -> None:
     if watcher is None and not found:
         raise Failure(f"No node of the cluster in {directory} runs." if has_plan(directory) else no_cluster(directory))
     if watcher is not None:
-        end(watcher, "Who watches over the nodes", STOP_S * (len(found) + 1))
+        end(watcher, "The process that restarts nodes", STOP_S * (len(found) + 1))
     end_all(running_nodes(directory))
     say(f"Stopped {'node' if len(found) == 1 else 'nodes'} {', '.join(map(str, found)) or 'none'}.")
 
@@ -212,9 +211,9 @@ ROWS_MAX = 20
 @app.command(epilog="Example: ottla cluster describe --bootstrap 127.0.0.1:9092")
 @with_shared_options
 def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
-    """Show the nodes: address, rack, state, controller, partitions (led, held, in sync), disk, and whether the node can
-    be stopped. Then show, by topic, the partitions that lack a leader or an in-sync replica, and those that a stop of a
-    node would take out of service, or make refuse acks=all."""
+    """Show the nodes: address, rack, state, controller, partitions (led, hosted, in sync), disk, and whether you can
+    stop the node. Then show, by topic, the partitions that lack a leader or an in-sync replica, and the partitions that
+    would go offline or refuse acks=all if a node stopped."""
     properties = client_properties(cluster)
     make = own_clients(properties)
     with plain_failures(), make() as client:

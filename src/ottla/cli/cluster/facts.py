@@ -16,7 +16,7 @@ TOPIC = 2
 """The type of a topic among what has configs."""
 TOPICS_ASKED = 500
 """Of how many topics the configs are asked for at once."""
-OUT_OF_SERVICE, REFUSES = "out of service", "acks=all refused"
+OFFLINE, REFUSES = "offline", "acks=all refused"
 
 
 class Placed(NamedTuple):
@@ -46,7 +46,7 @@ class Placed(NamedTuple):
         if node_id not in self.isr or self.leader < 0:
             return None
         if len(self.isr) == 1:
-            return OUT_OF_SERVICE
+            return OFFLINE
         return REFUSES if len(self.isr) == self.min_isr else None
 
 

@@ -28,8 +28,8 @@ def move_metadata(
         Path, typer.Option("--data", metavar="DIR", help="Data directory of the node, or directory of the cluster.")
     ],
 ) -> None:
-    """Move the metadata of a node, or of a cluster of this machine, to ZooKeeper, so that nodes of other machines can
-    join. No node may run on it meanwhile. May be interrupted, and begun again."""
+    """Move the metadata of a node, or of a cluster on this machine, to ZooKeeper, so that nodes on other machines can
+    join. No node may be running. If you interrupt the command, run it again."""
     from ottla.metadata.store import CommitUnknown, StoreFailed
     from ottla.metadata.zookeeper.ensemble import SCHEME, ensemble_of
     from ottla.server.listeners import ServeRefused

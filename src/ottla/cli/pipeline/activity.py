@@ -84,7 +84,7 @@ def activity(
 ) -> None:
     """Count website activity: windows, top pages, visitors, sessions, from access logs or click events.
 
-    Ends with a line of figures that were counted twice, and with exit code 1 when they do not add up.
+    The last line shows figures that were computed in two ways; the exit code is 1 if they differ.
     """
     options = running.run_options()
     settings, delay_s = settings_of(window, gap, top, conversion), seconds(late, "--late")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ottla.spark.archive.verification import Verdict
 
 app = typer.Typer(
-    help="Every record of topics in a lake table, exactly once, and back.",
+    help="Archive topics to a lake table, exactly once, and restore them.",
     epilog="Example: ottla pipeline archive --topic clicks --table ./lake/clicks --once",
     invoke_without_command=True,
 )
@@ -195,8 +195,8 @@ def restore(
     ] = None,
     job: JobOptions = ONE_JOB,
 ) -> None:
-    """Write an archived topic into a topic: same partitions, order, times and headers, each record once. Run it again
-    after a kill: it finishes what it began."""
+    """Write an archived topic to a topic: same partitions, order, times and headers, each record once. After a kill,
+    run the command again to complete it."""
     options = job.run_options()
     with plain_failures():
         from ottla.spark.archive import open_table
@@ -218,7 +218,7 @@ def compact(
         int, typer.Option("--target-mb", min=1, help="Size of the new files in MB, about (default 128).")
     ] = 128,
 ) -> None:
-    """Put small files together, also while the archive runs. `vacuum` then removes the old ones."""
+    """Merge small files, also while the archive runs. `vacuum` then removes the old ones."""
     with plain_failures():
         from ottla.spark.archive import open_table
 
@@ -241,11 +241,12 @@ def vacuum(
         bool, typer.Option("--force", help="Allow less than one hour; no archive may be running.")
     ] = False,
 ) -> None:
-    """Remove files that no reader needs, those of killed batches and those that were put together; shows them unless
-    --execute is given."""
+    """Remove files of killed batches and files that were merged; shows them unless --execute is given."""
     choose_one(execute, dry_run)
     if hours < 1 and execute and not force:
-        raise Failure("Less than 1 hour may take the files of a batch under way: --force says that no archive runs.")
+        raise Failure(
+            "Less than 1 hour may remove files of a batch in progress: --force confirms that no archive is running."
+        )
     with plain_failures():
         from ottla.spark.archive import open_table
 

@@ -28,7 +28,7 @@ def kmq_tracker(
     ] = 500_000,
     running: PipelineOptions = EVERY_SECOND,
 ) -> None:
-    """Give messages again whose workers did not finish them, on Spark: for more markers than one process can follow."""
+    """Redeliver messages that workers did not finish, on Spark: for more markers than one process can handle."""
     if running.checkpoint is None:
         raise Failure("Say where the open messages are kept: --checkpoint DIR.")
     config = redelivery.config(queue)

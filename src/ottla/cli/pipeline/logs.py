@@ -18,7 +18,7 @@ from ottla.cli.plans import Limit
 from ottla.cli.times import parse_time
 
 app = typer.Typer(
-    help="Log lines to a table: time, level, component; error rates; find.",
+    help="Store log lines in a table by time, level and component; compute error rates; find lines.",
     invoke_without_command=True,
     epilog="Example: ottla pipeline logs --topic logs --table ./logs --once --report logs.html",
 )

@@ -49,17 +49,16 @@ def elect_leaders(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Have partitions led by the first of their replicas again, of all topics when none is named.
+    """Make the first replica of each partition its leader again; without a topic, in all topics.
 
-    With --unclean partitions of the named topics that have no leader are led by any replica that is there.
-    """
+    With --unclean, any available replica leads those partitions of the named topics that have no leader."""
     if unclean and not topics:
         raise NotUnderstood("Name the topics that may lose records: --unclean elects for no others.")
     with plain_failures(), own_clients(client_properties(cluster))() as client:
         places = [(part.topic, part.partition) for part in placed_of(client) if not topics or part.topic in topics]
         missing = sorted(set(topics or ()) - {name for name, _ in places})
         if missing:
-            raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows those that are there.")
+            raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows the existing ones.")
         elected, failures = elect(client, places, UNCLEAN if unclean else PREFERRED)
     names = [f"{name}-{index}" for name, index in elected]
     if failures:

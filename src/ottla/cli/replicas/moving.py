@@ -101,7 +101,7 @@ def carry_out(client: Client, moves: Sequence[Move], throttle: int | None, asked
     moved = under_way(client)
     begun = sorted(moved.keys() & set(asked) - {move.place for move in moves})
     if begun:
-        say(f"Waiting for moves that are already under way there: {counted(len(begun), 'partition')}.", err=True)
+        say(f"Waiting for moves that are already in progress there: {counted(len(begun), 'partition')}.", err=True)
     waited = [move._replace(before=moved[move.place].before) if move.place in moved else move for move in moves]
     waited += [Move(place, moved[place].before, moved[place].after) for place in begun]
     if not waited:
@@ -180,8 +180,8 @@ def finish(client: Client, places: Iterable[Place]) -> None:
                 time.sleep(LOOK_S)
         except KeyboardInterrupt:
             say(
-                "The cluster goes on with the moves. `ottla topics reassign --verify` shows how far they are, and "
-                "takes their throttle away in the end.",
+                "The cluster continues the moves. `ottla topics reassign --verify` shows their progress, and "
+                "removes their throttle when they are complete.",
                 err=True,
             )
             raise
@@ -220,7 +220,7 @@ def finish_earlier(client: Client) -> None:
     """Wait for the moves that others have begun, and take their limits away. Raises ClientFailure, Failure."""
     moved = under_way(client)
     if moved:
-        say(f"Waiting first for moves that are already under way: {counted(len(moved), 'partition')}.", err=True)
+        say(f"Waiting first for moves that are already in progress: {counted(len(moved), 'partition')}.", err=True)
         finish(client, moved)
         lift(client, {name for name, _ in moved})
 

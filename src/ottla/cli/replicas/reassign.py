@@ -98,11 +98,10 @@ def reassign(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show the moves that put topics on these brokers, or give them so many replicas; with --execute make them.
+    """Show moves that place topics on these brokers, or change their number of replicas; with --execute perform them.
 
-    As little as possible is copied. Kafka's kafka-reassign-partitions reads what --format json prints, and --plan what
-    it prints.
-    """
+    The moves copy as little as possible. Kafka's kafka-reassign-partitions reads the output of --format json, and
+    --plan reads the output of Kafka's tool."""
     asked = [plan is not None, brokers is not None or replication_factor is not None, cancel, list, verify]
     if sum(asked) != 1:
         raise NotUnderstood("Choose one: --brokers and --replication-factor, --plan, --list, --verify or --cancel.")

@@ -39,12 +39,10 @@ def rebalance(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show the moves that spread replicas and their bytes over the nodes and racks, and leaders over the replicas; with
-    --execute make them.
+    """Show moves that balance replicas, their bytes and leaders over nodes and racks; with --execute perform them.
 
-    Moves that are under way are waited for first. Whose replicas are spread already is left alone; what only changes
-    its preferred leader copies nothing.
-    """
+    The command first waits for moves in progress. It does not move the replicas of balanced topics, and a change of the
+    preferred leader copies nothing."""
     properties = client_properties(cluster)
     with plain_failures(), own_clients(properties)() as client:
         if execute:

@@ -42,7 +42,7 @@ def look_at_ends(
         if reached > start:
             found.add(
                 What.ALL,
-                f"{directory}: no segment is there, but the log once ended at offset {reached} or later.",
+                f"{directory}: it has no segment, but the log once ended at offset {reached} or later.",
                 first=start,
                 end=reached,
             )
@@ -113,7 +113,7 @@ def compare_with_left(found: Found, directory: str, segments: list[Segment], end
         sentence = f"{directory}: ends at offset {end}, but the last clean stop left it with an end of {left.end}."
         found.add(What.SHORT, sentence, first=end, end=left.end)
     elif not segments:
-        sentence = f"{directory}: no segment is there, but the last clean stop left it with an end of {left.end}."
+        sentence = f"{directory}: it has no segment, but ended at the last clean stop at offset {left.end}."
         found.add(What.ALL, sentence, first=left.start, end=left.end)
     elif len(found.findings) == before:
         sentence = f"{directory}: its files are not those that the last clean stop left."

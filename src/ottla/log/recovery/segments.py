@@ -308,7 +308,7 @@ class SegmentRecovery:
         if self.end_offset < log_start_offset:
             self.note(
                 f"{self.directory}: ends at {self.end_offset}, below its log start {log_start_offset}; it is "
-                "empty now and goes on there."
+                "empty now and continues there."
             )
             self.remove(self.segments[::-1], "the log starts behind it")
             fresh = Segment(self.files, self.directory, log_start_offset, self.cache, now=self.now, create=True)

@@ -74,7 +74,7 @@ def _undisturbed(session: Session) -> Iterator[None]:
     try:
         yield
     except Raced:
-        raise StoreFailed(f"somebody else writes to {session.ensemble}: stop that, and begin again") from None
+        raise StoreFailed(f"another program writes to {session.ensemble}: stop it, and start again") from None
 
 
 def _write(session: Session, directory: str, writes: Mapping[str, bytes]) -> None:
@@ -103,7 +103,7 @@ def _compare(session: Session, directory: str, writes: Mapping[str, bytes]) -> N
         names = [key_of(*path.split("/")[-2:]) for path in different[:3]]
         raise StoreFailed(
             f"{len(different)} rows at {session.ensemble} are not those that were moved there, {', '.join(names)} "
-            "among them: somebody else writes there"
+            "among them: another program writes there"
         )
 
 

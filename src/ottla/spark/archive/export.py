@@ -43,7 +43,7 @@ def require_new(table: str) -> Path:
     """Where a new table is to be. Raises PipelineFailed where something is there already."""
     where = table_path(table)
     if where.exists() and (not where.is_dir() or any(where.iterdir())):
-        raise PipelineFailed(f"{where} is there already; records are written to a new table.")
+        raise PipelineFailed(f"{where} exists already; records are written to a new table.")
     return where
 
 

@@ -23,8 +23,9 @@ class MadeAgain(PipelineFailed):
         verb, they = ("were", "they were") if len(topics) > 1 else ("was", "it was")
         now = ", ".join(names.next_name(topic) for topic in sorted(topics))
         super().__init__(
-            f"{', '.join(sorted(topics))} {verb} deleted and made again, or cut, since {they} archived into "
-            f"{names.table}: offsets begin anew. `--allow-loss` goes on with what is there now, as {now} in the table."
+            f"{', '.join(sorted(topics))} {verb} deleted and created again, or truncated, since {they} archived into "
+            f"{names.table}: offsets start from 0 again. `--allow-loss` archives the present records, as {now} "
+            "in the table."
         )
 
 

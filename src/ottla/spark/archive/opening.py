@@ -46,7 +46,9 @@ def make_table(path: str | Path, settings: Settings) -> Table:
         )
     if table.settings.read_committed != settings.read_committed:
         was = "committed records alone" if table.settings.read_committed else "uncommitted records too"
-        raise PipelineFailed(f"The archive {where} holds {was}; go on with the same isolation level, or use another.")
+        raise PipelineFailed(
+            f"The archive {where} holds {was}; continue with the same isolation level, or use another archive."
+        )
     return table
 
 

@@ -158,8 +158,8 @@ class PlainFolder(Table):
 
     def compact(self, target_bytes: int) -> tuple[int, int]:
         raise PipelineFailed(
-            f"{self.path} is plain Parquet: whoever reads the folder while files are put together would see records"
-            " twice or not at all. Archive with `--format delta` where small files must be compacted."
+            f"{self.path} is plain Parquet: programs that read the directory while files are merged would see records"
+            " twice or not at all. Use `--format delta` for an archive that you want to compact."
         )
 
     def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:

@@ -49,8 +49,8 @@ def decide(
             return Start({place: begun.get(place, EARLIEST) for place in cluster.places(begun)})
         if checkpoint.last() >= 0:
             raise PipelineFailed(
-                f"The checkpoint {checkpoint.path} is no archive's, or has lost a file. Give another --checkpoint: the "
-                "archive goes on from where its table ends."
+                f"The checkpoint {checkpoint.path} is not an archive's, or has lost a file. Give another --checkpoint: "
+                "the archive continues from the end of its table."
             )
         wanted = cluster.resolve(cluster.options.starting, "startingOffsets")
         known = {place: end for place in wanted if (end := table.archived_to(place)) is not None}
@@ -119,9 +119,9 @@ def disagreement(table: Table, checkpoint: Checkpoint, place: TopicPartition, fi
     topic, partition = place
     ends = "has nothing of it" if archived is None else f"ends at {archived}"
     return (
-        f"The checkpoint {checkpoint.path} goes on at offset {first} of {topic}-{partition}, but the table "
-        f"{table.path} {ends}: they are not of one archive, or one of them is an old copy. Give another --checkpoint: "
-        "the archive then goes on from where the table ends."
+        f"The checkpoint {checkpoint.path} continues at offset {first} of {topic}-{partition}, but the table "
+        f"{table.path} {ends}: they do not belong together, or one is an old copy. Give another --checkpoint: "
+        "the archive then continues from the end of the table."
     )
 
 
@@ -134,6 +134,6 @@ def refuse_loss(cluster: Cluster, known: Mapping[TopicPartition, int], table: Ta
     ]
     if gone:
         raise PipelineFailed(
-            f"The log no longer holds what the table {table.path} needs next: {', '.join(gone)}. `--allow-loss` goes "
-            "on without it, and the archive will say what is missing."
+            f"The log no longer holds what the table {table.path} needs next: {', '.join(gone)}. `--allow-loss` "
+            "continues without it, and the archive records what is missing."
         )

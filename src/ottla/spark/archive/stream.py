@@ -59,7 +59,7 @@ class Archived:
 
     def __str__(self) -> str:
         rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds and self.rows else ""
-        again = f" {self.again} batches were there already." if self.again else ""
+        again = f" {self.again} batches were in the table already." if self.again else ""
         holes = f" The log has no record at {self.holes:,} of the offsets." if self.holes else ""
         return (
             f"Archived {self.rows:,} rows ({self.bytes:,} bytes) in {self.files} files and {self.batches} commits in "
@@ -136,7 +136,7 @@ class Publisher:
                 raise PipelineFailed(
                     f"Batch {number} begins at offset {first} of {topic}-{partition}, but the table {self.table.path} "
                     f"ends at {archived}: another archive writes to it, or the checkpoint is an old copy. Stop the "
-                    "other, or give another --checkpoint: the archive then goes on from where the table ends."
+                    "other, or give another --checkpoint: the archive then continues from the end of the table."
                 )
         return False
 

@@ -260,7 +260,7 @@ class Comparison:
         if bounds is not None and bounds[1] < until:
             self.problems.append(
                 f"{shown(self.place)}: the log ends at {bounds[1]}, before the archive's end {until}: the topic was "
-                "made anew or cut."
+                "created again or truncated."
             )
         short = missing.total + sum(max(each, 0) for each in self.short(missing))
         lost = sum(each.lost for each in self.ranges)

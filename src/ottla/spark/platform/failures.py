@@ -39,7 +39,7 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"|STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
             r"|STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE|STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
             "The checkpoint {checkpoint} is that of another query, or of an earlier shape of {name}. "
-            "Give another --checkpoint, or remove it to begin anew.",
+            "Give another --checkpoint, or remove it to start from the beginning.",
         ),
         (
             r"STATE_STORE_INVALID_CONFIG_AFTER_RESTART\] (?P<what>Cannot change \S+ from \S+ to \S+)",
@@ -90,13 +90,13 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"Py4JNetworkError|Answer from Java side is empty|Error while sending|^Connection(?:Refused|Reset)Error",
-            "Spark's JVM has ended under {name}, killed perhaps for want of memory. Started again, the pipeline goes "
-            "on where it was.",
+            "Spark's JVM has ended under {name}, perhaps killed for lack of memory. Started again, the pipeline "
+            "continues where it was.",
         ),
         (
             r"SparkContext was shut down|Cannot call methods on a stopped SparkContext",
-            "Spark was stopped under {name}; on a cluster, see whether its master runs. Started again, the pipeline "
-            "goes on where it was.",
+            "Spark was stopped under {name}; on a cluster, check whether its master runs. Started again, the pipeline "
+            "continues where it was.",
         ),
     )
 )
@@ -162,7 +162,7 @@ def sentence(name: str, checkpoint: str, text: str, what: str = "query") -> str:
             parts = {key: value or "" for key, value in found.groupdict().items()}
             return comes_to.format(name=name, checkpoint=checkpoint, **parts)
     said = reason(text).rstrip(".")
-    return f"The {what} {name} failed: {said}. All that Spark says of it stands in {written(name, text)}."
+    return f"The {what} {name} failed: {said}. Spark's full output is in {written(name, text)}."
 
 
 def written(name: str, text: str) -> Path:

@@ -59,31 +59,38 @@ def settings(master: str) -> tuple[Setting, ...]:
         Setting(
             "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
             "true",
-            "a batch uploads what it changed, not a snapshot of the whole state",
+            "a batch uploads its changes instead of a snapshot of the whole state",
         ),
         Setting(
             "spark.sql.shuffle.partitions",
             str(cores or CLUSTER_PARTITIONS),
-            "one per core (16 on a cluster) instead of 200, each a state store; the first checkpoint keeps it",
+            (
+                "one per core (16 on a cluster) instead of 200, because each is a state store; the first "
+                "checkpoint fixes the number"
+            ),
         ),
         Setting(
             "spark.sql.streaming.checkpointFileManagerClass",
             f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
-            "on a local disk a third off the time of a small batch, and the rename is as atomic",
+            "a small batch takes a third less time on a local disk, and the rename is just as atomic",
             only_local=True,
         ),
         Setting(
             "spark.sql.streaming.stopTimeout",
             "60s",
-            "a query that is stopped and does not end is told of instead of waited for without end",
+            "a query that does not stop is reported instead of waited for without end",
         ),
-        Setting("spark.sql.execution.arrow.pyspark.enabled", "true", "rows cross to Python and back in columns"),
+        Setting("spark.sql.execution.arrow.pyspark.enabled", "true", "rows are exchanged with Python in columns"),
         Setting("spark.sql.session.timeZone", "UTC", "days and hours mean the same on every machine"),
-        Setting("spark.driver.memory", "2g", "1g, Spark's default, is small for a driver that is the executor too"),
-        Setting("spark.ui.enabled", "false", "no open port that nobody asked for"),
-        Setting("spark.ui.showConsoleProgress", "false", "its bar would write into the pipeline's own view"),
-        Setting("spark.driver.bindAddress", "127.0.0.1", "nobody else needs to reach a local driver", only_local=True),
-        Setting("spark.driver.host", "127.0.0.1", "works whatever the machine's name resolves to", only_local=True),
+        Setting("spark.driver.memory", "2g", "Spark's default, 1g, is small for a driver that is also the executor"),
+        Setting("spark.ui.enabled", "false", "opens no port that you did not ask for"),
+        Setting("spark.ui.showConsoleProgress", "false", "Spark's progress bar would overwrite the pipeline's table"),
+        Setting(
+            "spark.driver.bindAddress", "127.0.0.1", "only this machine needs to reach a local driver", only_local=True
+        ),
+        Setting(
+            "spark.driver.host", "127.0.0.1", "works whatever address the machine's name resolves to", only_local=True
+        ),
     )
 
 
@@ -233,7 +240,7 @@ def launch(conf: Mapping[str, str]) -> None:
         gateway = launch_gateway(spark_conf, {"stderr": writing, "start_new_session": True})
     except PySparkRuntimeError as error:
         raise PipelineFailed(
-            f"Spark's JVM did not start with JAVA_HOME={os.environ['JAVA_HOME']}; what it said stands above."
+            f"Spark's JVM did not start with JAVA_HOME={os.environ['JAVA_HOME']}; its output is above."
         ) from error
     finally:
         os.close(writing)

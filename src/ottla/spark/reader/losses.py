@@ -6,11 +6,11 @@ import logging
 
 log = logging.getLogger("ottla.spark")
 
-ADVICE = "set option 'failOnDataLoss' to 'false' to go on without it"
+ADVICE = "set option 'failOnDataLoss' to 'false' to continue without it"
 """What a program can do; a pipeline's command has an option of its own for it (`RunOptions.on_loss`)."""
 
 
-ALLOW_LOSS = "--allow-loss goes on without it"
+ALLOW_LOSS = "--allow-loss continues without it"
 
 
 class RecordsLost(Exception):
@@ -21,4 +21,4 @@ def lose(fails: bool, sentence: str) -> None:
     """Raise RecordsLost or warn. `sentence` has no full stop."""
     if fails:
         raise RecordsLost(f"{sentence}; {ADVICE}.")
-    log.warning("%s. Option 'failOnDataLoss' is false, so reading goes on.", sentence)
+    log.warning("%s. Option 'failOnDataLoss' is false, so reading continues.", sentence)

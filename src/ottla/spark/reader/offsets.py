@@ -230,7 +230,8 @@ class Cluster:
         back = [place for place, offset in end.items() if offset < start.get(place, 0)]
         for place in sorted(back):
             self._lose(
-                f"The end of {name_of(place)} went from {start[place]} back to {end[place]}: it was made anew or cut"
+                f"The end of {name_of(place)} went from {start[place]} back to {end[place]}: it was created "
+                "again or truncated"
             )
         firsts = {**start, **begins, **self.earliest(back)}
         return [

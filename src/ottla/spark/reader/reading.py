@@ -182,7 +182,7 @@ class Reading:
                 raise ReadFailed(f"{cursor} can't be read at offset {cursor.at}: {error}") from error
             return None
         if cursor.topic_id not in (None, topic_id):
-            self.lost(cursor, f"The topic {cursor.range.topic} was deleted and made anew while {cursor} was read")
+            self.lost(cursor, f"The topic {cursor.range.topic} was deleted and created again while {cursor} was read")
             return None
         return leader
 

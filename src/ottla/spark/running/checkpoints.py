@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 VERSIONS = {"offsets": 2, "commits": 2}
 """The newest format of each log that Spark 4.3 reads."""
 
-ANEW = "Give another --checkpoint, or remove it to begin anew."
+ANEW = "Give another --checkpoint, or remove it to start from the beginning."
 
 START = "archive-start.json"
 
@@ -185,7 +185,7 @@ class Checkpoint:
         except ValueError:
             raise PipelineFailed(
                 f"The checkpoint {self.path} can't be read: offsets/{batch} is damaged. Remove the checkpoint: "
-                "the archive then goes on from where its table ends."
+                "the archive then continues from the end of its table."
             ) from None
 
     def last(self) -> int:

@@ -351,7 +351,7 @@ class Loop:
         rows, batches = sum(run.rows for run in self._runs), sum(run.batches for run in self._runs)
         finished = Finished(rows, batches, time.monotonic() - began, self._stopped.is_set())
         how = "Stopped" if finished.stopped else "Done"
-        onwards = " The next start goes on there." if finished.stopped and self._options.checkpoint else ""
+        onwards = " The next start continues there." if finished.stopped and self._options.checkpoint else ""
         self._view.tell(f"{how}: {rows:,} rows in {batches:,} batches, {finished.seconds:.1f} s.{onwards}")
         return finished
 
@@ -367,8 +367,8 @@ class Loop:
         kept, asked = kept_partitions(run.checkpoint), self._options.conf.get(key)
         if kept is not None and asked is not None and asked != str(kept):
             self._view.say(
-                f"{run.name} goes on with the {kept} shuffle partitions that its state in {run.checkpoint} has; "
-                f"{key}={asked} counts for a new checkpoint only."
+                f"{run.name} continues with the {kept} shuffle partitions of its state in {run.checkpoint}; "
+                f"{key}={asked} takes effect with a new checkpoint only."
             )
 
     def _start(self, run: Run) -> None:

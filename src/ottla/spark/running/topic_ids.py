@@ -60,8 +60,9 @@ def require_same(options: RunOptions, topics: Sequence[str], table: Path) -> Non
     if others := sorted(topic for topic in found if known.is_another(topic, found[topic])):
         verb = "were" if len(others) > 1 else "was"
         raise PipelineFailed(
-            f"{', '.join(others)} {verb} deleted and made again since {table} was filled: offsets begin anew, and "
-            "records would pass for those that the table has. Give another --table."
+            f"{', '.join(others)} {verb} deleted and created again since {table} was filled: offsets start from "
+            "0 again, and "
+            "new records would be taken for old ones. Give another --table."
         )
     for topic, topic_id in found.items():
         if topic_id and known.ids(topic) != [topic_id]:

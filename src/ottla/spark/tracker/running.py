@@ -127,10 +127,7 @@ def run(
     markers_per_batch: int = MARKERS_PER_BATCH,
     progress: Progress | None = None,
 ) -> Tracked:
-    """Give messages again whose workers did not finish them, until stopped; with `options.once` what is due now.
-
-    `progress` is kept up to date meanwhile. Raises PipelineFailed.
-    """
+    """Redeliver messages that workers did not finish, until SIGTERM or SIGINT. Run two for fail-over."""
     require_topics(options, [config.queue, config.markers, config.dead_letters])
     session = pipeline_session(QUERY, master=options.master, conf=options.conf)
     try:

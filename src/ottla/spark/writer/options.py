@@ -215,7 +215,7 @@ def _write_id(given: Mapping[str, str], exactly_once: bool) -> str | None:
     if not exactly_once:
         raise WrongOption("Option 'writeId' needs option 'exactlyOnce' to be true.")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", text) or text.startswith("."):
-        raise WrongOption(f"Option 'writeId' must be of letters, digits, '.', '_' and '-', not '{text}'.")
+        raise WrongOption(f"Option 'writeId' must consist of letters, digits, '.', '_' and '-', not '{text}'.")
     return text
 
 

@@ -408,7 +408,7 @@ class Publisher:
         if not refused or not queue.waiting or (explained and queue.refusals < RENUMBERED_AFTER):
             return None
         if self.transactional_id is not None:
-            raise PublishFailed(f"Records of the transaction are gone from {queue.place}; it begins anew.")
+            raise PublishFailed(f"Records of the transaction are gone from {queue.place}; it starts again.")
         epoch = queue.epoch + 1
         producer_id, epoch = (queue.producer_id, epoch) if epoch <= EPOCH_MAX else self.new_producer()
         queue.renumber(producer_id, epoch)
@@ -472,9 +472,7 @@ class Publisher:
             if failure.retriable:
                 raise
             if queue.keeps:
-                raise PublishFailed(
-                    f"What is in {queue.place} can't be read, as exactly once needs: {failure}"
-                ) from failure
+                raise PublishFailed(f"{queue.place} can't be read, which exactly once requires: {failure}") from failure
         return LastSequence(last, False)
 
 

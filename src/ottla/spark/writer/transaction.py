@@ -130,7 +130,7 @@ class Transactions:
         """What a refusal means for the query."""
         if failure.code in _FENCED:
             return (
-                f"The transaction of {self.name} was ended by somebody else: this query is running twice, or the "
+                f"The transaction of {self.name} was ended by another program: this query is running twice, or the "
                 f"micro-batch took longer than {self._timeout_ms} ms ('kafka.transaction.timeout.ms'): {failure}"
             )
         if failure.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
