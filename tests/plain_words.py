@@ -12,7 +12,7 @@ SENTENCE = r"(?:^|(?<=[.;:!(]\s))"
 """Where a sentence or a clause begins."""
 
 PATTERNS = {
-    "a pronoun for an actor": r"\b(?:nobody|somebody|whoever|anybody|everybody)\b",
+    "a pronoun for an actor": r"(?i:\b(?:nobody|somebody|whoever|anybody|everybody)\b)",
     "a clause for a subject": SENTENCE
     + r"(?:Who|What|Whose|Whom) (?!(?:is|are|was|does|do|to|if|happens|about)\b[^.]*\?)[^.?\n]{3,}?(?:\.|$)",
     "'who' without a noun": r"\b(?:of|to|by|for|from|with|than|tells?|and|or|but|as|if) who\b",
@@ -25,7 +25,7 @@ PATTERNS = {
     "an abstract verb": r"\b(?:look(?:s|ed|ing)? (?:again|at)|go(?:es|ing)? on|went on|comes? to be|bec[ao]mes? of"
     r"|com(?:e|es|ing) to light)\b",
     "'stand' for 'be'": r"\bstands? (?:in|at|beside|here|there|with|below|above|for itself|alike|on)\b",
-    "an odd phrase": r"\b(?:pass(?:ed|es) over|for ever|for long|out of service|anew|in vain|be content|at hand"
+    "an odd phrase": r"\b(?i:pass(?:ed|es) over|for ever|for long|out of service|anew|in vain|be content|at hand"
     r"|under way|let go of|as it were)\b",
     "a word of this house": r"\b(?:letters?(?!, digits)|rooms|the house|the shell|a shell|planted|twins?)\b",
     "'else' as a conjunction": r"(?:^|(?<=[.;:,]\s))[Ee]lse\b(?! (?:if|clause|branch))",

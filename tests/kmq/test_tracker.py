@@ -61,7 +61,7 @@ def test_what_nobody_finishes_comes_again_as_it_was_and_then_is_a_dead_letter(st
     said = headers.provenance(letter.headers())
     assert (said.topic, said.partition, said.offset) == (stage.config.queue, 0, third.offset())
     assert (said.group, said.delivery_count) == (stage.config.group_id, 3)
-    assert (said.reason, said.text) == (Reason.TIMED_OUT, "Nobody finished it in time.")
+    assert (said.reason, said.text) == (Reason.TIMED_OUT, "No worker finished it in time.")
     assert abs((said.at_ms or 0) - time.time() * 1000) < PATIENCE_S * 1000
     assert tracker.figures.redelivered == 2
     assert tracker.figures.dead_lettered == {Reason.TIMED_OUT: 1}

@@ -27,7 +27,7 @@ DEAD_LETTERED_AT: Final = "kmq-dead-lettered-at"
 REDRIVE_COUNT: Final = "kmq-redrive-count"
 
 SENTENCES: Final = {
-    Reason.TIMED_OUT: "Nobody finished it in time.",
+    Reason.TIMED_OUT: "No worker finished it in time.",
     Reason.FAILED: "A worker said that it failed.",
     Reason.REJECTED: "A worker rejected it.",
     Reason.LOST: "Its record is gone.",

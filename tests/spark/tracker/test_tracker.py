@@ -134,7 +134,7 @@ def test_what_workers_leave_comes_again_as_it_was_and_then_is_a_dead_letter(stag
     letters = {each.value(): headers.provenance(each.headers() or []) for each in stage.dead_letters()}  # type: ignore[arg-type]
     assert {value: (said.reason, said.text, said.delivery_count) for value, said in letters.items()} == {
         **{b"%d" % number: (Reason.REJECTED, "no such customer", 1) for number in (8, 18, 28)},
-        b"9": (Reason.TIMED_OUT, "Nobody finished it in time.", 2),
+        b"9": (Reason.TIMED_OUT, "No worker finished it in time.", 2),
         None: (Reason.LOST, "There is no record at this offset any more.", None),
     }
     lost = letters[None]

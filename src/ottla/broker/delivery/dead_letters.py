@@ -116,7 +116,7 @@ class UncommittedLetters(ParkedWork):
         self._letters.again(now, ticket, self._parcel)
 
     def abandon(self, ticket: Ticket) -> None:
-        raise AssertionError("letters have no client that could leave")
+        raise AssertionError("dead letters have no client that could leave")
 
 
 class Making:

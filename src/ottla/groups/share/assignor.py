@@ -134,4 +134,4 @@ def _swap(member_id: str, place: Place, members: list[str], taken: dict[str, set
                 taken[other].add(place)
                 own.add(given)
                 return
-    raise AssertionError("readers of each partition and rooms of the members do not match")
+    raise AssertionError("the numbers of readers and of free places do not match")

@@ -62,7 +62,7 @@ def require_same(options: RunOptions, topics: Sequence[str], table: Path) -> Non
         raise PipelineFailed(
             f"{', '.join(others)} {verb} deleted and created again since {table} was filled: offsets start from "
             "0 again, and "
-            "new records would be taken for old ones. Give another --table."
+            "new records would be confused with old ones. Give another --table."
         )
     for topic, topic_id in found.items():
         if topic_id and known.ids(topic) != [topic_id]:

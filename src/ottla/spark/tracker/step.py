@@ -127,7 +127,7 @@ def load(ledger: Ledger, store: Chunks, named: Any, horizon: int | None) -> Load
     for number in ledger.chunks[wanted].tolist():
         octets = store.get(number)
         if octets is None:
-            raise AssertionError(f"chunk {number} stands in the ledger and is not there")
+            raise AssertionError(f"chunk {number} is in the ledger but does not exist")
         chunk = loaded.chunks[number] = decode_chunk(number, octets)
         chosen = member(chunk.offsets, named)
         take(loaded, chunk, chosen)

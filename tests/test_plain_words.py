@@ -1,0 +1,67 @@
+"""Pages, help texts, messages and log lines read plainly; the wording that is left to mend only ever gets less."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.plain_words import prose_of, unclear
+from tests.sources import FORM, text_of, tree_of
+from tests.test_tidy import TOP, sources
+
+pytestmark = FORM
+
+LEFT = {"ARCHITECTURE.md": 110, "CHANGELOG.md": 109, "docs/durability.md": 30, "docs/operations.md": 26}
+"""Pages that are still to be rewritten, and how many matches they may have."""
+WORDS_OF_A_MESSAGE = 4
+"""A shorter text in the code is a name or a part of one."""
+
+
+def test_pages_read_plainly() -> None:
+    pages = [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")]
+    found = {str(page.relative_to(TOP)): list(unclear(prose_of(text_of(page)))) for page in pages}
+    assert not {name: left for name, left in found.items() if len(left) > LEFT.get(name, 0)}
+
+
+def messages(path: Path) -> list[str]:
+    """Texts in a module that may reach a user: its strings but for docstrings, with X for what is put in."""
+    tree = tree_of(path)
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    silent |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    silent |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.Assert) for part in ast.walk(node)}
+    texts: list[str] = []
+    for node in ast.walk(tree):
+        if id(node) in silent:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            texts.append("".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append(node.value)
+    return [text for text in texts if len(text.split()) >= WORDS_OF_A_MESSAGE]
+
+
+def test_messages_read_plainly() -> None:
+    found = {
+        f"{path.relative_to(TOP)}: {text}": list(unclear(text))
+        for path in sources("src")
+        if "sim" not in path.parts
+        for text in messages(path)
+    }
+    assert not {text: left for text, left in found.items() if left}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Who names no time does not want nothing.", 'A timeout of 0 means "use the default".'),
+        ("Is a file damaged for good, bring this directory back.", "If a file is damaged, restore its directory."),
+        ("The node is told of it.", "The node receives it."),
+        ("t-0 is out of service, which is looked at again", "t-0 is offline; will retry"),
+        ("Nobody leads now.", "The partition has no leader."),
+        ("Then it begins anew.", "Then it starts again."),
+        ("so does one of Kafka 4", "one of Kafka 4 does the same"),
+    ],
+)
+def test_wording_that_has_to_be_read_twice_is_found(before: str, after: str) -> None:
+    assert list(unclear(before))
+    assert not list(unclear(after))
