@@ -28,7 +28,9 @@ def test_pages_read_plainly() -> None:
 def test_paragraphs_of_the_design_are_short() -> None:
     text = re.sub(r"```.*?```", "", text_of(TOP / "ARCHITECTURE.md"), flags=re.DOTALL)
     paragraphs = re.split(r"\n\n|\n(?=- |\d\. )", text)
-    assert not [each for each in paragraphs if each[:1] not in {" ", "|", "#"} and len(each.split()) > WORDS_OF_A_PARAGRAPH]
+    assert not [
+        each for each in paragraphs if each[:1] not in {" ", "|", "#"} and len(each.split()) > WORDS_OF_A_PARAGRAPH
+    ]
 
 
 def messages(path: Path) -> list[str]:

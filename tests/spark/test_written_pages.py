@@ -7,6 +7,7 @@ last file of its directory: what pages and commands do to the session that all t
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import pytest
 
 from ottla.cli.main import main
 from ottla.testing import EmbeddedBroker
-from tests.docs.reader import Reader, blocks_of
+from tests.docs.reader import TOP, Reader, blocks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,7 @@ PAGES = [
     "docs/pipelines/archive.md",
     "docs/pipelines/replay.md",
     "docs/pipelines/kmq-tracker.md",
+    "examples/activity_lake/README.md",
 ]
 
 ELSEWHERE = {
@@ -54,6 +56,8 @@ def test_a_page_can_be_followed(
 ) -> None:
     monkeypatch.setattr(type(spark), "stop", lambda session: None)  # commands end their session; the tests' one stays
     monkeypatch.chdir(tmp_path)
+    for program in (TOP / page).parent.glob("*.py"):
+        shutil.copy(program, tmp_path)
     with EmbeddedBroker() as broker:
         reader = Reader(tmp_path, broker.bootstrap_servers, pipeline=lambda line: run_here(line, reader, monkeypatch))
         try:
