@@ -52,7 +52,7 @@ def files() -> dict[str, Path]:
 @cache
 def places() -> str:
     """Every file and directory of the project, one a line, with a slash in front."""
-    found = {f"/{each}" for each in files()}
+    found = {f"/{each}" for each in files()} | {f"/{each.relative_to(TOP)}" for each in (TOP / "examples").rglob("*")}
     found |= {str(parent) for each in found for parent in Path(each).parents}
     return "\n".join(sorted(found)) + "\n"
 
