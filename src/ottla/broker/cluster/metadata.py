@@ -42,16 +42,8 @@ from ottla.broker.effects import (
 )
 from ottla.machine import Entropy, Millis
 from ottla.machine.timers import Timers
-from ottla.metadata.image import (
-    MetadataDelta,
-    MetadataImage,
-    Record,
-    Row,
-    changed,
-    delta_since,
-    encoded,
-    read_image,
-)
+from ottla.metadata.image import MetadataDelta, MetadataImage, changed, delta_since, read_image
+from ottla.metadata.row_kinds import Record, Row, encoded
 from ottla.metadata.store import CommitUnknown, Delete, Guard, MetadataStore, Put, StoreFailed, Write
 
 PLANS_MAX: Final = 10
