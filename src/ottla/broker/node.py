@@ -335,9 +335,10 @@ class Node:
     def share_state(self) -> ShardHost:
         """The coordinator of share groups' delivery state."""
         from ottla.broker.coordinators.elsewhere import Elsewhere
-        from ottla.share.state import ShareStateShard
+        from ottla.broker.coordinators.share_state_shards import ShareStateShards
 
-        host = self._shard_host(SHARE_GROUP_STATE_TOPIC, ShareStateShard, "share.coordinator.write.timeout.ms")
+        shards = ShareStateShards(self.settings)
+        host = self._shard_host(SHARE_GROUP_STATE_TOPIC, shards, "share.coordinator.write.timeout.ms")
         if not self.members.is_alone:
             host.elsewhere = Elsewhere(
                 SHARE_GROUP_STATE_TOPIC, self.node_id, self.leadership, self.peers, self.settings, self.outbox
@@ -349,7 +350,7 @@ class Node:
         """The coordinator of transactional ids."""
         from ottla.broker.coordinators.transaction_shards import TransactionShards
 
-        shards = TransactionShards(self.metadata, self.topics.producer_ids)
+        shards = TransactionShards(self.metadata, self.topics.producer_ids, self.settings)
         return self._shard_host(TRANSACTION_STATE_TOPIC, shards, "request.timeout.ms")
 
     @cached_property

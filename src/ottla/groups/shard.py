@@ -36,7 +36,7 @@ from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, OffsetRec
 from ottla.groups.offsets import Offsets, PreparedCommit, SeeOffsets, TransactionalCommit
 from ottla.groups.records import Unknown, decode
 from ottla.groups.refusals import refuse, refuse_other_kind
-from ottla.groups.settings import GroupSettings, Settings
+from ottla.groups.settings import GroupSettings
 from ottla.groups.share.groups import ShareGroups
 from ottla.groups.share.records import (
     CurrentRecord,
@@ -167,12 +167,6 @@ class GroupShard:
         self._known_keys: dict[bytes, tuple[str, str, int]] = {}
         """Offsets' keys that need not be read: while the log is replayed those that were before, for the same ones come
         again and again; between a long commit's decision and its application those of the commit."""
-
-    @staticmethod
-    def of(
-        settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int
-    ) -> "GroupShard":
-        return GroupShard(GroupSettings.of(settings), entropy, notes, wall=wall)
 
     @staticmethod
     def refuse(call: Call, error: ErrorCode) -> object:
