@@ -5,8 +5,9 @@ from typing import Any
 
 from ottla.broker.node import Node
 from ottla.machine import Millis
-from ottla.metadata.image import delta_since, encoded
+from ottla.metadata.image import delta_since
 from ottla.metadata.memory import MemoryStore
+from ottla.metadata.row_kinds import encoded
 from ottla.metadata.store import Put
 from ottla.metadata.topics import key_of
 

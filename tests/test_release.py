@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,12 @@ def test_a_release_is_refused(version: str, why: str) -> None:
 def test_the_licence_goes_with_the_package() -> None:
     assert "Apache License" in (TOP / "LICENSE").read_text()[:200]
     assert 'license-files = ["LICENSE"]' in (TOP / "pyproject.toml").read_text()
+
+
+def test_the_wheel_leaves_the_simulator_out_and_needs_nothing_of_it() -> None:
+    """The top layer of the import contracts is what no other package imports."""
+    settings = tomllib.loads((TOP / "pyproject.toml").read_text())
+    assert settings["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"] == ["src/ottla/sim"]
+    (direction,) = [each for each in settings["tool"]["importlinter"]["contracts"] if each["id"] == "direction"]
+    assert direction["layers"][0] == "sim"
+    assert direction["exhaustive"]

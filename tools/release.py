@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -95,6 +96,9 @@ def build(version: str) -> list[Path]:
     missing = [each.name for each in (wheel, source) if not each.exists()]
     if missing:
         raise ReleaseRefused(f"The build made no {' and no '.join(missing)}.")
+    simulated = [name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("ottla/sim/")]
+    if simulated:
+        raise ReleaseRefused(f"{wheel.name} has the simulator in it: {simulated[0]}.")
     return [wheel, source]
 
 

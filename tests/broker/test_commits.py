@@ -8,8 +8,8 @@ import pytest
 
 from ottla.broker.cluster import metadata
 from ottla.broker.cluster.metadata import PLANS_MAX, RETRY_MS, Batch, planned
-from ottla.metadata.image import encoded
 from ottla.metadata.memory import MemoryStore
+from ottla.metadata.row_kinds import encoded
 from ottla.metadata.store import Changes, Guard, Put, StoreFailed, Write
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.errors import ErrorCode as E

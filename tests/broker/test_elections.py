@@ -1,5 +1,6 @@
 """Who leads, who is in sync, who may lead next: the rules of the controller, one partition at a time."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,14 +10,19 @@ from hypothesis import strategies as st
 from ottla.broker.cluster.duties import duties
 from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
 from ottla.broker.cluster.isr_changes import IsrProposal, altered
-from ottla.metadata.image import MetadataImage, TopicImage
+from ottla.metadata.image import MetadataImage
+from ottla.metadata.nodes import NODES as NODE_ROWS
 from ottla.metadata.nodes import LogEnd, NodeRecord, NodeState
-from ottla.metadata.topics import PartitionRecord, TopicRecord
+from ottla.metadata.topics import TOPICS, PartitionRecord, TopicImage, TopicRecord, Topics
 from ottla.protocol.errors import ErrorCode as E
 
 ALL = Standing(frozenset((1, 2, 3)))
 TWO = Rules(2)
 WHOLE = PartitionRecord((1, 2, 3), (1, 2, 3), 1, 5, 9)
+
+
+def image_of(topic: TopicImage, nodes: Mapping[str, NodeRecord]) -> MetadataImage:
+    return MetadataImage.of(0, {TOPICS: Topics({topic.name: topic}), NODE_ROWS: nodes})
 
 
 def active(*nodes: int) -> Standing:
@@ -129,7 +135,7 @@ def test_a_node_that_lost_bytes_and_is_given_up_before_it_was_active_may_not_lea
     alone = PartitionRecord((1, 2), (1,), 1, 5, 9, elr=(2,))
     node = NodeRecord("b", 1, incarnation="second", state=NodeState.STARTING, intact=False)
     topic = TopicImage("t", TopicRecord(bytes(16), {}, (alone,)), 1)
-    image = MetadataImage(topics={"t": topic}, nodes={"1": NodeRecord("a", 1, incarnation="first"), "2": node})
+    image = image_of(topic, {"1": NodeRecord("a", 1, incarnation="first"), "2": node})
     rows = duties(image, {1: "first"}, lambda _: TWO)
     assert [row.key for row in rows] == ["nodes/2", "topic/t"]
     assert isinstance(rows[1].record, TopicRecord)
@@ -150,7 +156,7 @@ def test_a_node_with_an_incomplete_log_does_not_lead_that_partition_and_leads_ot
     )
     assert NodeRecord.decode(node.encode()) == node
     topic = TopicImage("t", TopicRecord(bytes(16), {}, (alone, alone)), 1)
-    image = MetadataImage(topics={"t": topic}, nodes={"1": NodeRecord("a", 1, incarnation="first"), "2": node})
+    image = image_of(topic, {"1": NodeRecord("a", 1, incarnation="first"), "2": node})
     _, row = duties(image, {1: "first", 2: "second"}, lambda _: Rules(1))
     assert isinstance(row.record, TopicRecord)
     incomplete, whole = row.record.partitions
@@ -169,7 +175,7 @@ def test_where_a_log_ends_counts_only_in_the_leader_epoch_in_which_it_was_report
         }
         nobody = PartitionRecord((1, 2), (), -1, 6, 9)
         topic = TopicImage("t", TopicRecord(bytes(16), {}, (nobody,)), 1)
-        rows = duties(MetadataImage(topics={"t": topic}, nodes=nodes), {1: "life", 2: "life"}, lambda _: Rules(1))
+        rows = duties(image_of(topic, nodes), {1: "life", 2: "life"}, lambda _: Rules(1))
         leaders = [each.leader for row in rows if isinstance(row.record, TopicRecord) for each in row.record.partitions]
         assert leaders == ([leader] if leader > 0 else [])
 

@@ -9,6 +9,7 @@ import pytest
 from ottla.broker.cluster.duties import turnover
 from ottla.broker.upkeep.identity import StartRefused
 from ottla.metadata.features import (
+    FEATURES,
     FEATURES_KEY,
     GROUP_VERSION,
     HIGHEST,
@@ -17,7 +18,7 @@ from ottla.metadata.features import (
     FeaturesRecord,
 )
 from ottla.metadata.image import MetadataImage
-from ottla.metadata.nodes import PREFIX, NodeRecord, NodeState
+from ottla.metadata.nodes import NODES, PREFIX, NodeRecord, NodeState
 from ottla.metadata.store import Delete, Put
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
@@ -211,10 +212,10 @@ def test_a_node_that_registers_while_a_level_rises_beyond_it_is_not_taken_in(tmp
     starting = NodeRecord("b", 1, incarnation="second", state=NodeState.STARTING, features={GROUP_VERSION: 1})
     nodes = {"1": NodeRecord("a", 1, incarnation="first"), "2": starting}
     present = {1: "first", 2: "second"}
-    image = MetadataImage(nodes=nodes, features=FeaturesRecord({TRANSACTION_VERSION: 0, SHARE_VERSION: 1}))
+    image = MetadataImage.of(0, {NODES: nodes, FEATURES: FeaturesRecord({TRANSACTION_VERSION: 0, SHARE_VERSION: 1})})
     assert turnover(image, present).states == {}
     assert turnover(image, {1: "first"}).states == {2: NodeState.FENCED}
-    image = MetadataImage(nodes=nodes, features=FeaturesRecord({TRANSACTION_VERSION: 0, SHARE_VERSION: 0}))
+    image = MetadataImage.of(0, {NODES: nodes, FEATURES: FeaturesRecord({TRANSACTION_VERSION: 0, SHARE_VERSION: 0})})
     assert turnover(image, present).states == {2: NodeState.ACTIVE}
     pair = NodePair(tmp_path)
     pair.stages[1].store.commit([Put(FEATURES_KEY, FeaturesRecord({GROUP_VERSION: 2}).encode())])

@@ -7,9 +7,10 @@ import pytest
 
 from ottla.log.answers import StorageFailed
 from ottla.log.log import Log
-from ottla.metadata.image import delta_since, encoded
+from ottla.metadata.image import delta_since
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord
+from ottla.metadata.row_kinds import encoded
 from ottla.metadata.store import Put
 from ottla.metadata.topics import key_of
 from ottla.protocol.errors import ErrorCode as E

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.node import Node
-from ottla.metadata.image import delta_since, encoded
+from ottla.metadata.image import delta_since
+from ottla.metadata.row_kinds import encoded
 from ottla.metadata.store import Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.errors import ErrorCode as E

@@ -10,7 +10,7 @@ from ottla.broker.cluster.metadata import Batch, RowChange, planned
 from ottla.broker.cluster.store_memory import read_seen
 from ottla.log.checkpoints import SEEN_FILE
 from ottla.log.files import DiskFiles
-from ottla.metadata.history import HISTORY_KEY, HistoryRecord
+from ottla.metadata.history import HISTORY, HISTORY_KEY, HistoryRecord
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.store import Put
@@ -78,8 +78,8 @@ def test_a_restored_store_is_older_than_what_a_node_has_seen(cluster: Cluster) -
 
 def backup_generation(stage: NodeStage, seen: int) -> int:
     """The generation of the store before the start of this node, as its row says, which skips what was seen."""
-    assert stage.node.image.history is not None
-    assert stage.node.image.history.version == seen + 1
+    assert stage.node.image[HISTORY] is not None
+    assert stage.node.image[HISTORY].version == seen + 1
     assert stage.node.membership is not None
     record = stage.node.membership.record
     assert record is not None

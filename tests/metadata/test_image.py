@@ -7,20 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.metadata.image import (
-    MetadataDelta,
-    MetadataImage,
-    Row,
-    TopicImage,
-    changed,
-    delta_since,
-    encoded,
-    read_image,
-)
+from ottla.metadata.configs import BROKER_CONFIGS, GROUP_CONFIGS
+from ottla.metadata.image import MetadataDelta, MetadataImage, changed, delta_since, read_image
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.nodes import NodeRecord
+from ottla.metadata.row_kinds import Row, encoded
 from ottla.metadata.store import CHANGES_MAX, Delete, Put
-from ottla.metadata.topics import TopicRecord, key_of, placed_on
+from ottla.metadata.topics import TOPICS, TopicImage, TopicRecord, Topics, key_of, placed_on
 
 
 def record(number: int, partitions: int = 1, **configs: str) -> TopicRecord:
@@ -31,7 +24,7 @@ def test_a_topic_comes_changes_and_goes() -> None:
     empty = MetadataImage()
     made = changed(empty, MetadataDelta(5, {key_of("t"): Row(record(1, 3), 5)}))
     topic = TopicImage("t", record(1, 3), 5)
-    assert made == MetadataImage(5, {"t": topic}, {topic.id: topic}, 3)
+    assert made == MetadataImage.of(5, {TOPICS: Topics({"t": topic}, {topic.id: topic}, 3)})
     assert made.partition("t", 2) == placed_on(1, 1)[0]
     assert made.partition("t", 3) is made.partition("t", -1) is made.partition("u", 0) is None
     grown = changed(made, MetadataDelta(6, {key_of("t"): Row(record(1, 4), 6)}))
@@ -40,7 +33,7 @@ def test_a_topic_comes_changes_and_goes() -> None:
     assert (anew.partition_count, list(anew.topics_by_id)) == (1, [record(2).topic_id])
     assert changed(anew, MetadataDelta(10, {key_of("t"): None})) == MetadataImage(10)
     assert empty == MetadataImage()
-    assert made == MetadataImage(5, {"t": topic}, {topic.id: topic}, 3)
+    assert made == MetadataImage.of(5, {TOPICS: Topics({"t": topic}, {topic.id: topic}, 3)})
 
 
 def test_what_a_delta_does_not_name_is_shared() -> None:
@@ -48,9 +41,9 @@ def test_what_a_delta_does_not_name_is_shared() -> None:
     image = changed(image, MetadataDelta(2, {"config/group/g": Row({"a": "1"}, 2)}))
     later = changed(image, MetadataDelta(3, {"config/broker/1": Row({"b": "2"}, 3), "producer-ids": None}))
     assert later.topics is image.topics
-    assert later.group_configs is image.group_configs
-    assert later.broker_configs == {"1": {"b": "2"}}
-    assert changed(later, MetadataDelta(4, {"config/broker/1": None})).broker_configs == {}
+    assert later[GROUP_CONFIGS] is image[GROUP_CONFIGS]
+    assert later[BROKER_CONFIGS] == {"1": {"b": "2"}}
+    assert changed(later, MetadataDelta(4, {"config/broker/1": None}))[BROKER_CONFIGS] == {}
 
 
 ROWS = ["topic/a", "topic/b", "topic/c.d", "config/group/g", "config/broker/", "config/broker/1", "deleted/00", "other"]

@@ -4,14 +4,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from ottla.broker.node import Node
-from ottla.metadata.history import HISTORY_KEY, HistoryRecord
-from ottla.metadata.image import MetadataDelta, MetadataImage, Row
+from ottla.metadata.history import HISTORY, HISTORY_KEY, HistoryRecord
+from ottla.metadata.image import MetadataDelta, MetadataImage
+from ottla.metadata.row_kinds import Row
 from ottla.metadata.store import MetadataStore, StoreFailed
 from ottla.server.following import AGAIN_S, LOOK_S, REST_S, Following
 from ottla.server.store import StoreThread, Told
@@ -29,7 +31,6 @@ class Stage:
         self.failure: StoreFailed | None = None
         self.news: Told = None
         self.marked = 5
-        self.image = SimpleNamespace(generation=5, history=HistoryRecord("a", version=2))
         self.ends: list[str] = []
         self.changes: list[Told] = []
         self.looks = 0
@@ -42,7 +43,8 @@ class Stage:
             seen=lambda now, present: self.seen.append(present),
             is_fresh=lambda now: self.is_fresh,
         )
-        node = self.node = SimpleNamespace(image=self.image, membership=membership)
+        node = self.node = SimpleNamespace(membership=membership)
+        node.image = MetadataImage.of(5, {HISTORY: HistoryRecord("a", version=2)})
         node.store = SimpleNamespace(place="in a test")
         node.changed = lambda now, told: self.changes.append(told)
         store = SimpleNamespace(look=self._look)
@@ -75,7 +77,7 @@ async def test_a_lease_counts_only_with_what_was_committed_until_then() -> None:
     stage.following.look()
     assert stage.seen == [{1: "a", 2: "b"}]
     assert stage.confirmed == []
-    stage.image.generation = stage.marked = 7
+    stage.node.image, stage.marked = replace(stage.node.image, generation=7), 7
     stage.following.look()
     assert stage.confirmed == [100]
     stage.following.stop()
@@ -162,7 +164,7 @@ async def test_a_change_that_the_node_fails_over_does_not_end_its_looks(caplog: 
     stage = Stage()
 
     def fail(now: int, delta: Any) -> None:
-        stage.image.generation = delta.generation
+        stage.node.image = replace(stage.node.image, generation=delta.generation)
         raise ZeroDivisionError("nobody expected it")
 
     stage.node.changed = fail

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ottla.protocol.errors import ErrorCode
 from ottla.share.deadlines import rounded
 from ottla.share.partition import SharePartition
-from ottla.share.standing import ShareSettings, State, StateBatch, Write
+from ottla.share.settings import ShareSettings
+from ottla.share.standing import State, StateBatch, Write
 
 MEMBERS = st.sampled_from(["a", "b", "c"])
 START = 100

@@ -4,7 +4,8 @@ import pytest
 
 from ottla.protocol.errors import ErrorCode
 from ottla.share.partition import SharePartition
-from ottla.share.standing import ShareSettings, Standing
+from ottla.share.settings import ShareSettings
+from ottla.share.standing import Standing
 
 RECORDS = 20
 

@@ -14,6 +14,7 @@ from ottla.protocol.messages import read_share_group_state as read
 from ottla.protocol.messages import read_share_group_state_summary as summary
 from ottla.protocol.messages import write_share_group_state as write
 from ottla.share.records import Key, encode_snapshot
+from ottla.share.settings import ShareStateSettings
 from ottla.share.state import BEHIND_MAX, ShareStateShard, TopicGone, coordinator_key
 
 NOW = 1_800_000_000_000
@@ -30,7 +31,7 @@ class Stage:
 
     def fresh(self) -> ShareStateShard:
         notes: list[str] = []
-        return ShareStateShard(self.snapshot_updates, 1000, notes.append)
+        return ShareStateShard(ShareStateSettings(self.snapshot_updates, 1000), notes.append)
 
     def carry_out(self, decision: Decision) -> object:
         base = len(self.log)

@@ -15,12 +15,13 @@ from ottla.broker.effects import CommitOutcome, Effect, Reading, Unread
 from ottla.broker.requests import Parked, Session
 from ottla.machine import Millis, Unanswered
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
-from ottla.metadata.image import MetadataImage, TopicImage, changed, delta_since, encoded
+from ottla.metadata.image import MetadataImage, changed, delta_since
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord, NodeState
+from ottla.metadata.row_kinds import encoded
 from ottla.metadata.store import Put
-from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
+from ottla.metadata.topics import PartitionRecord, TopicImage, TopicRecord, key_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
 from ottla.protocol.messages.alter_partition import (

@@ -11,8 +11,7 @@ import pytest
 
 from ottla.broker.cluster import reassignments
 from ottla.broker.topics.placement import Placement
-from ottla.metadata.image import TopicImage
-from ottla.metadata.topics import PartitionRecord
+from ottla.metadata.topics import PartitionRecord, TopicImage
 from ottla.sim.clients.reassigners import Reassigner
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.trace import Broken

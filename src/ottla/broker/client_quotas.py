@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 from ottla.broker.rates import Bucket, Rate
 from ottla.broker.requests import Session
 from ottla.machine import Millis
-from ottla.metadata.image import Configs
 from ottla.metadata.quotas import entity_of
+from ottla.metadata.row_kinds import Configs
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
@@ -60,7 +60,7 @@ class _Client(NamedTuple):
 class ClientQuotas:
     """Says who has used too much; a `quotas.Quotas`.
 
-    `quotas`: as in `MetadataImage.client_quotas`; `samples`, `window_ms`: what rates are measured over; `burst_ms`: for
+    `quotas`: as the image has them; `samples`, `window_ms`: what rates are measured over; `burst_ms`: for
     how long who changes no partitions saves up for it; `trusts`: whether a request comes from a node of the cluster.
     """
 

@@ -22,8 +22,8 @@ from ottla.broker.config.key import INT_MAX
 from ottla.broker.config.values import Settings
 from ottla.broker.rates import Rate
 from ottla.machine import Millis
-from ottla.metadata.image import Configs
 from ottla.metadata.quotas import CONNECTION_CREATION_RATE, IP, entity_of
+from ottla.metadata.row_kinds import Configs
 
 ADDRESSES_MAX: Final = 10_000
 """Of how many addresses it is remembered how often they connect; the one that was away longest is forgotten."""
@@ -60,8 +60,8 @@ class ConnectionQuotas:
         """When the last one that came will have been served; the next one is not before it."""
 
     def keep_to(self, quotas: Mapping[str, Configs]) -> None:
-        """Keep to these quotas of addresses from now on, and count anew. `quotas`: as in
-        `MetadataImage.client_quotas`."""
+        """Keep to these quotas of addresses from now on, and count anew. `quotas`: as the
+        image has them."""
         self._limits, self._default, self._came = {}, None, {}
         for name, limits in quotas.items():
             entity, limit = entity_of(name), limits.get(CONNECTION_CREATION_RATE)

@@ -64,14 +64,12 @@ from ottla.log.cost import Stopwatch, counted_us
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
-from ottla.metadata.features import FEATURES_KEY
-from ottla.metadata.image import MetadataDelta, MetadataImage, TopicImage
-from ottla.metadata.nodes import PREFIX as NODE_PREFIX
-from ottla.metadata.nodes import NodeState
-from ottla.metadata.quotas import PREFIX as QUOTA_PREFIX
+from ottla.metadata.features import FEATURES
+from ottla.metadata.image import MetadataDelta, MetadataImage
+from ottla.metadata.nodes import NODES, NodeState
+from ottla.metadata.quotas import QUOTAS
 from ottla.metadata.store import MetadataStore
-from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
-from ottla.metadata.topics import PartitionRecord
+from ottla.metadata.topics import TOPICS, PartitionRecord, TopicImage
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
@@ -337,9 +335,10 @@ class Node:
     def share_state(self) -> ShardHost:
         """The coordinator of share groups' delivery state."""
         from ottla.broker.coordinators.elsewhere import Elsewhere
-        from ottla.share.state import ShareStateShard
+        from ottla.broker.coordinators.share_state_shards import ShareStateShards
 
-        host = self._shard_host(SHARE_GROUP_STATE_TOPIC, ShareStateShard, "share.coordinator.write.timeout.ms")
+        shards = ShareStateShards(self.settings)
+        host = self._shard_host(SHARE_GROUP_STATE_TOPIC, shards, "share.coordinator.write.timeout.ms")
         if not self.members.is_alone:
             host.elsewhere = Elsewhere(
                 SHARE_GROUP_STATE_TOPIC, self.node_id, self.leadership, self.peers, self.settings, self.outbox
@@ -351,7 +350,7 @@ class Node:
         """The coordinator of transactional ids."""
         from ottla.broker.coordinators.transaction_shards import TransactionShards
 
-        shards = TransactionShards(self.metadata, self.topics.producer_ids)
+        shards = TransactionShards(self.metadata, self.topics.producer_ids, self.settings)
         return self._shard_host(TRANSACTION_STATE_TOPIC, shards, "request.timeout.ms")
 
     @cached_property
@@ -632,22 +631,22 @@ class Node:
         if self.membership is not None and self.membership.enter() and self.store_memory is not None:
             self.store_memory.reported(self.image)
         self.settings.follow(now, delta)
-        if delta.names(QUOTA_PREFIX):
+        if delta.names(QUOTAS):
             self._keep_to_quotas()
-        if FEATURES_KEY in delta.rows:
+        if delta.names(FEATURES):
             too_old = too_old_for(self.image)
             if too_old is not None:  # set while this node was registering; the controller does not take it in
                 self.environment.warn(too_old)
             for host in self._in_use("share"):
                 host.features_changed(now)
-        names = delta.names(TOPIC_PREFIX)
+        names = delta.names(TOPICS)
         if self.store_memory is not None:  # first of all that follows
             self.store_memory.follow(before, self.image, names)
         if names:
             self.topics.follow(now, before, names)
             self._replicate(now, names)
             self.forwarding.topics_changed(now, names)
-        for name in delta.names(NODE_PREFIX):
+        for name in delta.names(NODES):
             known = self.image.nodes.get(name)
             if known is None or known.state is NodeState.FENCED:
                 self.peers.given_up(now, int(name))
@@ -658,7 +657,7 @@ class Node:
 
     def _keep_to_quotas(self) -> None:
         """Charge clients by the quotas that the image has; while there are none nobody counts."""
-        quotas, settings = self.image.client_quotas, self.settings
+        quotas, settings = self.image[QUOTAS], self.settings
         self.connection_quotas.keep_to(quotas)
         self.throttle.quotas = None
         if quotas:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import assert_never
 
 from ottla.groups.admin import delete_groups, describe, list_groups
 from ottla.groups.classic.group import Group, GroupState
@@ -36,7 +37,7 @@ from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, OffsetRec
 from ottla.groups.offsets import Offsets, PreparedCommit, SeeOffsets, TransactionalCommit
 from ottla.groups.records import Unknown, decode
 from ottla.groups.refusals import refuse, refuse_other_kind
-from ottla.groups.settings import GroupSettings, Settings
+from ottla.groups.settings import GroupSettings
 from ottla.groups.share.groups import ShareGroups
 from ottla.groups.share.records import (
     CurrentRecord,
@@ -167,12 +168,6 @@ class GroupShard:
         self._known_keys: dict[bytes, tuple[str, str, int]] = {}
         """Offsets' keys that need not be read: while the log is replayed those that were before, for the same ones come
         again and again; between a long commit's decision and its application those of the commit."""
-
-    @staticmethod
-    def of(
-        settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int
-    ) -> "GroupShard":
-        return GroupShard(GroupSettings.of(settings), entropy, notes, wall=wall)
 
     @staticmethod
     def refuse(call: Call, error: ErrorCode) -> object:
@@ -413,18 +408,20 @@ class GroupShard:
             committed = None if value is None else decode_committed(value, each.offset)
             self._apply_offset(*where, committed, producer_id)
             return
-        match decode(key, value, each.offset):
+        read = decode(key, value, each.offset)
+        match read:
             case OffsetRecord(group_id, topic, partition, committed):
                 if self._is_loading:
                     self._known_keys[key] = (group_id, topic, partition)
                 self._apply_offset(group_id, topic, partition, committed, producer_id)
-            case GroupRecord(group_id, None):
-                self._remove(group_id)
-            case GroupRecord(group_id, stored) if stored is not None:
-                group = self._groups.get(group_id)
-                if group is None:
-                    group = self._groups[group_id] = Group(group_id, stored.state_timestamp_ms)
-                group.adopt(stored)
+            case GroupRecord(group_id, stored):
+                if stored is None:
+                    self._remove(group_id)
+                else:
+                    group = self._groups.get(group_id)
+                    if group is None:
+                        group = self._groups[group_id] = Group(group_id, stored.state_timestamp_ms)
+                    group.adopt(stored)
             case MemberRecord() | EpochRecord() | TargetEpochRecord() | TargetRecord() | CurrentRecord() as record:
                 self._share.apply(record)
             case SharesRecord() as record:
@@ -446,8 +443,8 @@ class GroupShard:
                 self._drop_simple(record)
             case Unknown(record_type):
                 self._pass_over(record_type)
-            case other:
-                raise AssertionError(other)
+            case _:
+                assert_never(read)
 
     def _apply_offset(
         self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None, producer_id: int

@@ -34,6 +34,7 @@ from ottla.kmq.events import (
     EndReached,
     Event,
     Failed,
+    HandOver,
     MarkersRead,
     ReadRecord,
     RecordBeyondEnd,
@@ -306,6 +307,8 @@ class RedeliveryTracker:
             case Rewind(position):
                 self.figures.rewinds += 1
                 self._seeks[machine.partition] = position
+            case HandOver():
+                raise AssertionError(f"only the tracker of a dataflow hands messages over, not {machine.partition}")
 
     def _take_records(self) -> None:
         for partition, found in self._reader.step():

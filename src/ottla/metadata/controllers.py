@@ -14,6 +14,8 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
+from ottla.metadata.row_kinds import single
+
 CONTROLLER_KEY: Final = "cluster/controller"
 
 
@@ -34,3 +36,7 @@ class ControllerRecord:
         """Raises ValueError, KeyError or TypeError where this is no claim."""
         row = json.loads(value)
         return ControllerRecord(int(row["node_id"]), str(row["incarnation"]), int(row["epoch"]))
+
+
+CONTROLLER: Final = single(CONTROLLER_KEY, ControllerRecord.decode)
+"""The newest claim; None where no node has ever made one."""

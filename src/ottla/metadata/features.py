@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from ottla.metadata.row_kinds import single
+
 FEATURES_KEY: Final = "cluster/features"
 GROUP_VERSION: Final = "group.version"
 SHARE_VERSION: Final = "share.version"
@@ -46,3 +48,7 @@ class FeaturesRecord:
         """Raises ValueError, KeyError or TypeError where this says nothing of features."""
         levels = cast("dict[str, Any]", json.loads(value)["levels"])
         return FeaturesRecord({name: int(level) for name, level in levels.items()})
+
+
+FEATURES: Final = single(FEATURES_KEY, FeaturesRecord.decode)
+"""None where no level was ever set."""

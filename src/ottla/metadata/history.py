@@ -23,6 +23,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from ottla.metadata.row_kinds import single
+
 HISTORY_KEY: Final = "cluster/history"
 ENTRIES_KEPT: Final = 200
 """How many starts the row names. A node that was away for more of them can't tell what was lost meanwhile."""
@@ -68,6 +70,10 @@ class HistoryRecord:
         row = json.loads(value)
         earlier = tuple(Entry(int(generation), str(name), int(before)) for generation, name, before in row["earlier"])
         return HistoryRecord(str(row["newest"]), None if row["before"] is None else int(row["before"]), earlier)
+
+
+HISTORY: Final = single(HISTORY_KEY, HistoryRecord.decode)
+"""None where no node of a cluster has started yet."""
 
 
 def is_continued(history: HistoryRecord | None, seen: int, later: HistoryRecord, newest: int) -> bool:

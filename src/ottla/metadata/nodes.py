@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from ottla.metadata.features import UNSET
+from ottla.metadata.row_kinds import table
 from ottla.protocol.uuids import parse_uuid, uuid_text
 
 Place: TypeAlias = tuple[bytes, int]
@@ -164,3 +165,12 @@ class NodeRecord:
 
 def _places(columns: Iterable[tuple[str, int]]) -> tuple[Place, ...]:
     return tuple((parse_uuid(topic_id), int(index)) for topic_id, index in columns)
+
+
+def _registered(record: NodeRecord, version: int) -> NodeRecord:
+    """What the image holds of a row: the row that registers has the version that becomes the broker epoch."""
+    return replace(record, broker_epoch=record.broker_epoch or version, version=version)
+
+
+NODES: Final = table(PREFIX, NodeRecord.decode, _registered)
+"""The nodes of the cluster that have registered, by id as text."""

@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
+from ottla.metadata.row_kinds import single
 from ottla.metadata.store import ABSENT
 
 KEY = "producer-ids"
@@ -43,6 +45,10 @@ class ProducerIdsRecord:
         if not isinstance(first, int) or first < 0:
             raise ValueError(f"{first!r} is no producer id")
         return ProducerIdsRecord(first)
+
+
+PRODUCER_IDS: Final = single(KEY, ProducerIdsRecord.decode)
+"""None where no node has claimed any yet."""
 
 
 class ProducerIds:

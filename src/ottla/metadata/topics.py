@@ -17,9 +17,11 @@ Source: Kafka's TopicRecord and PartitionRecord (metadata/src/main/resources/com
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
+from ottla.metadata.row_kinds import Configs, RowKind, Rows
 from ottla.protocol.uuids import parse_uuid, uuid_text
 
 PREFIX: Final = "topic/"
@@ -202,3 +204,68 @@ def texts(value: object) -> dict[str, str]:
     if not all(isinstance(name, str) and isinstance(text, str) for name, text in fields.items()):
         raise ValueError(f"{value!r} has values that are no texts")
     return cast("dict[str, str]", value)
+
+
+# ---- what the image holds ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic. `version` is that of its row."""
+
+    name: str
+    record: TopicRecord
+    version: int
+
+    @property
+    def id(self) -> bytes:
+        return self.record.topic_id
+
+    @property
+    def configs(self) -> Configs:
+        """Its own configs, which override the broker's."""
+        return self.record.configs
+
+    @property
+    def partitions(self) -> tuple[PartitionRecord, ...]:
+        return self.record.partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """All topics, and how many partitions they have together."""
+
+    by_name: Mapping[str, TopicImage] = field(default_factory=dict[str, TopicImage])
+    by_id: Mapping[bytes, TopicImage] = field(default_factory=dict[bytes, TopicImage])
+    partition_count: int = 0
+
+
+def _decode(value: bytes, name: str, known: Topics) -> TopicRecord:
+    topic = known.by_name.get(name)
+    return TopicRecord.decode(value, () if topic is None else topic.partitions)
+
+
+def _apply(known: Topics, rows: Rows) -> Topics:
+    by_name, by_id, count = dict(known.by_name), dict(known.by_id), known.partition_count
+    # All removals come first: a topic of the same name may be added by the same rows.
+    for name in rows:
+        old = by_name.get(name)
+        if old is not None:
+            del by_id[old.id]
+            count -= len(old.partitions)
+    for name, row in rows.items():
+        if row is None:
+            by_name.pop(name, None)
+        else:
+            assert isinstance(row.record, TopicRecord)
+            topic = by_name[name] = TopicImage(name, row.record, row.version)
+            by_id[topic.id] = topic
+            count += len(topic.partitions)
+    return Topics(by_name, by_id, count)
+
+
+def _names(known: Topics) -> Mapping[str, TopicImage]:
+    return known.by_name
+
+
+TOPICS: Final = RowKind(PREFIX, _decode, _apply, _names, Topics())

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from ottla.broker.node import Node
 from ottla.machine import Millis
-from ottla.metadata.history import HISTORY_KEY, HistoryRecord, is_continued
+from ottla.metadata.history import HISTORY, HISTORY_KEY, HistoryRecord, is_continued
 from ottla.metadata.image import MetadataDelta
 from ottla.metadata.store import StoreFailed
 from ottla.server.store import StoreThread, Told
@@ -125,7 +125,7 @@ class Following:
         if row is None or not isinstance(row.record, HistoryRecord):
             return False
         later = replace(row.record, version=row.version)
-        return not is_continued(image.history, image.generation, later, told.generation)
+        return not is_continued(image[HISTORY], image.generation, later, told.generation)
 
     def _heard(self, told: Told) -> None:
         """What the store had to say."""

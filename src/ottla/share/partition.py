@@ -31,6 +31,7 @@ from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.share.deadlines import Deadlines, rounded
 from ottla.share.runs import Runs
+from ottla.share.settings import ShareSettings
 from ottla.share.standing import (
     NO_WRITE,
     Acknowledge,
@@ -39,7 +40,6 @@ from ottla.share.standing import (
     Held,
     Letter,
     Piece,
-    ShareSettings,
     Standing,
     State,
     StateBatch,

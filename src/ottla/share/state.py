@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ottla.machine import NOTHING, Answer, AppliedBatch, Call, Decision, Millis, ShardRecord, Ticket, WallClock
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
@@ -40,6 +40,7 @@ from ottla.share.records import (
     encode_update,
 )
 from ottla.share.runs import Runs
+from ottla.share.settings import ShareStateSettings
 from ottla.share.standing import State, StateBatch
 
 UNINITIALIZED: Final = -1
@@ -62,10 +63,6 @@ class TopicGone:
     """The body of a call from the node itself: a topic was deleted, and with it whatever groups know of it."""
 
     topic_id: bytes
-
-
-class Settings(Protocol):
-    def __getitem__(self, name: str, /) -> Any: ...
 
 
 class Kept:
@@ -157,14 +154,12 @@ class ShareStateShard:
 
     def __init__(
         self,
-        snapshot_updates: int,
-        look_interval_ms: int,
+        settings: ShareStateSettings,
         notes: Callable[[str], None],
         wall: WallClock | None = None,
     ) -> None:
         self._wall = wall if wall is not None else WallClock()
-        self._snapshot_updates = snapshot_updates
-        self._look_interval_ms = look_interval_ms
+        self._settings = settings
         self._notes = notes
         self._kept: dict[Key, Kept] = {}
         self._of_topic: dict[bytes, dict[Key, None]] = {}
@@ -174,27 +169,6 @@ class ShareStateShard:
         """(how far the log was applied, the oldest snapshot in use then): no older one is needed once that much of the
         log is committed."""
         self._prunable = 0
-
-    @staticmethod
-    def of(
-        settings: Settings, entropy: object, notes: Callable[[str], None], wall: WallClock, leader_epoch: int
-    ) -> ShareStateShard:
-        return ShareStateShard(
-            settings["share.coordinator.snapshot.update.records.per.snapshot"],
-            settings["share.coordinator.cold.partition.snapshot.interval.ms"],
-            notes,
-            wall,
-        )
-
-    @staticmethod
-    def refuse(call: Call, error: ErrorCode) -> object:
-        """The answer where no shard can be asked."""
-        return refuse(call.body, error)
-
-    @staticmethod
-    def topics_deleted(names: tuple[str, ...]) -> Call | None:
-        """Names say nothing here: topics are known by id, see TopicGone."""
-        return None
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -245,7 +219,7 @@ class ShareStateShard:
         return Decision(records, (Answer(ticket, refuse(body, ErrorCode.NONE)),))
 
     def _snapshot_is_due(self, kept: Kept) -> bool:
-        return kept.updates >= self._snapshot_updates and kept.update_bytes >= kept.snapshot_bytes
+        return kept.updates >= self._settings.snapshot_updates and kept.update_bytes >= kept.snapshot_bytes
 
     def _read(self, ticket: Ticket, body: read.ReadShareGroupStateRequest) -> Decision:
         key = _key_of(body)
@@ -299,7 +273,7 @@ class ShareStateShard:
     def expire(self, now: Millis) -> Decision:
         """New snapshots for keys that others have left far behind."""
         behind = [key for key, kept in self._kept.items() if self._next_offset - kept.snapshot_offset > BEHIND_MAX]
-        self._look_at = now + (self._look_interval_ms if len(behind) <= SNAPSHOTS_PER_STEP else 0)
+        self._look_at = now + (self._settings.look_interval_ms if len(behind) <= SNAPSHOTS_PER_STEP else 0)
         some = behind[:SNAPSHOTS_PER_STEP]
         wall_ms = self._wall.at(now)
         return Decision(tuple(encode_snapshot(key, self._kept[key].snapshot(), wall_ms) for key in some))
@@ -338,7 +312,7 @@ class ShareStateShard:
                     if kept is not None:  # else its snapshot was pruned: a later one follows
                         kept.update(stored, size)
         if self._look_at is None:
-            self._look_at = now + self._look_interval_ms
+            self._look_at = now + self._settings.look_interval_ms
 
     def _forget(self, key: Key) -> None:
         if self._kept.pop(key, None) is not None:

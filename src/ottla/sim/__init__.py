@@ -5,6 +5,8 @@
     workloads/   one run: who is there, what goes wrong, what must hold
     __main__.py  `python -m ottla.sim`
 
+It is a tool of the repository: the wheel leaves it out, and nothing outside this package imports it.
+
 Imports go one way: workloads -> clients -> kernel. One run is one seed: safety under faults, liveness after they heal,
 then the last checks at rest. A run's trace has the same hash wherever it runs.
 Models: TigerBeetle's VOPR, FoundationDB's simulation.

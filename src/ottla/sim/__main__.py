@@ -1,4 +1,4 @@
-"""`python -m ottla.sim`: run seeds, say which failed and how to run them again.
+"""`python -m ottla.sim`, in a checkout: run seeds, say which failed and how to run them again.
 
 python -m ottla.sim --seeds 200                          seeds 0 to 199 of every workload
 python -m ottla.sim --workload share --seeds 50 --from 1000

@@ -1,13 +1,7 @@
-"""Defines the configuration that a transaction coordinator reads, as plain values; and what it sees of its node."""
+"""Defines what a transaction coordinator reads: its configuration, as plain values with units, and its node."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-
-class Settings(Protocol):
-    """Whatever answers `settings["transaction.max.timeout.ms"]` with a typed value."""
-
-    def __getitem__(self, name: str, /) -> Any: ...
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +11,6 @@ class TransactionSettings:
     timeout_ms_max: int = 900_000
     id_expiration_ms: int = 604_800_000
     id_expiration_interval_ms: int = 3_600_000
-
-    @staticmethod
-    def of(settings: Settings) -> "TransactionSettings":
-        return TransactionSettings(
-            timeout_ms_max=settings["transaction.max.timeout.ms"],
-            id_expiration_ms=settings["transactional.id.expiration.ms"],
-            id_expiration_interval_ms=settings["transaction.remove.expired.transaction.cleanup.interval.ms"],
-        )
 
 
 NO_LEADER = -1

@@ -26,9 +26,10 @@ from ottla.broker.config.values import appended, check_group, check_topic, group
 from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from ottla.broker.slices import Piece, Work
 from ottla.machine import Millis
-from ottla.metadata.image import Configs, TopicImage
+from ottla.metadata.row_kinds import Configs
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import fault_of
+from ottla.metadata.topics import TopicImage
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -38,9 +38,9 @@ from ottla.broker.security.authorizer import (
 )
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded
 from ottla.machine import Millis, Ticket
-from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
+from ottla.metadata.topics import TopicImage
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import (
     MetadataRequest,

@@ -15,12 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import call_of, joined_in_slices, joined_topics
+from ottla.broker.config.machines import group_settings
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, cut, encoded_topics, steps_of
 from ottla.groups.offsets import PreparedCommit, commit_error
-from ottla.groups.settings import GroupSettings
 from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
@@ -65,7 +65,7 @@ def _long_answer(node: Node, request: Request) -> Work:
     """Looked up, encoded and answered a slice at a time; but the group decides on all records, and they are one batch,
     as Kafka's are: nobody is to find half a commit."""
     body: OffsetCommitRequest = request.body
-    settings = GroupSettings.of(node.settings)
+    settings = group_settings(node.settings)
     commit = PreparedCommit(body)
     answered: list[OffsetCommitResponseTopic] = []
     refused: list[OffsetCommitResponseTopic] = []

@@ -28,8 +28,8 @@ from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import EncodedStructs, Work
 from ottla.machine import Millis
-from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
+from ottla.metadata.topics import TopicImage
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_topics import (
     DeletableTopicResult,

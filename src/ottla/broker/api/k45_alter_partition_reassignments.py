@@ -23,9 +23,8 @@ from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.machine import Millis
-from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
-from ottla.metadata.topics import PartitionRecord
+from ottla.metadata.topics import PartitionRecord, TopicImage
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

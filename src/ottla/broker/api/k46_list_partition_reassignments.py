@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
-from ottla.metadata.image import TopicImage
+from ottla.metadata.topics import TopicImage
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,

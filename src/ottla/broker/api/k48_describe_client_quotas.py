@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
-from ottla.metadata.quotas import IP, Entity, entity_of
+from ottla.metadata.quotas import IP, QUOTAS, Entity, entity_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_client_quotas import (
     ComponentData,
@@ -41,13 +41,13 @@ def handle(node: Node, request: Request) -> Any:
     if not node.access.on_cluster(request, Operation.DESCRIBE_CONFIGS):
         fault = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None
     if fault is None:
-        return node.slices.begin(request, _answer(node, request), is_long=len(node.image.client_quotas) > SLICE_STEPS)
+        return node.slices.begin(request, _answer(node, request), is_long=len(node.image[QUOTAS]) > SLICE_STEPS)
     error, sentence = fault
     return DescribeClientQuotasResponse(error_code=error, error_message=sentence, entries=None)
 
 
 def _answer(node: Node, request: Request) -> Work:
-    quotas = sorted(node.image.client_quotas.items())
+    quotas = sorted(node.image[QUOTAS].items())
     asked: DescribeClientQuotasRequest = request.body
     entries = (
         EntryData(

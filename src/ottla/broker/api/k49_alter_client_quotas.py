@@ -32,7 +32,7 @@ from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.machine import Millis
-from ottla.metadata.quotas import CONNECTION_CREATION_RATE, IP, PREFIX, key_of
+from ottla.metadata.quotas import CONNECTION_CREATION_RATE, IP, PREFIX, QUOTAS, key_of
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_client_quotas import (
@@ -98,7 +98,7 @@ def _altering(node: Node, entries: list[RequestEntryData], now: Millis) -> Plann
     rows: list[RowChange] = []
     for entry in entries:
         key = _key(entry)
-        before = node.image.client_quotas.get(key.removeprefix(PREFIX), {})
+        before = node.image[QUOTAS].get(key.removeprefix(PREFIX), {})
         after = {**before, **{op.key: repr(float(op.value)) for op in entry.ops}}
         for op in entry.ops:
             if op.remove:

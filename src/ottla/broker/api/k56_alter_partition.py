@@ -22,10 +22,9 @@ from ottla.broker.cluster.metadata import Batch, Planned
 from ottla.broker.requests import Parked, Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
-from ottla.metadata.image import TopicImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.store import Guard, StoreFailed
-from ottla.metadata.topics import PartitionRecord
+from ottla.metadata.topics import PartitionRecord, TopicImage
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,

@@ -22,7 +22,7 @@ from ottla.broker.cluster.metadata import Batch, Planned, RowChange
 from ottla.broker.requests import Parked, Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
-from ottla.metadata.features import FEATURES_KEY, HIGHEST, FeaturesRecord
+from ottla.metadata.features import FEATURES, FEATURES_KEY, HIGHEST, FeaturesRecord
 from ottla.metadata.store import ABSENT, StoreFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.update_features import (
@@ -71,7 +71,7 @@ def _updating(node: Node, body: UpdateFeaturesRequest) -> Planned:
     changes = {asked.feature: asked for asked in body.feature_updates}
     faults = (_fault(node, asked) for asked in changes.values())
     fault = next((each for each in faults if each is not None), None)
-    known = node.image.features or FeaturesRecord({}, ABSENT)
+    known = node.image[FEATURES] or FeaturesRecord({}, ABSENT)
     levels = {**known.levels, **{name: asked.max_version_level for name, asked in changes.items()}}
     if fault is None and levels != known.levels and not body.validate_only:
         yield Batch([RowChange(FEATURES_KEY, FeaturesRecord(levels), known.version)], (), node.members.guards())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.api.config_resources import ConfigResourceType
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
+from ottla.metadata.configs import GROUP_CONFIGS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_config_resources import (
     ConfigResource,
@@ -42,7 +43,7 @@ def handle(node: Node, request: Request) -> ListConfigResourcesResponse:
     if not wanted <= _KNOWN:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     names = {
-        ConfigResourceType.GROUP: sorted(node.image.group_configs),
+        ConfigResourceType.GROUP: sorted(node.image[GROUP_CONFIGS]),
         ConfigResourceType.CLIENT_METRICS: [],
         ConfigResourceType.BROKER_LOGGER: [str(node.node_id)],
         ConfigResourceType.BROKER: [str(node.node_id)],

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.config.values import ConfigRefused, check_topic
 from ottla.broker.topics.new_topic import NewTopic, new_internal
-from ottla.metadata.image import TopicImage
 from ottla.metadata.topic_names import FORBIDDEN, INTERNAL_TOPICS, fault_of
+from ottla.metadata.topics import TopicImage
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -20,10 +20,9 @@ from ottla.broker.cluster.elections import Standing, accepted, preferred, settle
 from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned
 from ottla.machine import Millis
-from ottla.metadata.image import TopicImage
 from ottla.metadata.nodes import Place
 from ottla.metadata.store import StoreFailed
-from ottla.metadata.topics import PartitionRecord
+from ottla.metadata.topics import PartitionRecord, TopicImage
 
 RETRY_MS: Final = 200
 """How long the work rests that the store could not take."""

@@ -34,11 +34,11 @@ from ottla.broker.cluster.metadata import RowChange
 from ottla.broker.cluster.reassignments import completed, is_complete
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.features import beyond
-from ottla.metadata.image import MetadataImage, TopicImage
+from ottla.metadata.image import MetadataImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import LogEnd, NodeRecord, NodeState, Place
 from ottla.metadata.store import ABSENT
-from ottla.metadata.topics import PartitionRecord, key_of
+from ottla.metadata.topics import PartitionRecord, TopicImage, key_of
 
 ELECTIONS_AT_ONCE: Final = 1_000
 """How many leaderships go back with one write, or as many as a topic has more."""

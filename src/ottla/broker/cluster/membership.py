@@ -27,12 +27,12 @@ from ottla.broker.cluster.peers import Peers
 from ottla.log.checkpoints import note_incarnation, read_lost_since, write_lost_since
 from ottla.log.files import FileSystem
 from ottla.machine import Millis
-from ottla.metadata.controllers import CONTROLLER_KEY
+from ottla.metadata.controllers import CONTROLLER
 from ottla.metadata.features import HIGHEST
 from ottla.metadata.image import MetadataDelta
-from ottla.metadata.nodes import PREFIX, LogEnd, NodeRecord, NodeState, Place
+from ottla.metadata.nodes import NODES, PREFIX, LogEnd, NodeRecord, NodeState, Place
 from ottla.metadata.store import ABSENT, StoreFailed
-from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
+from ottla.metadata.topics import TOPICS
 
 RETRY_MS: Final = 500
 
@@ -204,14 +204,14 @@ class Membership:
         self._look_at_given_up()
         if self._is_leaving:
             self._leaving.look(now)
-        if CONTROLLER_KEY in delta.rows or delta.names(PREFIX):
+        if delta.names(CONTROLLER) or delta.names(NODES):
             if self._has_to_say():
                 if not self._is_leaving:
                     self._notes("the cluster had given this node up; it registers again")
                 self._write(now)
             self.controller.look(now)
         else:
-            self.controller.follow(now, delta.names(TOPIC_PREFIX))
+            self.controller.follow(now, delta.names(TOPICS))
         if self._has_news_of_leaders(delta):
             self.look_at_logs(now)
 
@@ -222,7 +222,7 @@ class Membership:
             return False
         if record.log_ends or record.refusing or record.incomplete:
             return True
-        named = [topics[name] for name in delta.names(TOPIC_PREFIX) if name in topics]
+        named = [topics[name] for name in delta.names(TOPICS) if name in topics]
         return any(awaits_logs(placed) for topic in named for placed in topic.partitions)
 
     def look_at_logs(self, now: Millis) -> None:

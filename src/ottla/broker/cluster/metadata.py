@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, assert_never
 
 from ottla.broker.effects import (
     Commit,
@@ -42,16 +42,8 @@ from ottla.broker.effects import (
 )
 from ottla.machine import Entropy, Millis
 from ottla.machine.timers import Timers
-from ottla.metadata.image import (
-    MetadataDelta,
-    MetadataImage,
-    Record,
-    Row,
-    changed,
-    delta_since,
-    encoded,
-    read_image,
-)
+from ottla.metadata.image import MetadataDelta, MetadataImage, changed, delta_since, read_image
+from ottla.metadata.row_kinds import Record, Row, encoded
 from ottla.metadata.store import CommitUnknown, Delete, Guard, MetadataStore, Put, StoreFailed, Write
 
 PLANS_MAX: Final = 10
@@ -265,8 +257,10 @@ class Metadata:
                     self._step(now, turn)
                 case Conflicted(why) | OutcomeUnknown(why):
                     self._plan_again(now, turn, why)
-                case _:
+                case NotCommitted() | None:
                     raise AssertionError(f"the store was read again after {outcome}")
+                case _:
+                    assert_never(outcome)
         self._go_on(now)
 
     def deadline(self) -> Millis | None:

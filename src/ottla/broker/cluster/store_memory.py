@@ -21,7 +21,7 @@ from typing import Final
 
 from ottla.log.checkpoints import SEEN_FILE, CheckpointUnreadable, read_properties
 from ottla.log.files import FileSystem
-from ottla.metadata.history import ENTRIES_REMEMBERED, HISTORY_KEY, HistoryRecord, lost_commits
+from ottla.metadata.history import ENTRIES_REMEMBERED, HISTORY, HISTORY_KEY, HistoryRecord, lost_commits
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.store import ABSENT, CommitUnknown, Conflict, MetadataStore, Put, StoreFailed, Versioned, decoded
 from ottla.metadata.topics import PartitionRecord
@@ -137,7 +137,7 @@ class StoreMemory:
 
     def _note(self, image: MetadataImage, *, durable: bool) -> None:
         try:
-            self._write(Seen(image.generation, _starts(image.history), self._lost), durable=durable)
+            self._write(Seen(image.generation, _starts(image[HISTORY]), self._lost), durable=durable)
         except OSError as error:
             if not self._failed:
                 self._warn(

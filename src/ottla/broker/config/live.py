@@ -17,7 +17,9 @@ from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
 from ottla.broker.config.share_groups import with_pause_noted
 from ottla.broker.config.values import BrokerSettings, ConfigRefused, check_group
 from ottla.machine import Millis, WallClock
-from ottla.metadata.image import BROKER_CONFIG_PREFIX, GROUP_CONFIG_PREFIX, Configs, MetadataDelta
+from ottla.metadata.configs import BROKER_CONFIGS, GROUP_CONFIGS
+from ottla.metadata.image import MetadataDelta
+from ottla.metadata.row_kinds import Configs
 
 EVERY_BROKER: Final = ""
 """The name of the entity whose properties hold for every broker that sets none itself."""
@@ -64,29 +66,29 @@ class LiveSettings:
 
     def load(self) -> None:
         """Let the broker's stored layers take effect; before any log is opened."""
-        if self._metadata.image.broker_configs:
+        if self._metadata.image[BROKER_CONFIGS]:
             self.current = self._obeyed()
 
     def follow(self, now: Millis, delta: MetadataDelta) -> None:
         """The image says something new: what it says of brokers and of groups holds from now on."""
-        if delta.names(BROKER_CONFIG_PREFIX):
+        if delta.names(BROKER_CONFIGS):
             self.current = self._obeyed()
             for subscriber in self._subscribers.values():
                 subscriber.settings_changed(now)
-        for group_id in delta.names(GROUP_CONFIG_PREFIX):
+        for group_id in delta.names(GROUP_CONFIGS):
             for subscriber in self._subscribers.values():
                 subscriber.group_configured(group_id)
 
     def of_broker(self, name: str) -> Configs:
-        return self._metadata.image.broker_configs.get(name, {})
+        return self._metadata.image[BROKER_CONFIGS].get(name, {})
 
     def of_group(self, name: str) -> Configs:
-        return self._metadata.image.group_configs.get(name, {})
+        return self._metadata.image[GROUP_CONFIGS].get(name, {})
 
     def check_broker(self, name: str, overrides: dict[str, str]) -> BrokerSettings:
         """The settings this change would give. Raises ConfigRefused; not for what is stored without effect, or nobody
         could change anything beside it, nor remove it."""
-        changed = {**self._metadata.image.broker_configs, name: overrides}
+        changed = {**self._metadata.image[BROKER_CONFIGS], name: overrides}
         own, every = (
             {
                 key: text
@@ -100,13 +102,13 @@ class LiveSettings:
     def altering_broker(self, name: str, overrides: dict[str, str]) -> Planned:
         """Replace the properties of this broker, or of all (''). Raises ConfigRefused, StoreFailed."""
         self.check_broker(name, overrides)
-        yield _keeping(BROKER_CONFIG_PREFIX + name, overrides)
+        yield _keeping(BROKER_CONFIGS.prefix + name, overrides)
 
     def altering_group(self, now: Millis, name: str, overrides: dict[str, str], by: str) -> Planned:
         """Replace a group's properties; where that pauses it, `by` is noted. Raises ConfigRefused, StoreFailed."""
         check_group(overrides, self.current, self.of_group(name))
         noted = with_pause_noted(self.of_group(name), overrides, self._wall.at(now), by)
-        yield _keeping(GROUP_CONFIG_PREFIX + name, noted)
+        yield _keeping(GROUP_CONFIGS.prefix + name, noted)
 
     @property
     def _own(self) -> str:

@@ -16,7 +16,7 @@ from ottla.broker.config.topic_table import GROUP_CONFIGS
 from ottla.broker.config.values import Settings, group_value
 from ottla.log.answers import Isolation
 from ottla.machine import WallMillis
-from ottla.share.standing import ShareSettings
+from ottla.share.settings import ShareSettings
 
 PAUSED: Final = "share.delivery.paused"
 PAUSED_SINCE = "share.delivery.paused.since.ms"

@@ -10,9 +10,9 @@ from typing import Final
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import LiveSettings, Subscriber
+from ottla.broker.config.machines import group_settings
 from ottla.broker.config.values import group_value
 from ottla.groups.metadata_view import ConsumerGroupConfig, ShareGroupConfig
-from ottla.groups.settings import GroupSettings, Settings
 from ottla.groups.shard import GroupShard
 from ottla.machine import Call, Entropy, Millis, WallClock
 from ottla.protocol.errors import ErrorCode
@@ -97,12 +97,11 @@ class GroupShards:
     """Makes group shards that see their node; a `broker.shards.ShardClass`."""
 
     def __init__(self, metadata: Metadata, settings: LiveSettings) -> None:
+        self._settings = settings
         self.metadata = NodeMetadataView(metadata, settings)
 
-    def of(
-        self, settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int
-    ) -> GroupShard:
-        return GroupShard(GroupSettings.of(settings), entropy, notes, self.metadata, wall)
+    def of(self, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int) -> GroupShard:
+        return GroupShard(group_settings(self._settings), entropy, notes, self.metadata, wall)
 
     def refuse(self, call: Call, error: ErrorCode) -> object:
         return GroupShard.refuse(call, error)

@@ -97,7 +97,7 @@ class ShardClass(Protocol):
     """A kind of shard."""
 
     @staticmethod
-    def of(settings: Any, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int) -> Shard:
+    def of(entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int) -> Shard:
         """A shard without memory; `leader_epoch` is the one in which its partition is led here."""
         ...
 
@@ -666,7 +666,7 @@ class ShardHost:
 
     def _new_shard(self, partition: Partition) -> Shard:
         given = self._environment
-        return self.shard_class.of(given.settings, given.entropy, given.notes, given.wall, partition.leader_epoch)
+        return self.shard_class.of(given.entropy, given.notes, given.wall, partition.leader_epoch)
 
     def _begin_again(self, hosted: Hosted) -> None:
         """Compaction or pruning replaced the segment that was being read."""

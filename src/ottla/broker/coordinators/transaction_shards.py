@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ottla.broker.cluster.metadata import Metadata
+from ottla.broker.config.machines import transaction_settings
+from ottla.broker.config.values import Settings
 from ottla.machine import Call, Entropy, WallClock
 from ottla.metadata.features import TRANSACTION_VERSION
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.protocol.errors import ErrorCode
 from ottla.txn.refusals import refuse
-from ottla.txn.settings import Settings, TransactionSettings
 from ottla.txn.shard import TransactionShard
 
 
@@ -38,13 +39,14 @@ class TransactionNodeView:
 class TransactionShards:
     """Makes transaction shards that see their node; a `coordinators.shards.ShardClass`."""
 
-    def __init__(self, metadata: Metadata, producer_ids: ProducerIds) -> None:
+    def __init__(self, metadata: Metadata, producer_ids: ProducerIds, settings: Settings) -> None:
+        self._settings = settings
         self._view = TransactionNodeView(metadata, producer_ids)
 
     def of(
-        self, settings: Settings, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int
+        self, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int
     ) -> TransactionShard:
-        return TransactionShard(TransactionSettings.of(settings), self._view, leader_epoch, notes, wall)
+        return TransactionShard(transaction_settings(self._settings), self._view, leader_epoch, notes, wall)
 
     def refuse(self, call: Call, error: ErrorCode) -> object:
         return refuse(call, error)

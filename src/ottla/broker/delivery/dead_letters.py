@@ -39,9 +39,9 @@ from ottla.broker.requests import NODE_REQUEST
 from ottla.broker.topics.new_topic import NewTopic
 from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis, Ticket, WallMillis
-from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import fault_of
+from ottla.metadata.topics import TopicImage
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, iter_batches, peek
 from ottla.protocol.records.errors import CorruptRecords

@@ -53,8 +53,8 @@ from ottla.log.answers import OffsetOutOfRange
 from ottla.machine import Call, Millis
 from ottla.machine.timers import Timers
 from ottla.metadata.features import SHARE_VERSION
-from ottla.metadata.image import TopicImage
 from ottla.metadata.store import StoreFailed
+from ottla.metadata.topics import TopicImage
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import delete_share_group_state as delete

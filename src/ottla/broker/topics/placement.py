@@ -35,9 +35,9 @@ from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
-from ottla.metadata.image import MetadataImage, TopicImage
+from ottla.metadata.image import MetadataImage
 from ottla.metadata.producer_ids import ProducerIds
-from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord
+from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicImage, TopicRecord
 
 if TYPE_CHECKING:
     from ottla.replica.followers import Followers

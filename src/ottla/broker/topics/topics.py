@@ -31,12 +31,12 @@ from ottla.broker.topics.removal import Removals
 from ottla.broker.topics.survey import raised, survey
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.machine import Millis
-from ottla.metadata.image import MetadataImage, TopicImage
+from ottla.metadata.image import MetadataImage
 from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
-from ottla.metadata.producer_ids import ProducerIds
+from ottla.metadata.producer_ids import PRODUCER_IDS, ProducerIds
 from ottla.metadata.store import ABSENT, MetadataStore, Put, StoreFailed
 from ottla.metadata.topic_names import folded
-from ottla.metadata.topics import PREFIX, DeletedTopic, PartitionRecord, TopicRecord, key_of, placed_on
+from ottla.metadata.topics import PREFIX, DeletedTopic, PartitionRecord, TopicImage, TopicRecord, key_of, placed_on
 
 
 class Topics:
@@ -100,7 +100,7 @@ class Topics:
                 version = stored[name].version if name in stored else ABSENT
                 changes.append(RowChange(key_of(name), wanted, version))
         as_they_are = found.records.keys() - {change.key.removeprefix(PREFIX) for change in changes}
-        behind_lost = self.producer_ids.behind_lost(self._metadata.image.producer_ids)
+        behind_lost = self.producer_ids.behind_lost(self._metadata.image[PRODUCER_IDS])
         if behind_lost is not None:
             changes.append(RowChange(PRODUCER_IDS_KEY, *behind_lost))
         if changes:
@@ -212,7 +212,7 @@ class Topics:
         """Have a block of producer ids in hand that is not used up."""
         ids = self.producer_ids
         if ids.is_used_up:
-            first, behind, expected = ids.next_block(self._metadata.image.producer_ids)
+            first, behind, expected = ids.next_block(self._metadata.image[PRODUCER_IDS])
             yield Batch([RowChange(PRODUCER_IDS_KEY, behind, expected)])
             ids.claimed(first)
 

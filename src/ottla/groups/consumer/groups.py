@@ -7,6 +7,7 @@ Source: Kafka's GroupCoordinatorShard.java, GroupMetadataManager.java.
 """
 
 from collections.abc import Container, Iterator
+from typing import assert_never
 
 from ottla.groups.consumer.admin import deletion, described, listed
 from ottla.groups.consumer.group import ConsumerGroup
@@ -124,41 +125,40 @@ class ConsumerGroups:
 
     def apply(self, record: ConsumerRecord) -> None:
         match record:
-            case MemberRecord(group_id, member_id, None):
-                if group_id in self._groups:
+            case MemberRecord(group_id, member_id, member):
+                if member is not None:
+                    self._group(group_id).put_member(member)
+                elif group_id in self._groups:
                     self._groups[group_id].remove_member(member_id)
-            case MemberRecord(group_id, _, member) if member is not None:
-                self._group(group_id).put_member(member)
-            case EpochRecord(group_id, None):
-                group = self._groups.pop(group_id, None)
-                if group is not None:
+            case EpochRecord(group_id, epoch, metadata_hash):
+                if epoch is not None:
+                    group = self._group(group_id)
+                    group.epoch, group.metadata_hash = epoch, metadata_hash
+                elif (group := self._groups.pop(group_id, None)) is not None:
                     self.membership.forget(group)
-            case EpochRecord(group_id, epoch, metadata_hash) if epoch is not None:
-                group = self._group(group_id)
-                group.epoch, group.metadata_hash = epoch, metadata_hash
             case TargetEpochRecord(group_id, epoch, assigned_at_ms):
                 if epoch is not None:
                     group = self._group(group_id)
                     group.assignment_epoch, group.assigned_at_ms = epoch, assigned_at_ms
-            case TargetRecord(group_id, member_id, None):
-                if group_id in self._groups:
+            case TargetRecord(group_id, member_id, target):
+                if target is not None:
+                    self._group(group_id).targets[member_id] = target
+                elif group_id in self._groups:
                     self._groups[group_id].targets.pop(member_id, None)
-            case TargetRecord(group_id, member_id, target) if target is not None:
-                self._group(group_id).targets[member_id] = target
-            case CurrentRecord(group_id, member_id, None):
-                if group_id in self._groups:
+            case CurrentRecord(group_id, member_id, member):
+                if member is not None:
+                    self._group(group_id).put_current(member)
+                elif group_id in self._groups:
                     self._groups[group_id].drop_current(member_id)
-            case CurrentRecord(group_id, _, member) if member is not None:
-                self._group(group_id).put_current(member)
-            case RegexRecord(group_id, regex, None):
-                if group_id in self._groups:
+            case RegexRecord(group_id, regex, resolved):
+                if resolved is not None:
+                    self._group(group_id).resolved[regex] = resolved
+                elif group_id in self._groups:
                     self._groups[group_id].resolved.pop(regex, None)
-            case RegexRecord(group_id, regex, resolved) if resolved is not None:
-                self._group(group_id).resolved[regex] = resolved
             case PassedOver():
                 pass
-            case other:
-                raise AssertionError(other)
+            case _:
+                assert_never(record)
 
     def _group(self, group_id: str) -> ConsumerGroup:
         group = self._groups.get(group_id)

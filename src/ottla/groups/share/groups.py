@@ -7,6 +7,7 @@ Source: Kafka's GroupCoordinatorShard.java, GroupMetadataManager.java.
 """
 
 from collections.abc import Container, Iterable, Iterator
+from typing import assert_never
 
 from ottla.groups.deadlines import GroupTimer
 from ottla.groups.decision import DecisionBuilder
@@ -118,40 +119,38 @@ class ShareGroups:
 
     def apply(self, record: ShareRecord) -> None:
         match record:
-            case MemberRecord(group_id, member_id, None):
-                if group_id in self._groups:
+            case MemberRecord(group_id, member_id, member):
+                if member is not None:
+                    self._group(group_id).put_member(member)
+                elif group_id in self._groups:
                     self._groups[group_id].remove_member(member_id)
-            case MemberRecord(group_id, _, member) if member is not None:
-                self._group(group_id).put_member(member)
-            case EpochRecord(group_id, None):
-                group = self._groups.pop(group_id, None)
-                if group is not None:
+            case EpochRecord(group_id, epoch, metadata_hash):
+                if epoch is not None:
+                    group = self._group(group_id)
+                    group.epoch, group.metadata_hash = epoch, metadata_hash
+                elif (group := self._groups.pop(group_id, None)) is not None:
                     self._membership.forget(group)
-            case EpochRecord(group_id, epoch, metadata_hash) if epoch is not None:
-                group = self._group(group_id)
-                group.epoch, group.metadata_hash = epoch, metadata_hash
-            case TargetEpochRecord(group_id, None):
-                pass
-            case TargetEpochRecord(group_id, epoch, assigned_at_ms) if epoch is not None:
-                group = self._group(group_id)
-                group.assignment_epoch, group.assigned_at_ms = epoch, assigned_at_ms
-            case TargetRecord(group_id, member_id, None):
-                if group_id in self._groups:
+            case TargetEpochRecord(group_id, epoch, assigned_at_ms):
+                if epoch is not None:
+                    group = self._group(group_id)
+                    group.assignment_epoch, group.assigned_at_ms = epoch, assigned_at_ms
+            case TargetRecord(group_id, member_id, target):
+                if target is not None:
+                    self._group(group_id).targets[member_id] = target
+                elif group_id in self._groups:
                     self._groups[group_id].targets.pop(member_id, None)
-            case TargetRecord(group_id, member_id, target) if target is not None:
-                self._group(group_id).targets[member_id] = target
-            case CurrentRecord(group_id, member_id, None):
-                if group_id in self._groups:
+            case CurrentRecord(group_id, member_id, epoch, previous_epoch, assigned):
+                if epoch is not None:
+                    self._group(group_id).put_current(member_id, epoch, previous_epoch, assigned)
+                elif group_id in self._groups:
                     self._groups[group_id].drop_current(member_id)
-            case CurrentRecord(group_id, member_id, epoch, previous_epoch, assigned) if epoch is not None:
-                self._group(group_id).put_current(member_id, epoch, previous_epoch, assigned)
-            case SharesRecord(group_id, None):
-                if group_id in self._groups:
+            case SharesRecord(group_id, shares):
+                if shares is not None:
+                    self._group(group_id).shares = shares
+                elif group_id in self._groups:
                     self._groups[group_id].shares = NO_SHARES
-            case SharesRecord(group_id, shares) if shares is not None:
-                self._group(group_id).shares = shares
-            case other:
-                raise AssertionError(other)
+            case _:
+                assert_never(record)
 
     def _group(self, group_id: str) -> ShareGroup:
         group = self._groups.get(group_id)

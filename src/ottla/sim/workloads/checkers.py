@@ -20,6 +20,7 @@ from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import Isolation
 from ottla.machine import Shard, Ticket
+from ottla.metadata.configs import GROUP_CONFIGS
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.sim.clients.batches import Note, decode_batches
 from ottla.sim.clients.history import TopicPartition, TopicRule
@@ -223,7 +224,7 @@ def audit_races(workload: Workload, host: Host, node: Node) -> None:
     made = {key.removeprefix(TOPIC_PREFIX): count for key, count in store.made_by_rivals.items()}
     workload.races.check(node.image.topics, made)
     for racer in workload.racers:
-        racer.check_number(node.image.group_configs.get(racer.name, {}))
+        racer.check_number(node.image[GROUP_CONFIGS].get(racer.name, {}))
 
 
 def _read_whole(workload: Workload, partition: Partition, *, dense: bool) -> dict[int, Note]:

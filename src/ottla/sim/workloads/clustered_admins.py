@@ -9,6 +9,7 @@ the node that handed the request on may have asked twice, as Kafka's do.
 import random
 from collections import Counter
 
+from ottla.metadata.configs import GROUP_CONFIGS
 from ottla.metadata.topics import PREFIX
 from ottla.sim.clients.racers import Racer
 from ottla.sim.workloads.clustered_run import ClusteredRun, WorkloadCluster
@@ -47,4 +48,4 @@ class ClusteredAdminsRun(ClusteredRun):
         by_others = {key.removeprefix(PREFIX): count for key, count in rivals.items()}
         self.workload.races.check(image.topics, by_others)
         for racer in self.workload.racers:
-            racer.check_number(image.group_configs.get(racer.name, {}))
+            racer.check_number(image[GROUP_CONFIGS].get(racer.name, {}))

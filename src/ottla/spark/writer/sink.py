@@ -110,7 +110,8 @@ def type_name(kind: DataType) -> str:
         case ArrayType(elementType=StructType(fields=[StructField() as key, StructField() as value])):
             named = (key.name, type_name(key.dataType), value.name, type_name(value.dataType))
             return HEADERS if named == ("key", "string", "value", "binary") else kind.simpleString()
-    return kind.simpleString()
+        case _:
+            return kind.simpleString()
 
 
 @dataclass(frozen=True, slots=True)

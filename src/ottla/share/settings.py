@@ -1,0 +1,39 @@
+"""Holds the configuration that share partitions and the share coordinator read, as plain values with units."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSettings:
+    """What a group's configs ask of every partition. Defaults are Kafka's; back-off and dead letters are off."""
+
+    lock_duration_ms: int = 30_000
+    delivery_count_limit: int = 5
+    record_locks_max: int = 2_000
+    renew_enabled: bool = True
+    backoff_ms: int = 0
+    backoff_ms_max: int = 60_000
+    backoff_multiplier: float = 2.0
+    dead_letters: bool = False
+
+    def delay_ms(self, delivery_count: int) -> int:
+        """How long a record that came back after so many deliveries is held back."""
+        if not self.backoff_ms:
+            return 0
+        grown = self.backoff_ms * self.backoff_multiplier ** min(delivery_count - 1, 64)
+        return int(min(grown, self.backoff_ms_max))
+
+    @property
+    def isolating_from(self) -> int:
+        """From this many deliveries on a run is halved at each further one (KAFKA-17541)."""
+        return max(2, -(-self.delivery_count_limit // 2))
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStateSettings:
+    """How often the share coordinator writes whole snapshots. Defaults are Kafka's (ShareCoordinatorConfig)."""
+
+    snapshot_updates: int = 500
+    """Updates of a key after which a snapshot of it follows."""
+    look_interval_ms: int = 300_000
+    """How often it looks for keys that sleep while others write."""
