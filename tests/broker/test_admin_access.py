@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from ottla.broker.requests import Session
-from ottla.broker.security.authorizer import NEEDED, SUPPORTED, Operation, ResourceType
+from ottla.broker.security.authorizer import SUPPORTED
+from ottla.broker.served import SPECS
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -74,7 +76,7 @@ def test_who_may_nothing_gets_nothing_and_changes_nothing(stage: NodeStage, api_
     answer = stage.ask(request)
     assert errors(answer) <= DENIED
     assert errors(answer)
-    assert rules.asked <= set(NEEDED[api_key])
+    assert rules.asked <= set(SPECS[api_key].acl)
     assert stage.store.generation == generation
 
 
