@@ -23,10 +23,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
     "k01_fetch": ApiSpec(
         key=ApiKey.FETCH,
         versions=(4, 18),
-        acl=(
-            (Operation.READ, ResourceType.TOPIC),
-            (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
-        ),
+        acl=((Operation.READ, ResourceType.TOPIC),),
         needs_lease=True,
         between_nodes=True,
     ),
@@ -43,6 +40,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.DESCRIBE, ResourceType.TOPIC),
             (Operation.CREATE, ResourceType.CLUSTER),
             (Operation.CREATE, ResourceType.TOPIC),
+            (Operation.DESCRIBE, ResourceType.CLUSTER),
         ),
     ),
     "k08_offset_commit": ApiSpec(
@@ -73,6 +71,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
             (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
         ),
+        between_nodes=True,
         loaded_with=CONSUMER_OFFSETS_TOPIC,
     ),
     "k11_join_group": ApiSpec(
@@ -168,10 +167,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
     "k23_offset_for_leader_epoch": ApiSpec(
         key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
         versions=(2, 4),
-        acl=(
-            (Operation.DESCRIBE, ResourceType.TOPIC),
-            (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
-        ),
+        acl=((Operation.DESCRIBE, ResourceType.TOPIC),),
     ),
     "k24_add_partitions_to_txn": ApiSpec(
         key=ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -365,7 +361,6 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
     "k56_alter_partition": ApiSpec(
         key=ApiKey.ALTER_PARTITION,
         versions=(2, 3),
-        acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
         between_nodes=True,
         internal=True,
     ),
@@ -378,7 +373,6 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
     "k58_envelope": ApiSpec(
         key=ApiKey.ENVELOPE,
         versions=(0, 0),
-        acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
         between_nodes=True,
         internal=True,
     ),
@@ -401,11 +395,15 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
     "k65_describe_transactions": ApiSpec(
         key=ApiKey.DESCRIBE_TRANSACTIONS,
         versions=(0, 0),
-        acl=((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
+        acl=(
+            (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+            (Operation.DESCRIBE, ResourceType.TOPIC),
+        ),
     ),
     "k66_list_transactions": ApiSpec(
         key=ApiKey.LIST_TRANSACTIONS,
         versions=(0, 2),
+        acl=((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
     ),
     "k68_consumer_group_heartbeat": ApiSpec(
         key=ApiKey.CONSUMER_GROUP_HEARTBEAT,

@@ -62,10 +62,7 @@ if TYPE_CHECKING:
 SPEC = ApiSpec(
     key=ApiKey.FETCH,
     versions=(4, 18),
-    acl=(
-        (Operation.READ, ResourceType.TOPIC),
-        (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
-    ),
+    acl=((Operation.READ, ResourceType.TOPIC),),
     needs_lease=True,
     between_nodes=True,
 )

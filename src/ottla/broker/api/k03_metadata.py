@@ -60,6 +60,7 @@ SPEC = ApiSpec(
         (Operation.DESCRIBE, ResourceType.TOPIC),
         (Operation.CREATE, ResourceType.CLUSTER),
         (Operation.CREATE, ResourceType.TOPIC),
+        (Operation.DESCRIBE, ResourceType.CLUSTER),
     ),
 )
 

@@ -39,6 +39,7 @@ SPEC = ApiSpec(
         (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
         (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
     ),
+    between_nodes=True,
     loaded_with=CONSUMER_OFFSETS_TOPIC,
 )
 

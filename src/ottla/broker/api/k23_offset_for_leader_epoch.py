@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 SPEC = ApiSpec(
     key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
     versions=(2, 4),
-    acl=(
-        (Operation.DESCRIBE, ResourceType.TOPIC),
-        (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
-    ),
+    acl=((Operation.DESCRIBE, ResourceType.TOPIC),),
 )
 
 

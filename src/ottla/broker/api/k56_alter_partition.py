@@ -27,7 +27,6 @@ from ottla.metadata.image import TopicImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.store import Guard, StoreFailed
 from ottla.metadata.topics import PartitionRecord
-from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition import (
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 SPEC = ApiSpec(
     key=ApiKey.ALTER_PARTITION,
     versions=(2, 3),
-    acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
     between_nodes=True,
     internal=True,
 )

@@ -19,7 +19,6 @@ from ottla.broker.cluster.envelopes import unwrapped
 from ottla.broker.requests import Request
 from ottla.broker.served import Served, load
 from ottla.broker.slices import Piece, Work
-from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.framing import RequestHeader, encode_response
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 SPEC = ApiSpec(
     key=ApiKey.ENVELOPE,
     versions=(0, 0),
-    acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
     between_nodes=True,
     internal=True,
 )

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 SPEC = ApiSpec(
     key=ApiKey.DESCRIBE_TRANSACTIONS,
     versions=(0, 0),
-    acl=((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
+    acl=(
+        (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
 )
 
 

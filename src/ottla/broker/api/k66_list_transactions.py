@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 SPEC = ApiSpec(
     key=ApiKey.LIST_TRANSACTIONS,
     versions=(0, 2),
+    acl=((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
 )
 
 

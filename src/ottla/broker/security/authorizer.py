@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from ottla.broker.requests import Request, Session
+from ottla.broker.requests import NODE_ITSELF, Request, Session
 from ottla.protocol.acls import Operation, ResourceType
 
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -55,7 +55,8 @@ class Authorizer(Protocol):
 
 
 class Access:
-    """Answers whether a client may do something: asks the authorizer, and allows everything where there is none."""
+    """Answers whether a client may do something: asks the authorizer, and allows everything where there is none, and to
+    the node itself."""
 
     __slots__ = ("authorizer",)
 
@@ -63,7 +64,9 @@ class Access:
         self.authorizer: Authorizer | None = None
 
     def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        return self.authorizer is None or self.authorizer.allows(session, operation, resource_type, name)
+        if self.authorizer is None or session.address is NODE_ITSELF:
+            return True
+        return self.authorizer.allows(session, operation, resource_type, name)
 
     def on_topic(self, request: Request, operation: Operation, name: str) -> bool:
         return self.allows(request.session, operation, ResourceType.TOPIC, name)
