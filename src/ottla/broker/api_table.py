@@ -93,6 +93,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.LEAVE_GROUP,
         versions=(0, 5),
         acl=((Operation.READ, ResourceType.GROUP),),
+        needs_lease=True,
         loaded_with=CONSUMER_OFFSETS_TOPIC,
     ),
     "k14_sync_group": ApiSpec(
@@ -107,6 +108,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.DESCRIBE_GROUPS,
         versions=(0, 6),
         acl=((Operation.DESCRIBE, ResourceType.GROUP),),
+        needs_lease=True,
     ),
     "k16_list_groups": ApiSpec(
         key=ApiKey.LIST_GROUPS,
@@ -115,6 +117,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.DESCRIBE, ResourceType.CLUSTER),
             (Operation.DESCRIBE, ResourceType.GROUP),
         ),
+        needs_lease=True,
     ),
     "k17_sasl_handshake": ApiSpec(
         key=ApiKey.SASL_HANDSHAKE,
@@ -152,6 +155,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.DELETE_RECORDS,
         versions=(0, 2),
         acl=((Operation.DELETE, ResourceType.TOPIC),),
+        needs_lease=True,
     ),
     "k22_init_producer_id": ApiSpec(
         key=ApiKey.INIT_PRODUCER_ID,
@@ -168,6 +172,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
         versions=(2, 4),
         acl=((Operation.DESCRIBE, ResourceType.TOPIC),),
+        needs_lease=True,
     ),
     "k24_add_partitions_to_txn": ApiSpec(
         key=ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -205,6 +210,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.ALTER, ResourceType.CLUSTER),
             (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
         ),
+        needs_lease=True,
         between_nodes=True,
         loaded_with=TRANSACTION_STATE_TOPIC,
     ),
@@ -295,6 +301,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.DELETE_GROUPS,
         versions=(0, 2),
         acl=((Operation.DELETE, ResourceType.GROUP),),
+        needs_lease=True,
     ),
     "k43_elect_leaders": ApiSpec(
         key=ApiKey.ELECT_LEADERS,
@@ -331,6 +338,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.DELETE, ResourceType.GROUP),
             (Operation.READ, ResourceType.TOPIC),
         ),
+        needs_lease=True,
     ),
     "k48_describe_client_quotas": ApiSpec(
         key=ApiKey.DESCRIBE_CLIENT_QUOTAS,
@@ -385,6 +393,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.DESCRIBE_PRODUCERS,
         versions=(0, 0),
         acl=((Operation.READ, ResourceType.TOPIC),),
+        needs_lease=True,
     ),
     "k64_unregister_broker": ApiSpec(
         key=ApiKey.UNREGISTER_BROKER,
@@ -399,11 +408,13 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
             (Operation.DESCRIBE, ResourceType.TOPIC),
         ),
+        needs_lease=True,
     ),
     "k66_list_transactions": ApiSpec(
         key=ApiKey.LIST_TRANSACTIONS,
         versions=(0, 2),
         acl=((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
+        needs_lease=True,
     ),
     "k68_consumer_group_heartbeat": ApiSpec(
         key=ApiKey.CONSUMER_GROUP_HEARTBEAT,
@@ -422,6 +433,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.DESCRIBE, ResourceType.GROUP),
             (Operation.DESCRIBE, ResourceType.TOPIC),
         ),
+        needs_lease=True,
     ),
     "k74_list_config_resources": ApiSpec(
         key=ApiKey.LIST_CONFIG_RESOURCES,
@@ -450,6 +462,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.DESCRIBE, ResourceType.GROUP),
             (Operation.DESCRIBE, ResourceType.TOPIC),
         ),
+        needs_lease=True,
     ),
     "k78_share_fetch": ApiSpec(
         key=ApiKey.SHARE_FETCH,
@@ -488,6 +501,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         versions=(0, 0),
         acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
         size=RequestSize.MANY_ELEMENTS,
+        needs_lease=True,
         between_nodes=True,
         loaded_with=SHARE_GROUP_STATE_TOPIC,
     ),
@@ -495,6 +509,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.READ_SHARE_GROUP_STATE,
         versions=(0, 0),
         acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+        needs_lease=True,
         between_nodes=True,
         loaded_with=SHARE_GROUP_STATE_TOPIC,
     ),
@@ -503,6 +518,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         versions=(0, 1),
         acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
         size=RequestSize.MANY_ELEMENTS,
+        needs_lease=True,
         between_nodes=True,
         loaded_with=SHARE_GROUP_STATE_TOPIC,
     ),
@@ -510,12 +526,14 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.DELETE_SHARE_GROUP_STATE,
         versions=(0, 0),
         acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+        needs_lease=True,
         between_nodes=True,
     ),
     "k87_read_share_group_state_summary": ApiSpec(
         key=ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
         versions=(0, 1),
         acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+        needs_lease=True,
         between_nodes=True,
         loaded_with=SHARE_GROUP_STATE_TOPIC,
     ),
@@ -534,6 +552,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.DESCRIBE, ResourceType.GROUP),
             (Operation.DESCRIBE, ResourceType.TOPIC),
         ),
+        needs_lease=True,
     ),
     "k91_alter_share_group_offsets": ApiSpec(
         key=ApiKey.ALTER_SHARE_GROUP_OFFSETS,
@@ -542,6 +561,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.READ, ResourceType.GROUP),
             (Operation.READ, ResourceType.TOPIC),
         ),
+        needs_lease=True,
     ),
     "k92_delete_share_group_offsets": ApiSpec(
         key=ApiKey.DELETE_SHARE_GROUP_OFFSETS,
@@ -550,6 +570,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.DELETE, ResourceType.GROUP),
             (Operation.READ, ResourceType.TOPIC),
         ),
+        needs_lease=True,
     ),
 }
 """Module: its API."""

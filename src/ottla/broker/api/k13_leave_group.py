@@ -26,6 +26,7 @@ SPEC = ApiSpec(
     key=ApiKey.LEAVE_GROUP,
     versions=(0, 5),
     acl=((Operation.READ, ResourceType.GROUP),),
+    needs_lease=True,
     loaded_with=CONSUMER_OFFSETS_TOPIC,
 )
 

@@ -30,6 +30,7 @@ SPEC = ApiSpec(
     key=ApiKey.DESCRIBE_GROUPS,
     versions=(0, 6),
     acl=((Operation.DESCRIBE, ResourceType.GROUP),),
+    needs_lease=True,
 )
 
 

@@ -33,6 +33,7 @@ SPEC = ApiSpec(
         (Operation.DESCRIBE, ResourceType.CLUSTER),
         (Operation.DESCRIBE, ResourceType.GROUP),
     ),
+    needs_lease=True,
 )
 
 

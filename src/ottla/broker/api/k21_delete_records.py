@@ -40,6 +40,7 @@ SPEC = ApiSpec(
     key=ApiKey.DELETE_RECORDS,
     versions=(0, 2),
     acl=((Operation.DELETE, ResourceType.TOPIC),),
+    needs_lease=True,
 )
 
 

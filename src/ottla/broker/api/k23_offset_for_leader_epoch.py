@@ -36,6 +36,7 @@ SPEC = ApiSpec(
     key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
     versions=(2, 4),
     acl=((Operation.DESCRIBE, ResourceType.TOPIC),),
+    needs_lease=True,
 )
 
 

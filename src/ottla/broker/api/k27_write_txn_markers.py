@@ -53,6 +53,7 @@ SPEC = ApiSpec(
         (Operation.ALTER, ResourceType.CLUSTER),
         (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
     ),
+    needs_lease=True,
     between_nodes=True,
     loaded_with=TRANSACTION_STATE_TOPIC,
 )

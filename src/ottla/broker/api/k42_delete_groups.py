@@ -33,6 +33,7 @@ SPEC = ApiSpec(
     key=ApiKey.DELETE_GROUPS,
     versions=(0, 2),
     acl=((Operation.DELETE, ResourceType.GROUP),),
+    needs_lease=True,
 )
 
 

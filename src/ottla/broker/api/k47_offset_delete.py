@@ -39,6 +39,7 @@ SPEC = ApiSpec(
         (Operation.DELETE, ResourceType.GROUP),
         (Operation.READ, ResourceType.TOPIC),
     ),
+    needs_lease=True,
 )
 
 

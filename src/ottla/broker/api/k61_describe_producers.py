@@ -33,6 +33,7 @@ SPEC = ApiSpec(
     key=ApiKey.DESCRIBE_PRODUCERS,
     versions=(0, 0),
     acl=((Operation.READ, ResourceType.TOPIC),),
+    needs_lease=True,
 )
 
 

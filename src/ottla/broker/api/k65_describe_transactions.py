@@ -38,6 +38,7 @@ SPEC = ApiSpec(
         (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
         (Operation.DESCRIBE, ResourceType.TOPIC),
     ),
+    needs_lease=True,
 )
 
 

@@ -38,6 +38,7 @@ SPEC = ApiSpec(
     key=ApiKey.LIST_TRANSACTIONS,
     versions=(0, 2),
     acl=((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
+    needs_lease=True,
 )
 
 

@@ -34,6 +34,7 @@ SPEC = ApiSpec(
         (Operation.DESCRIBE, ResourceType.GROUP),
         (Operation.DESCRIBE, ResourceType.TOPIC),
     ),
+    needs_lease=True,
 )
 
 

@@ -23,6 +23,7 @@ SPEC = ApiSpec(
     key=ApiKey.READ_SHARE_GROUP_STATE,
     versions=(0, 0),
     acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+    needs_lease=True,
     between_nodes=True,
     loaded_with=SHARE_GROUP_STATE_TOPIC,
 )

@@ -24,6 +24,7 @@ SPEC = ApiSpec(
     versions=(0, 1),
     acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
     size=RequestSize.MANY_ELEMENTS,
+    needs_lease=True,
     between_nodes=True,
     loaded_with=SHARE_GROUP_STATE_TOPIC,
 )

@@ -22,6 +22,7 @@ SPEC = ApiSpec(
     key=ApiKey.DELETE_SHARE_GROUP_STATE,
     versions=(0, 0),
     acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+    needs_lease=True,
     between_nodes=True,
 )
 

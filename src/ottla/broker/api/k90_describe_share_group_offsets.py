@@ -50,6 +50,7 @@ SPEC = ApiSpec(
         (Operation.DESCRIBE, ResourceType.GROUP),
         (Operation.DESCRIBE, ResourceType.TOPIC),
     ),
+    needs_lease=True,
 )
 
 

@@ -44,6 +44,7 @@ SPEC = ApiSpec(
         (Operation.READ, ResourceType.GROUP),
         (Operation.READ, ResourceType.TOPIC),
     ),
+    needs_lease=True,
 )
 
 
