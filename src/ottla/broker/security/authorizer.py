@@ -4,9 +4,13 @@ Knows which operations there are on a resource, and how the authorized_operation
 API needs its spec says (`ApiSpec.acl`); who may do what is an `Authorizer`'s business, and a node without one allows
 everything.
 
+An authorizer that keeps ACLs (KIP-11, KIP-290; the interface of KIP-504) is not built yet. It will be asked for a type
+of resource as a whole, too (KIP-679: who may write to any topic), and nodes of a cluster will need a principal that has
+ClusterAction: the specs with `between_nodes` name the APIs.
+
 Every handler authorizes first, then looks up, then acts, so that an error never tells a stranger whether a name exists.
 
-Sources: AclEntry.scala (supportedOperations), KafkaApis.scala; KIP-11, KIP-430.
+Sources: AclEntry.scala (supportedOperations), KafkaApis.scala; KIP-430.
 """
 
 from __future__ import annotations
