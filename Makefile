@@ -47,8 +47,9 @@ tidy: setup  ## print the sizes of files and functions
 docs: setup  ## write docs/configuration.md and docs/cli.md anew
 	$(PYTHON) -m tools.write_docs
 
-generate: setup  ## write the codec anew from the message definitions
+generate: setup  ## write the codec from the message definitions, and the table of APIs from their handlers
 	$(PYTHON) -m tools.generate_messages
+	$(PYTHON) -m tools.write_api_table
 
 release: setup  ## build wheel and sdist and try each in a fresh environment; ARGS="--version 0.2.0" names the version
 	$(PYTHON) -m tools.release $(ARGS)

@@ -15,13 +15,13 @@ from typing import NoReturn
 
 from bench.brokers import BenchFailed, Broker
 from ottla.client import Connection
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import Record, build_batch
 
-PRODUCE, PRODUCE_VERSION = 0, 9
-FETCH, FETCH_VERSION = 1, 12
+PRODUCE_VERSION, FETCH_VERSION = 9, 12
 """The newest versions that know topics by name."""
 
 IN_FLIGHT = 5
@@ -39,7 +39,7 @@ def record_batch(count: int, size: int) -> bytearray:
 def produce_frame(topic: str, partition: int, batch: bytes | bytearray, acks: int = 1) -> bytearray:
     places = [TopicProduceData(topic, partition_data=[PartitionProduceData(partition, batch)])]
     request = ProduceRequest(None, acks, 30_000, places)
-    return encode_request(RequestHeader(PRODUCE, PRODUCE_VERSION, 1, "bench"), request)
+    return encode_request(RequestHeader(ApiKey.PRODUCE, PRODUCE_VERSION, 1, "bench"), request)
 
 
 def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int = FETCH_BYTES) -> bytearray:
@@ -51,7 +51,7 @@ def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int = FETCH_
         session_epoch=-1,
         topics=[FetchTopic(topic, partitions=[part])],
     )
-    return encode_request(RequestHeader(FETCH, FETCH_VERSION, 1, "bench"), request)
+    return encode_request(RequestHeader(ApiKey.FETCH, FETCH_VERSION, 1, "bench"), request)
 
 
 def connect(broker: Broker, connections: int = 1) -> list[Connection]:
@@ -108,7 +108,7 @@ def hung_up() -> NoReturn:
 
 def check_produced(answer: bytes | bytearray) -> int:
     """The base offset that a Produce answer for one partition tells. Raises BenchFailed for an error code."""
-    (topic,) = decode_response(PRODUCE, PRODUCE_VERSION, answer)[1].responses
+    (topic,) = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, answer)[1].responses
     (part,) = topic.partition_responses
     if part.error_code:
         raise BenchFailed(f"raw produce to {topic.name}-{part.index} was answered with error code {part.error_code}")
@@ -130,7 +130,7 @@ class Reader:
         """The records that the broker has at `offset`; valid until the next fetch."""
         self._socket.sendall(fetch_frame(topic, 0, offset))
         (size,) = struct.unpack(">i", self._exactly(4))
-        _, answer = decode_response(FETCH, FETCH_VERSION, self._exactly(size))
+        _, answer = decode_response(ApiKey.FETCH, FETCH_VERSION, self._exactly(size))
         (place,) = answer.responses
         (part,) = place.partitions
         if answer.error_code or part.error_code:

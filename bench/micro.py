@@ -34,6 +34,7 @@ from ottla.log.config import LogConfig
 from ottla.log.files import DiskFiles
 from ottla.log.log import Log
 from ottla.metadata.memory import MemoryStore
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.framing import RequestHeader, decode_request, encode_response
 from ottla.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from ottla.protocol.records.batch import peek
@@ -147,7 +148,7 @@ class Bench:
         return lambda: decode_request(frame), 0
 
     def answer_produce(self) -> tuple[Callable[[], object], int]:
-        header = RequestHeader(0, 9, 1, "bench")
+        header = RequestHeader(ApiKey.PRODUCE, 9, 1, "bench")
         place = PartitionProduceResponse(0, 0, 1_000_000, -1, 0)
         answer = ProduceResponse([TopicProduceResponse(TOPIC, partition_responses=[place])])
         return lambda: encode_response(header, answer), 0

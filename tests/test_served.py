@@ -1,4 +1,4 @@
-"""What is served and what is not: registry, modules, codec, authorization table and SKIPPED.md agree."""
+"""What is served and what is not: handlers, their specs, codec and SKIPPED.md agree."""
 
 import re
 from importlib import import_module
@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.api_spec import ApiSpec, Forwarding
+from ottla.broker.api_table import API_TABLE
 from ottla.broker.config.broker_table import BROKER_CONFIGS
-from ottla.broker.security.authorizer import NEEDED
-from ottla.broker.served import INTERNAL, SERVED, load
-from ottla.protocol.apis import APIS
+from ottla.broker.served import ADVERTISED, SPECS, load
+from ottla.protocol.apis import APIS, ApiKey
+from tools import write_api_table
 
-ALL = {**SERVED, **INTERNAL}
 TOP = Path(__file__).resolve().parent.parent
 _ROW = re.compile(r"^\| (\d+) \| (\w+) \| ([^|]*?) \|$", re.MULTILINE)
 
@@ -23,7 +24,7 @@ def skipped() -> list[tuple[int, str, str]]:
 
 def test_every_key_is_served_or_skipped_once() -> None:
     keys = [key for key, _, _ in skipped()]
-    assert sorted([*keys, *SERVED]) == sorted(APIS)
+    assert sorted([*keys, *ADVERTISED]) == sorted(APIS)
 
 
 def test_skipped_keys_have_their_right_name_and_a_reason() -> None:
@@ -32,40 +33,47 @@ def test_skipped_keys_have_their_right_name_and_a_reason() -> None:
         assert why
 
 
-@pytest.mark.parametrize("key", sorted(ALL))
-def test_a_module_is_what_the_registry_says(key: int) -> None:
-    name, low, high = ALL[key]
+@pytest.mark.parametrize("name", sorted(API_TABLE))
+def test_a_module_is_what_its_spec_says(name: str) -> None:
     module = import_module(f"ottla.broker.api.{name}")
-    assert name.startswith(f"k{key:02}_")
+    spec: ApiSpec = module.SPEC
+    assert name == f"k{spec.key:02}_{spec.key.name.lower()}"
     assert hasattr(module, "handle") != hasattr(module, "receive")
+    assert hasattr(module, "refused") == (spec.forwarding is not Forwarding.NEVER)
     assert module.__doc__ is not None
-    low = max(low, APIS[key].min_version)
+    low, high = spec.versions
+    low = max(low, APIS[spec.key].min_version)
     versions = f"version {low}" if low == high else f"versions {low} to {high}"
-    assert module.__doc__.startswith(f"{APIS[key].name}, key {key}, {versions}: ")
-    assert high <= APIS[key].max_version
+    assert module.__doc__.startswith(f"{APIS[spec.key].name}, key {spec.key}, {versions}: ")
+    assert high <= APIS[spec.key].max_version
+    assert len(set(spec.acl)) == len(spec.acl)
 
 
-def test_no_module_is_left_out() -> None:
-    found = {path.stem for path in (TOP / "src/ottla/broker/api").glob("k*.py")}
-    assert found == {name for name, _, _ in ALL.values()}
+def test_the_table_is_as_the_handlers_declare() -> None:
+    assert write_api_table.main(["--check"]) == 0
+    assert [import_module(f"ottla.broker.api.{name}").SPEC for name in API_TABLE] == list(API_TABLE.values())
+
+
+def test_no_spec_stands_twice() -> None:
+    assert len(SPECS) == len(API_TABLE)
 
 
 def test_every_served_version_is_all_that_kafka_serves() -> None:
     """Kafka 4.3.1's ranges are the codec's, but for the two that SKIPPED.md names."""
-    short = {key: rest for key, (_, *rest) in SERVED.items() if rest != [APIS[key].min_version, APIS[key].max_version]}
-    assert short == {0: [0, 13], 22: [0, 5]}
-
-
-def test_every_served_api_has_a_row_of_needed_operations() -> None:
-    assert sorted(NEEDED) == sorted(ALL)
+    short = {
+        spec.key: spec.versions
+        for spec in ADVERTISED.values()
+        if spec.versions != (APIS[spec.key].min_version, APIS[spec.key].max_version)
+    }
+    assert short == {ApiKey.PRODUCE: (0, 13), ApiKey.INIT_PRODUCER_ID: (0, 5)}
 
 
 def test_a_module_is_imported_only_when_asked_for() -> None:
     served = load()
-    handle = served[60].handle
+    handle = served[ApiKey.DESCRIBE_CLUSTER].handle
     assert handle.__module__ == "ottla.broker.api.k60_describe_cluster"
-    assert served[60].receive is None
-    assert served[18].receive is not None
+    assert served[ApiKey.DESCRIBE_CLUSTER].receive is None
+    assert served[ApiKey.API_VERSIONS].receive is not None
 
 
 def test_every_setting_that_code_reads_is_in_the_table() -> None:

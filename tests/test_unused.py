@@ -28,10 +28,9 @@ FROM_OUTSIDE = {
     "ottla/expressions.py": ("log_errors max_mem", "RE2's options"),
     # Kafka's tables, whole
     "ottla/broker/config/values.py": ("DYNAMIC_BROKER_LOGGER", "where a configured value comes from"),
-    "ottla/broker/security/authorizer.py": (
-        "[A-Z_]+",
-        "operations and resources; NEEDED is held against what is served",
-    ),
+    "ottla/broker/api_spec.py": ("acl", "what an authorizer is asked; a test holds it against the handlers"),
+    "ottla/broker/api/k*.py": ("SPEC", "tools/write_api_table.py copies it"),
+    "ottla/protocol/acls.py": ("[A-Z_]+", "operations and resource types"),
     "ottla/log/answers.py": ("REPLICATION LOG_END", "who appends, who reads"),
     "ottla/protocol/errors.py": ("[A-Z_]+ _value_", "error codes, and what Enum calls a value"),
     "ottla/protocol/records/compression.py": ("SNAPPY", "codecs"),

@@ -7,7 +7,7 @@ import pytest
 
 from ottla.broker.config.topic_table import TOPIC_CONFIGS
 from ottla.broker.requests import Refused
-from ottla.broker.served import SERVED
+from ottla.broker.served import ADVERTISED
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -115,7 +115,7 @@ def expected(api_key: int, version: int) -> object:
     return {
         2: (0, 1, 0 if version >= 4 else -1),
         3: (1, [(0, "t", 2)]),
-        18: (0, len(SERVED)),
+        18: (0, len(ADVERTISED)),
         19: (0, (2, len(TOPIC_CONFIGS)) if version >= 5 else None),
         20: [(0, "t")],
         21: [{"partition_index": 0, "low_watermark": 1, "error_code": 0}],
@@ -137,7 +137,7 @@ ADMIN = [2, 3, 18, 19, 20, 21, 22, 23, 32, 33, 35, 37, 44, 60, 61, 74, 75]
 
 
 @pytest.mark.parametrize(
-    ("api_key", "version"), [(key, v) for key in ADMIN for v in versions_of(key) if v <= SERVED[key][2]]
+    ("api_key", "version"), [(key, v) for key in ADMIN for v in versions_of(key) if v <= ADVERTISED[key].versions[1]]
 )
 def test_every_version_answers(stage: NodeStage, api_key: int, version: int) -> None:
     answer = stage.ask(request_of(api_key, version), version)
@@ -166,7 +166,9 @@ def test_a_client_must_name_itself_properly(stage: NodeStage, name: str, version
 
 @pytest.mark.parametrize("api_key", [key for key in ADMIN if key != 18])
 def test_a_version_beyond_what_is_served_closes_the_connection(stage: NodeStage, api_key: int) -> None:
-    frame = bytearray(encode_request(RequestHeader(api_key, SERVED[api_key][2], 9, "x"), request_of(api_key, 99)))
-    frame[6:8] = (SERVED[api_key][2] + 1).to_bytes(2, "big")
+    frame = bytearray(
+        encode_request(RequestHeader(api_key, ADVERTISED[api_key].versions[1], 9, "x"), request_of(api_key, 99))
+    )
+    frame[6:8] = (ADVERTISED[api_key].versions[1] + 1).to_bytes(2, "big")
     with pytest.raises(Refused, match="is not served"):
         stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])

@@ -3,8 +3,8 @@
 import pytest
 
 from ottla.broker.requests import Address, Refused, Session
-from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
-from ottla.broker.served import SERVED
+from ottla.broker.served import ADVERTISED
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -35,7 +35,9 @@ def error_of(stage: NodeStage, session: Session, message: Message) -> int:
 @pytest.mark.parametrize("security_protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_all_but_the_way_to_authenticate_is_refused(stage: NodeStage, security_protocol: str) -> None:
     session = session_of(security_protocol)
-    for api_key in SERVED.keys() - BEFORE_AUTHENTICATION:
+    before = {key for key, spec in ADVERTISED.items() if spec.before_authentication}
+    assert before == {ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE}
+    for api_key in ADVERTISED.keys() - before:
         with pytest.raises(Refused, match="during SASL handshake"):
             stage.node.receive(stage.now, session, memoryview(bytearray(api_key.to_bytes(2, "big") + bytes(8))))
     assert error_of(stage, session, ApiVersionsRequest("t", "1")) == 0

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.api_spec import Forwarding
 from ottla.broker.cluster.envelopes import unwrapped, wrapped
 from ottla.broker.forwarding import RETRY_MS
 from ottla.broker.requests import Address, Request, Session
+from ottla.broker.served import SPECS
+from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.errors import MalformedFrame
@@ -168,6 +171,19 @@ def test_a_request_waits_for_a_controller(pair: NodePair) -> None:
     pair.away.clear()
     pair.settle()
     assert asked.answer.topics[0].error_code == E.NONE
+
+
+def test_a_request_whose_controller_does_not_answer_is_refused_in_time(pair: NodePair) -> None:
+    """Of every API that is handed on as it comes."""
+    stage = pair.stages[OTHER]
+    pair.away.add(1)
+    forwarded = [key for key, spec in SPECS.items() if spec.forwarding is Forwarding.WHOLE]
+    asked = {key: stage.send(APIS[key].request(), connection=stage.connect()) for key in forwarded}
+    longest = max(getattr(APIS[key].request(), "timeout_ms", 0) for key in forwarded)
+    for _ in range(longest // 1_000 + 1):
+        pair.run(1_000)
+    assert all(each.answered for each in asked.values())
+    assert asked[ApiKey.UPDATE_FEATURES].answer.error_code == E.REQUEST_TIMED_OUT
 
 
 def test_a_topic_that_an_earlier_try_has_made_is_told_as_made(pair: NodePair) -> None:

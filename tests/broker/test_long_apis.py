@@ -8,7 +8,7 @@ from test_slices import LONG
 
 from ottla.broker.api import group_calls, k24_add_partitions_to_txn, k28_txn_offset_commit, share_state_calls
 from ottla.broker.requests import Refused
-from ottla.broker.served import INTERNAL, SERVED
+from ottla.broker.served import SPECS
 from ottla.protocol.apis import APIS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -131,7 +131,7 @@ def is_long(key: int) -> bool:
     return any("list[" in str(kind) for kind in APIS[key].request.__annotations__.values())
 
 
-@pytest.mark.parametrize("key", sorted({**SERVED, **INTERNAL}))
+@pytest.mark.parametrize("key", sorted(SPECS))
 def test_a_request_that_may_be_long_is_served_in_slices_or_need_not_be(key: int) -> None:
     tested = [key in {request.API_KEY for request, _ in LONG}, key in SLICED, key in BOUNDED, key in QUICK]
     assert sum(tested) == is_long(key), f"{APIS[key].name} stands {sum(tested)} times in this file"

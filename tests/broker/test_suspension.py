@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.cluster.membership import Joining
+from ottla.broker.served import SPECS
 from ottla.metadata.nodes import NodeState
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.protocol.messages.alter_partition import AlterPartitionRequest
@@ -19,7 +21,7 @@ from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffse
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from tests.node_stage import NodeStage
 
-LEASE_MS = 6_000
+from each_api import LEASE_MS, EachApi, errors  # isort: skip
 
 
 def joined(tmp_path: Path) -> NodeStage:
@@ -136,3 +138,21 @@ def test_what_a_coordinator_has_left_to_do_it_does_once_it_hears_again(tmp_path:
         stage.run(1_000)
     (shard,) = [shard for shard in stage.node.transactions.shards() if shard.image()]  # type: ignore[attr-defined]
     assert [str(each.state.name) for each in shard.image().values()] == ["COMPLETE_ABORT"]  # type: ignore[attr-defined]
+
+
+NOT_HERE = {E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE}
+
+
+@pytest.mark.parametrize("key", [spec.key for spec in SPECS.values()], ids=lambda key: key.name)
+def test_what_a_leader_or_coordinator_answers_nobody_gets_of_one_that_is_cut_off(tmp_path: Path, key: ApiKey) -> None:
+    """Nor does a client go on to ask it: it would ask it who leads instead, too. What any node answers goes on."""
+    each = EachApi(tmp_path)
+    for asking in each.requests(key):
+        assert not errors(each.ask(asking)) & NOT_HERE
+    each.stage.run(LEASE_MS + 1)
+    refused: set[int] = set()
+    for asking in each.requests(key):
+        connection = each.connect()
+        refused |= errors(each.stage.ask(*asking, connection)) & NOT_HERE
+        assert each.stage.clients[connection].channel.closing == SPECS[key].needs_lease
+    assert bool(refused) == SPECS[key].needs_lease

@@ -10,9 +10,9 @@ import pytest
 from node_stage import DiskStage, NodeStage
 
 from ottla.broker.requests import Session
-from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.log.answers import Appended, StorageFailed
 from ottla.log.log import Log
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest

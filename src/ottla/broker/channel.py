@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from ottla.broker.effects import Part
 from ottla.broker.requests import Parked
 from ottla.machine import Ticket
+from ottla.protocol.apis import ApiKey
 
 REQUESTS_IN_FLIGHT_MAX = 128
-PRODUCE_KEY = 0
-PRODUCE = b"\x00\x00"
+PRODUCE_KEY = int(ApiKey.PRODUCE)
+PRODUCE = PRODUCE_KEY.to_bytes(2, "big")
 """What a Produce frame begins with."""
 
 

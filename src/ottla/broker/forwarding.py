@@ -1,10 +1,10 @@
 """Requests that only the controller serves: handed on to it, and its answer handed back; topics that it is to make.
 
-Knows which APIs these are. A request goes in an envelope, with who sent it. It waits while there is no controller, and
-is sent again where it is lost on the way. Each time that it is sent has a name of its own, so that a topic which an
-earlier one has made is told as made (Kafka tells that it is there already); what else that did is told as it stands: a
-topic that is gone, an election that is not needed. When the request's time is up it is answered REQUEST_TIMED_OUT:
-nobody knows what became of it.
+Which APIs these are their specs say (`Forwarding`). A request goes in an envelope, with who sent it. It waits while
+there is no controller, and is sent again where it is lost on the way. Each time that it is sent has a name of its own,
+so that a topic which an earlier one has made is told as made (Kafka tells that it is there already); what else that did
+is told as it stands: a topic that is gone, an election that is not needed. When the request's time is up it is answered
+REQUEST_TIMED_OUT: nobody knows what became of it.
 
 A topic that the node needs itself, for coordinators or dead letters, is made here where this node is the controller,
 and else by who is; whoever waits goes on once this node has heard that it is there.
@@ -43,11 +43,6 @@ from ottla.protocol.messages.create_topics import (
 )
 from ottla.protocol.messages.envelope import EnvelopeResponse
 
-FORWARDED: Final = frozenset((19, 20, 37, 43, 45, 46, 49, 57, 64))
-"""CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders, the moves of replicas, AlterClientQuotas, UpdateFeatures,
-UnregisterBroker: handed on as they come."""
-HANDED_ON: Final = FORWARDED | frozenset((33, 44))
-"""And AlterConfigs, IncrementalAlterConfigs, of which nodes keep what is about themselves."""
 RETRY_MS: Final = 50
 NOT_ANSWERED: Final = "no controller has answered in time; whether it will be done is not known"
 MAKING_MS: Final = 10_000
@@ -154,10 +149,6 @@ class Forwarding:
         self._ask_again: Timers[str] = Timers()
 
     # ---- requests of clients ---------------------------------------------------------------------------------------
-
-    def takes(self, api_key: int) -> bool:
-        """Whether a request of this API is the controller's, and another node is that."""
-        return api_key in FORWARDED and not self._members.is_controller
 
     def forward(self, request: Request) -> Parked:
         """Hand the request on; its answer is parked for."""

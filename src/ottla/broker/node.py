@@ -34,6 +34,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ottla.broker import served
+from ottla.broker.api_spec import RequestSize
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
@@ -52,7 +53,6 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Decoded, Listening, Parked, Refused, Request, Session
-from ottla.broker.security.authentication import BEFORE_AUTHENTICATION
 from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
 from ottla.broker.topics.topics import Topics
@@ -89,13 +89,6 @@ LONG_BYTES_MAX: Final = 16 << 20
 """Longer requests are refused, but for those that carry what clients have made: records, subscriptions, assignments."""
 LONG_ELEMENTS_MAX: Final = 250_000
 """Requests that name more are refused: a node has 100,000 partitions at most, each perhaps in a topic of its own."""
-_WITH_OFFSETS: Final = frozenset((78, 79, 83, 85))
-"""Those of share groups, which name ranges of offsets."""
-_WITH_BLOBS: Final = frozenset((0, 11, 14))
-_READ_BY_THEMSELVES: Final = frozenset((0, 18))
-_OF_LEADERS: Final = frozenset((0, 1, 2, 8, 9, 11, 12, 14, 22, 24, 25, 26, 28, 68, 76, 78, 79))
-"""What only a leader or coordinator answers. While the node's lease has run out such a request is refused, and its
-connection ends: a client would ask here who leads instead, as librdkafka asks the broker that it used last."""
 _PREFIX = struct.Struct(">hhi")
 _COORDINATORS: Final = {
     CONSUMER_OFFSETS_TOPIC: "groups",
@@ -103,12 +96,6 @@ _COORDINATORS: Final = {
     TRANSACTION_STATE_TOPIC: "transactions",
 }
 """Topic: the hosts of the coordinators whose memory it is."""
-_ASKED_OF: Final = {
-    CONSUMER_OFFSETS_TOPIC: (8, 9, 10, 11, 12, 13, 14, 68, 76),
-    SHARE_GROUP_STATE_TOPIC: (78, 79, 83, 84, 85, 87),
-    TRANSACTION_STATE_TOPIC: (22, 24, 25, 26, 27, 28),
-}
-"""Topic: the APIs that clients and nodes ask for where its partitions are led."""
 CLOCK_STEP_MS: Final = 1_000
 """A wall clock that differs by less has drifted, or was slewed; nothing needs to look again for that."""
 REST_MS: Final = 60_000
@@ -417,9 +404,9 @@ class Node:
         """
         api_key, version, _ = _PREFIX.unpack_from(frame)
         served = self._served.get(api_key)
-        if served is None or api_key in _READ_BY_THEMSELVES:
+        if served is None or (size := served.spec.size) is RequestSize.READ_BY_HANDLER:
             return None
-        if len(frame) > LONG_BYTES_MAX and api_key not in _WITH_BLOBS:
+        if len(frame) > LONG_BYTES_MAX and size is not RequestSize.LARGE_FIELDS:
             raise Refused(f"{served.name} of {len(frame)} bytes: at most {LONG_BYTES_MAX} are accepted")
         if not served.min_version <= version <= served.max_version:
             raise Refused(f"{served.name} version {version} is not served")
@@ -428,7 +415,7 @@ class Node:
             body = served.decode(frame, position, version)
         except MalformedFrame as error:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
-        if api_key not in _WITH_OFFSETS and has_elements(body, LONG_ELEMENTS_MAX):
+        if size is not RequestSize.MANY_ELEMENTS and has_elements(body, LONG_ELEMENTS_MAX):
             raise Refused(f"{served.name} names more than {LONG_ELEMENTS_MAX} topics, partitions or groups")
         return header, body
 
@@ -446,15 +433,16 @@ class Node:
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
         api_key, version, correlation_id = _PREFIX.unpack_from(frame)
-        if self.leadership.suspended and api_key in _OF_LEADERS:
-            self.outbox.add(Close(session.address.identity, "others may lead by now what this node led"))
         served = self._served.get(api_key)
         if served is None:
             raise Refused(f"API key {api_key} is not served")
-        if not session.authenticated and api_key not in BEFORE_AUTHENTICATION:
+        if not (session.authenticated or served.before_authentication):
             raise Refused(f"Unexpected Kafka request of type {served.name} during SASL handshake.")
-        if not served.min_version <= version <= served.max_version and not served.answers_any_version:
+        if not served.min_version <= version <= served.max_version and not served.spec.answers_any_version:
             raise Refused(f"{served.name} version {version} is not served")
+        if self.leadership.suspended and served.needs_lease:
+            # A client would ask here who leads instead, as librdkafka asks the broker that it used last.
+            self.outbox.add(Close(session.address.identity, "others may lead by now what this node led"))
         try:
             if served.receive is not None:
                 if decoded is not None:
@@ -469,7 +457,8 @@ class Node:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
         self.outbox.deadline_moved = True
         request = Request(session, api_key, version, correlation_id, header.client_id, now, body)
-        answer = self.forwarding.forward(request) if self.forwarding.takes(api_key) else served.handle(self, request)
+        elsewhere = served.is_forwarded and not self.members.is_controller
+        answer = self.forwarding.forward(request) if elsewhere else served.handle(self, request)
         if answer is None or isinstance(answer, Parked | list):
             return cast("list[Part] | Parked | None", answer)
         self.throttle.charge_message(now, request, answer)
@@ -685,8 +674,9 @@ class Node:
         getattr(self, _COORDINATORS[topic_name])
         if topic_name == SHARE_GROUP_STATE_TOPIC:
             _ = self.share
-        for api_key in _ASKED_OF[topic_name]:
-            self._served[api_key].module()
+        for each in self._served.values():
+            if each.spec.loaded_with == topic_name:
+                each.module()
 
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
         """Another node leads this partition from now on, or this one in a new epoch: whoever waits for it is told. What

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.machine import Millis, Ticket
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.framing import RequestHeader
 
 ANONYMOUS: Final = "User:ANONYMOUS"
@@ -125,7 +126,7 @@ class Request:
         return False
 
 
-NODE_REQUEST: Final = Request(Session(NODE_ITSELF), 85, 1, 0, None, 0, None)
+NODE_REQUEST: Final = Request(Session(NODE_ITSELF), ApiKey.WRITE_SHARE_GROUP_STATE, 1, 0, None, 0, None)
 """In whose name the node parks what it waits for itself, and no client."""
 
 Decoded: TypeAlias = tuple[RequestHeader, Any] | None

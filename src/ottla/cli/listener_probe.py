@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
+
 PATIENCE_S = 2.0
 ANSWER_BYTES_MAX = 1 << 12
 
-_SASL_HANDSHAKE = 17
 _CORRELATION_ID = 7
 _UNSUPPORTED_SASL_MECHANISM, _ILLEGAL_SASL_STATE = 33, 34
 _MECHANISM = "PLAIN"
@@ -100,7 +101,7 @@ def _answer_behind_tls(connected: socket.socket, mechanism: str) -> Answer | Non
 def _answer(connected: socket.socket, mechanism: str) -> Answer | None:
     """What the listener says to SaslHandshake; None where it says nothing in time, or nothing of Kafka's."""
     name = mechanism.encode()
-    request = struct.pack(">hhih", _SASL_HANDSHAKE, 0, _CORRELATION_ID, -1) + struct.pack(">h", len(name)) + name
+    request = struct.pack(">hhih", ApiKey.SASL_HANDSHAKE, 0, _CORRELATION_ID, -1) + struct.pack(">h", len(name)) + name
     try:
         connected.settimeout(PATIENCE_S)
         connected.sendall(struct.pack(">i", len(request)) + request)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ottla.client.errors import BadAnswer, ClientFailure, ConnectionClosed, TimedOut, UnsupportedVersion
-from ottla.protocol.apis import API_VERSIONS_KEY, APIS
+from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -24,8 +24,8 @@ from ottla.protocol.wire import Buffer, Message
 
 FRAME_BYTES_MAX = 1 << 30
 READ_AHEAD_BYTES = 1 << 16
-LARGE_ANSWERS = frozenset({1, 78})
-"""Fetch and ShareFetch: their answers are read without reading ahead, and their records are views, not copies."""
+LARGE_ANSWERS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})
+"""Their answers are read without reading ahead, and their records are views, not copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Connection:
     def _decode(self, posted: Posted, frame: bytes) -> Any:
         version, api = posted.version, APIS[posted.api_key]
         refused = frame[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
-        if posted.api_key == API_VERSIONS_KEY and refused:
+        if posted.api_key == ApiKey.API_VERSIONS and refused:
             version = 0
         view = memoryview(frame) if posted.api_key in LARGE_ANSWERS else frame
         try:
@@ -150,9 +150,9 @@ class Connection:
         """What the broker advertises: API key to (lowest, highest) version."""
         if self._ranges is None:
             request = ApiVersionsRequest("ottla", "0")
-            answer = self.send(request, APIS[API_VERSIONS_KEY].max_version)
+            answer = self.send(request, APIS[ApiKey.API_VERSIONS].max_version)
             if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-                known = [entry.max_version for entry in answer.api_keys if entry.api_key == API_VERSIONS_KEY]
+                known = [entry.max_version for entry in answer.api_keys if entry.api_key == ApiKey.API_VERSIONS]
                 answer = self.send(request, known[0] if known else 0)
             self._ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
         return self._ranges

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ottla.protocol.messages._apis import API_TABLE
+from ottla.protocol.messages._apis import API_TABLE, ApiKey
 from ottla.protocol.wire import Message
 
-API_VERSIONS_KEY = 18
+__all__ = ["APIS", "Api", "ApiKey"]
 
 
 class Api:
@@ -23,7 +23,7 @@ class Api:
     def __init__(
         self, key: int, name: str, min_version: int, max_version: int, flexible_since: int, module: str | None
     ) -> None:
-        self.key = key
+        self.key = ApiKey(key)
         self.name = name
         self.min_version = min_version
         self.max_version = max_version
@@ -53,7 +53,7 @@ class Api:
         return getattr(import_module(f"ottla.protocol.messages.{self._module}"), self.name + kind)
 
     def __repr__(self) -> str:
-        return f"Api({self.key}, {self.name}, {self.min_version}-{self.max_version})"
+        return f"Api({self.key:d}, {self.name}, {self.min_version}-{self.max_version})"
 
 
 APIS: dict[int, Api] = {row[0]: Api(*row) for row in API_TABLE}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from struct import Struct as Format
 from typing import Any
 
-from ottla.protocol.apis import API_VERSIONS_KEY, APIS
+from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.wire import (
     SHORT_INPUT,
@@ -28,6 +28,7 @@ _pack_int32 = Format(">i").pack
 _pack_length_into = Format(">i").pack_into
 
 FLEXIBLE_SINCE: dict[int, int] = {key: api.flexible_since for key, api in APIS.items()}
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 REQUEST_SIZE_MAX = 104857600
 """Kafka's default of `socket.request.max.bytes`."""
@@ -118,7 +119,7 @@ def encode_response(header: RequestHeader, message: Message) -> bytearray:
     """A whole frame, length included, that answers the request with this header."""
     out = bytearray(4)
     out += _pack_int32(header.correlation_id)
-    if header.api_version >= FLEXIBLE_SINCE[header.api_key] and header.api_key != API_VERSIONS_KEY:
+    if header.api_version >= FLEXIBLE_SINCE[header.api_key] and header.api_key != _API_VERSIONS:
         out.append(0)
     message.encode(out, header.api_version)
     _pack_length_into(out, 0, len(out) - 4)
@@ -130,7 +131,7 @@ def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]
     try:
         (correlation_id,) = _unpack_int32(view, 0)
         pos = 4
-        if version >= FLEXIBLE_SINCE[api_key] and api_key != API_VERSIONS_KEY:
+        if version >= FLEXIBLE_SINCE[api_key] and api_key != _API_VERSIONS:
             pos = skip_tags(memoryview(view), pos)
     except SHORT_INPUT as error:
         raise MalformedFrame("the response header is cut short") from error

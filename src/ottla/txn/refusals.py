@@ -6,7 +6,10 @@ decide anything. Source: the getErrorResponse methods of Kafka's request classes
 
 from __future__ import annotations
 
+from typing import Final
+
 from ottla.machine import Call
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -23,7 +26,12 @@ from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
-_FENCED_SINCE = {22: 4, 24: 2, 25: 2, 26: 2}
+_FENCED_SINCE: Final[dict[int, int]] = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
 """API key: the version whose clients know PRODUCER_FENCED."""
 
 

@@ -37,6 +37,7 @@ from ottla.machine import (
     WallMillis,
 )
 from ottla.machine.timers import Timers
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.messages.add_partitions_to_txn import (
@@ -90,7 +91,7 @@ FENCED_AGAIN_MS: Final = 10_000
 """The same where a later coordinator has been: this one is perhaps about to hear that it is none any more."""
 TOMBSTONES_PER_STEP: Final = 500
 _PAUSE_MS: Final = 1
-_SECOND_VERSION_SINCE: Final = {24: 4, 26: 5}
+_SECOND_VERSION_SINCE: Final[dict[int, int]] = {ApiKey.ADD_PARTITIONS_TO_TXN: 4, ApiKey.END_TXN: 5}
 """API key: the version from which on its client speaks the second version of the protocol."""
 
 

@@ -22,18 +22,20 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from ottla.broker.api_spec import ApiSpec, RequestSize
 from ottla.broker.coordinators.verification import NOT_REACHED, Errors, Verification
 from ottla.broker.effects import Close, Part
 from ottla.broker.parking import ParkedWork
 from ottla.broker.produce_size import refuse_too_many
 from ottla.broker.requests import Parked, Refused, Request, Session
-from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.log.cost import BEYOND_USUAL
 from ottla.log.producers import Guard
 from ottla.machine import Millis, Ticket
 from ottla.metadata.topic_names import INTERNAL_TOPICS
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
 from ottla.protocol.messages.produce import (
@@ -52,8 +54,19 @@ if TYPE_CHECKING:
     from ottla.broker.partitions.leadership import Leadership
     from ottla.broker.partitions.partition import Partition
 
-KEY = 0
-"""Advertised from 0 because librdkafka looks there (KAFKA-18659); 0 to 2 are refused, as Kafka does."""
+
+SPEC = ApiSpec(
+    key=ApiKey.PRODUCE,
+    versions=(0, 13),  # from 0, as librdkafka looks there (KAFKA-18659); 0 to 2 are refused, as Kafka does
+    acl=(
+        (Operation.WRITE, ResourceType.TOPIC),
+        (Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+    ),
+    size=RequestSize.READ_BY_HANDLER,
+    needs_lease=True,
+)
+
+_KEY = int(SPEC.key)
 
 SMALL_BYTES = 1 << 16
 """A request up to this size has no room for too many partitions."""
@@ -331,7 +344,7 @@ def receive(
             request = _request_of(session, version, correlation_id, now, frame)
             node.throttle.charge_appended(now, request)
             return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
-    header = RequestHeader(KEY, version, correlation_id, client_id)
+    header = RequestHeader(_KEY, version, correlation_id, client_id)
     response = response_of(node, session, version, appends)
     response.throttle_time_ms = _charge(node, now, session, frame)
     return [encode_response(header, response)]
@@ -339,7 +352,7 @@ def receive(
 
 def _request_of(session: Session, version: int, correlation_id: int, now: Millis, frame: memoryview) -> Request:
     """The request in this frame, which is charged when it is answered."""
-    return Request(session, KEY, version, correlation_id, _client_id_of(frame), now, None, produced=len(frame))
+    return Request(session, _KEY, version, correlation_id, _client_id_of(frame), now, None, produced=len(frame))
 
 
 def _charge(node: Node, now: Millis, session: Session, frame: memoryview) -> int:

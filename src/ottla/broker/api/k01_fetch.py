@@ -36,6 +36,7 @@ from ottla.broker.api.fetch_reading import (
     read_one,
     stands,
 )
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.cluster.members import Member
 from ottla.broker.effects import Part
 from ottla.broker.fetch.answer import PARTITIONS_AT_ONCE, PartitionAnswer, encode_fetch_response, encoded_in_slices
@@ -47,6 +48,8 @@ from ottla.broker.requests import Decoded, Parked, Request, Session
 from ottla.broker.slices import Piece, Work, cut
 from ottla.log.answers import Isolation
 from ottla.machine import Millis, Ticket
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import decode_request_header
 from ottla.protocol.messages.fetch import FetchRequest, FetchTopic
@@ -55,7 +58,16 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
     from ottla.broker.partitions.partition import Partition
 
-KEY = 1
+
+SPEC = ApiSpec(
+    key=ApiKey.FETCH,
+    versions=(4, 18),
+    acl=((Operation.READ, ResourceType.TOPIC),),
+    needs_lease=True,
+    between_nodes=True,
+)
+
+_KEY = int(SPEC.key)
 
 _SESSIONS_SINCE = 7
 _BY_TOPIC_ID_SINCE = 13
@@ -148,13 +160,13 @@ def receive(
     if node.throttle.quotas is not None and fetch.isolation is not Isolation.LOG_END:
         fetch.max_bytes = node.throttle.fetched_max(session, fetch.client_id, fetch.max_bytes)
     if decoded is not None and sum(len(topic.partitions) for topic in body.topics) > PARTITIONS_AT_ONCE:
-        request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
+        request = Request(session, _KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _named_in_slices(node, request, fetch, body), is_long=True)
     error = _resolve_session(node, now, fetch, body, _named(body.topics, version))
     if error is not None:
         return _refused(node, now, fetch, error)
     if len(fetch.partitions) > PARTITIONS_AT_ONCE:
-        request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
+        request = Request(session, _KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _read_in_slices(node, request, fetch, body), is_long=True)
     look_at_throttle(node, now, fetch)
     answers, size, hurry = read_all(node, fetch)
@@ -162,7 +174,7 @@ def receive(
     min_bytes = min(body.min_bytes, fetch.max_bytes)
     if hurry or size >= min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
         return finish(node, now, fetch, answers)
-    request = Request(session, KEY, version, correlation_id, header.client_id, now, None)
+    request = Request(session, _KEY, version, correlation_id, header.client_id, now, None)
     watched = _to_watch(fetch, answers)
     if fetch.isolation is Isolation.TXN_COMMITTED:
         parked: ParkedFetch = ParkedCommittedFetch(node, fetch, min_bytes - size, watched, min_bytes)

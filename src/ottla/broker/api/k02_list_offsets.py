@@ -22,11 +22,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
 from ottla.log.answers import TimestampOffset
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -38,6 +40,14 @@ from ottla.protocol.messages.list_offsets import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.LIST_OFFSETS,
+    versions=(1, 11),
+    acl=((Operation.DESCRIBE, ResourceType.TOPIC),),
+    needs_lease=True,
+)
 
 
 SEARCHES_AT_ONCE = 1

@@ -26,21 +26,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.reachable import Reach, Reachable
 from ottla.broker.api.topic_creation import NewTopic, TopicRefused, check_room, plan_default_topic
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.parking import ParkedWork
 from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import (
-    CLUSTER_NAME,
-    NOT_ASKED,
-    Operation,
-    ResourceType,
-)
+from ottla.broker.security.authorizer import CLUSTER_NAME, NOT_ASKED
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded
 from ottla.machine import Millis, Ticket
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
 from ottla.metadata.topics import TopicImage
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import (
     MetadataRequest,
@@ -55,10 +53,21 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
+SPEC = ApiSpec(
+    key=ApiKey.METADATA,
+    versions=(0, 13),
+    acl=(
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+        (Operation.CREATE, ResourceType.CLUSTER),
+        (Operation.CREATE, ResourceType.TOPIC),
+        (Operation.DESCRIBE, ResourceType.CLUSTER),
+    ),
+)
+
+
 _EMPTY_MEANS_NONE_SINCE = 1
 _LISTENER_NOT_FOUND_SINCE = 6
 _BY_TOPIC_ID_SINCE = 12
-CREATE_TOPICS = 19
 NAMES_AT_ONCE = 50
 """Topics that are missing are made so many in one commit."""
 LEADERS_AWAITED_MS: Final = 250
@@ -232,7 +241,7 @@ def _creating(node: Node, request: Request, names: list[str], mutations: Mutatio
         except TopicRefused:
             continue  # the answer stays what it is; CreateTopics would say why
         wanted.append(new)
-    if node.forwarding.takes(CREATE_TOPICS):
+    if not node.members.is_controller:
         node.forwarding.create(now, wanted, request)
         return denied
     try:

@@ -15,13 +15,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import call_of, joined_in_slices, joined_topics
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.config.machines import group_settings
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, cut, encoded_topics, steps_of
 from ottla.groups.offsets import PreparedCommit, commit_error
 from ottla.machine import Call
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -33,6 +36,18 @@ from ottla.protocol.messages.offset_commit import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.OFFSET_COMMIT,
+    versions=(2, 10),
+    acl=(
+        (Operation.READ, ResourceType.GROUP),
+        (Operation.READ, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+    loaded_with=CONSUMER_OFFSETS_TOPIC,
+)
 
 
 _BY_TOPIC_ID_SINCE = 10

@@ -17,13 +17,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.broker.api.group_calls import call_of
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.effects import Close, Outbox
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Piece, Work, answer_of_parts
 from ottla.groups.offsets import OffsetsSeen, SeeOffsets
 from ottla.machine import Call
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -40,6 +43,18 @@ from ottla.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.OFFSET_FETCH,
+    versions=(1, 10),
+    acl=(
+        (Operation.DESCRIBE, ResourceType.GROUP),
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+    loaded_with=CONSUMER_OFFSETS_TOPIC,
+)
 
 
 _ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -15,18 +15,33 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.cluster.members import NOBODY, Member
 from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, Work, in_pieces
 from ottla.metadata.store import StoreFailed
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.FIND_COORDINATOR,
+    versions=(0, 6),
+    acl=(
+        (Operation.DESCRIBE, ResourceType.GROUP),
+        (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+        (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+    ),
+    between_nodes=True,
+    loaded_with=CONSUMER_OFFSETS_TOPIC,
+)
 
 
 GROUP: Final = 0

@@ -13,11 +13,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import ask_group
+from ottla.broker.api_spec import ApiSpec, RequestSize
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.SYNC_GROUP,
+    versions=(0, 5),
+    acl=((Operation.READ, ResourceType.GROUP),),
+    size=RequestSize.LARGE_FIELDS,
+    needs_lease=True,
+    loaded_with=CONSUMER_OFFSETS_TOPIC,
+)
 
 
 def handle(node: Node, request: Request) -> Any:

@@ -15,13 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import by_shard, call_of
 from ottla.broker.api.group_descriptions import DescribeGroups, named_once
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_GROUPS,
+    versions=(0, 6),
+    acl=((Operation.DESCRIBE, ResourceType.GROUP),),
+    needs_lease=True,
+)
 
 
 class Describe(DescribeGroups):

@@ -13,15 +13,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.listings import listed_in_slices, sorted_out
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work
 from ottla.groups.admin import STATES, TYPES, meant
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.LIST_GROUPS,
+    versions=(0, 5),
+    acl=(
+        (Operation.DESCRIBE, ResourceType.CLUSTER),
+        (Operation.DESCRIBE, ResourceType.GROUP),
+    ),
+    needs_lease=True,
+)
 
 
 def handle(node: Node, request: Request) -> Any:

@@ -1,8 +1,8 @@
 """ApiVersions, key 18, versions 0 to 4: which APIs, versions and features this node has.
 
-What it does: advertises exactly the table in `broker/api`. A version this node does not know is answered as version 0
-with UNSUPPORTED_VERSION and this API's own range, so that the client can ask again (KIP-511). From version 3 on the
-client's name and version must look like one, else INVALID_REQUEST.
+What it does: advertises exactly the specs of the handlers in `broker/api`. A version this node does not know is
+answered as version 0 with UNSUPPORTED_VERSION and this API's own range, so that the client can ask again (KIP-511).
+From version 3 on the client's name and version must look like one, else INVALID_REQUEST.
 
 What changed per version: 1 throttle time, 3 flexible, client name, features; 4 features may begin at version 0.
 
@@ -16,11 +16,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ottla.broker.api_spec import ApiSpec, RequestSize
 from ottla.broker.effects import Part
 from ottla.broker.requests import Session
-from ottla.broker.served import SERVED
+from ottla.broker.served import ADVERTISED
 from ottla.machine import Millis
 from ottla.metadata.features import HIGHEST
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response
 from ottla.protocol.messages.api_versions import (
@@ -34,7 +36,14 @@ from ottla.protocol.messages.api_versions import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 18
+
+SPEC = ApiSpec(
+    key=ApiKey.API_VERSIONS,
+    versions=(0, 4),
+    size=RequestSize.READ_BY_HANDLER,
+    before_authentication=True,
+    answers_any_version=True,
+)
 
 _CLIENT_NAME_SINCE = 3
 _ZERO_FEATURES_SINCE = 4
@@ -46,12 +55,12 @@ def receive(
     node: Node, now: Millis, session: Session, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part]:
     """Serve one ApiVersions frame; see `Node.receive`. Raises MalformedFrame."""
-    _, low, high = SERVED[KEY]
+    low, high = SPEC.versions
     if not low <= version <= high:
-        own = ApiVersion(KEY, low, high)
+        own = ApiVersion(SPEC.key, low, high)
         answer = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, [own])
         answer.throttle_time_ms = node.throttle.charge(now, session, None)
-        return [encode_response(RequestHeader(KEY, 0, correlation_id), answer)]
+        return [encode_response(RequestHeader(SPEC.key, 0, correlation_id), answer)]
     header, position = decode_request_header(frame)
     request, _ = ApiVersionsRequest.decode(frame, position, version)
     if version >= _CLIENT_NAME_SINCE and not _named(request):
@@ -69,7 +78,7 @@ def advertised(node: Node, version: int) -> ApiVersionsResponse:
     supported = [SupportedFeatureKey(name, 0, high) for name, high in HIGHEST.items()]
     levels = {name: node.image.level_of(name) for name in HIGHEST}
     return ApiVersionsResponse(
-        api_keys=[ApiVersion(key, low, high) for key, (_, low, high) in sorted(SERVED.items())],
+        api_keys=[ApiVersion(key, *spec.versions) for key, spec in sorted(ADVERTISED.items())],
         supported_features=supported if version >= _ZERO_FEATURES_SINCE else [],
         finalized_features_epoch=node.image.generation,
         finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in levels.items() if level > 0],

@@ -29,15 +29,17 @@ from ottla.broker.api.topic_creation import (
     check_room,
     plan_topic,
 )
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.answers import topic_entries
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work, encoded, encoded_in_slices
 from ottla.broker.topics.topics import id_made_by
 from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import (
     CreatableTopic,
@@ -49,6 +51,18 @@ from ottla.protocol.messages.create_topics import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.CREATE_TOPICS,
+    versions=(2, 7),
+    acl=(
+        (Operation.CREATE, ResourceType.CLUSTER),
+        (Operation.CREATE, ResourceType.TOPIC),
+        (Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+    ),
+    forwarding=Forwarding.WHOLE,
+)
 
 
 STRICT_SINCE = 6

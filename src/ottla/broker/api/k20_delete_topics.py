@@ -21,15 +21,17 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import EncodedStructs, Work
 from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topics import TopicImage
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_topics import (
     DeletableTopicResult,
@@ -41,6 +43,18 @@ from ottla.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DELETE_TOPICS,
+    versions=(1, 6),
+    acl=(
+        (Operation.DELETE, ResourceType.CLUSTER),
+        (Operation.DELETE, ResourceType.TOPIC),
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+    forwarding=Forwarding.WHOLE,
+)
 
 
 _DISABLED_SINCE = 3

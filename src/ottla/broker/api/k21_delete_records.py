@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, cut, encoded_topics, steps_of
 from ottla.log.answers import OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis
 from ottla.metadata.topic_names import INTERNAL_TOPICS
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -32,6 +34,14 @@ from ottla.protocol.messages.delete_records import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DELETE_RECORDS,
+    versions=(0, 2),
+    acl=((Operation.DELETE, ResourceType.TOPIC),),
+    needs_lease=True,
+)
 
 
 UP_TO_HIGH_WATERMARK = -1

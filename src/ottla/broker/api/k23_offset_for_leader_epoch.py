@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -28,6 +30,14 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    versions=(2, 4),
+    acl=((Operation.DESCRIBE, ResourceType.TOPIC),),
+    needs_lease=True,
+)
 
 
 def handle(node: Node, request: Request) -> OffsetForLeaderEpochResponse | Parked:

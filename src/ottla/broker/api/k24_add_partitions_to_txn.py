@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.group_calls import call_of
 from ottla.broker.api.transaction_calls import place_of
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Refused, Request
-from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import steps_of
 from ottla.machine import Call
 from ottla.metadata.topic_names import INTERNAL_TOPICS
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -39,6 +42,20 @@ from ottla.txn.refusals import partitions_answer
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ADD_PARTITIONS_TO_TXN,
+    versions=(0, 5),
+    acl=(
+        (Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+        (Operation.WRITE, ResourceType.TOPIC),
+        (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+    ),
+    needs_lease=True,
+    between_nodes=True,
+    loaded_with=TRANSACTION_STATE_TOPIC,
+)
 
 
 _BETWEEN_NODES_SINCE = 4

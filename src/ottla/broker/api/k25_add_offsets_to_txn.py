@@ -17,18 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import call_of
 from ottla.broker.api.transaction_calls import addition, place_of
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import Piece, Work
 from ottla.metadata.store import StoreFailed
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ADD_OFFSETS_TO_TXN,
+    versions=(0, 4),
+    acl=(
+        (Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+        (Operation.READ, ResourceType.GROUP),
+    ),
+    needs_lease=True,
+    loaded_with=TRANSACTION_STATE_TOPIC,
+)
 
 
 class _Addition(CoordinatorRequest):

@@ -17,13 +17,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.transaction_calls import ask_transaction
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.END_TXN,
+    versions=(0, 5),
+    acl=((Operation.WRITE, ResourceType.TRANSACTIONAL_ID),),
+    needs_lease=True,
+    loaded_with=TRANSACTION_STATE_TOPIC,
+)
 
 
 def handle(node: Node, request: Request) -> Any:

@@ -19,15 +19,17 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.parking import ParkedWork
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, steps_of
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.log.cost import TimeSlice
 from ottla.machine import Millis, Ticket
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -42,6 +44,19 @@ from ottla.protocol.records.control import EndTransactionMarker
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.WRITE_TXN_MARKERS,
+    versions=(1, 2),
+    acl=(
+        (Operation.ALTER, ResourceType.CLUSTER),
+        (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+    ),
+    needs_lease=True,
+    between_nodes=True,
+    loaded_with=TRANSACTION_STATE_TOPIC,
+)
 
 
 COMMITTED_WITHIN_MS: Final = 30_000

@@ -17,16 +17,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.group_calls import call_of
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.coordinators.verification import Errors, Verification
 from ottla.broker.requests import Refused, Request
-from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import Piece, Work, steps_of
 from ottla.groups.offsets import TransactionalCommit
 from ottla.log.answers import AppendRefused
 from ottla.log.producers import Guard
 from ottla.machine import Writer
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -44,6 +46,19 @@ from ottla.protocol.messages.txn_offset_commit import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
     from ottla.broker.partitions.partition import Partition
+
+
+SPEC = ApiSpec(
+    key=ApiKey.TXN_OFFSET_COMMIT,
+    versions=(0, 5),
+    acl=(
+        (Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+        (Operation.READ, ResourceType.GROUP),
+        (Operation.READ, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+    loaded_with=TRANSACTION_STATE_TOPIC,
+)
 
 
 PARTITIONS_MAX: Final = 20_000

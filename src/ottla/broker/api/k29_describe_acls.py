@@ -11,13 +11,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_acls import DescribeAclsResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_ACLS,
+    versions=(1, 3),
+    acl=((Operation.DESCRIBE, ResourceType.CLUSTER),),
+)
 
 
 DISABLED = "No Authorizer is configured on the broker"

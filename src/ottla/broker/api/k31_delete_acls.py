@@ -12,13 +12,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.k30_create_acls import DISABLED
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DELETE_ACLS,
+    versions=(1, 3),
+    acl=((Operation.ALTER, ResourceType.CLUSTER),),
+)
 
 
 def handle(node: Node, request: Request) -> DeleteAclsResponse:

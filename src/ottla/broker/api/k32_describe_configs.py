@@ -17,12 +17,14 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.config_resources import ConfigResourceType, ResourceRefused, broker_id_of, denial, existing_topic
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.config.answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
 from ottla.broker.config.values import shown
 from ottla.broker.effects import Close
 from ottla.broker.requests import Listening, Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import NO_ELEMENTS, SLICE_STEPS, Work, answer_of_parts
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -36,7 +38,17 @@ from ottla.protocol.messages.describe_configs import (
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
-KEY = 32
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_CONFIGS,
+    versions=(1, 4),
+    acl=(
+        (Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+        (Operation.DESCRIBE_CONFIGS, ResourceType.GROUP),
+        (Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
+    ),
+)
+
 
 _FLEXIBLE_SINCE = 4
 ANSWERED_AT_ONCE_MAX = 3

@@ -15,8 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.config_resources import RESOURCES_AT_ONCE, Change, Changes, alter_all
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.requests import Parked, Request
 from ottla.broker.slices import Work, encoded_in_slices
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_configs import (
     AlterConfigsResource,
@@ -26,6 +29,18 @@ from ottla.protocol.messages.alter_configs import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ALTER_CONFIGS,
+    versions=(0, 2),
+    acl=(
+        (Operation.ALTER_CONFIGS, ResourceType.TOPIC),
+        (Operation.ALTER_CONFIGS, ResourceType.GROUP),
+        (Operation.ALTER_CONFIGS, ResourceType.CLUSTER),
+    ),
+    forwarding=Forwarding.IN_PART,
+)
 
 
 def handle(node: Node, request: Request) -> AlterConfigsResponse | Parked:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -27,6 +29,13 @@ from ottla.protocol.messages.alter_replica_log_dirs import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ALTER_REPLICA_LOG_DIRS,
+    versions=(1, 2),
+    acl=((Operation.ALTER, ResourceType.CLUSTER),),
+)
 
 
 def handle(node: Node, request: Request) -> AlterReplicaLogDirsResponse | Parked:

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work, cut, steps_of
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -30,6 +32,13 @@ from ottla.protocol.messages.describe_log_dirs import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_LOG_DIRS,
+    versions=(1, 5),
+    acl=((Operation.DESCRIBE, ResourceType.CLUSTER),),
+)
 
 
 def handle(node: Node, request: Request) -> DescribeLogDirsResponse | Parked:

@@ -14,13 +14,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
 from ottla.broker.security.authentication import refuse_the_unauthenticated
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.SASL_AUTHENTICATE,
+    versions=(0, 2),
+    before_authentication=True,
+)
 
 
 OUT_OF_PLACE = "There is nothing to authenticate for: this client is let in as it is."

@@ -20,15 +20,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.topic_creation import TopicRefused, plan_growth
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import INTERNAL_TOPICS
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -39,6 +41,14 @@ from ottla.protocol.messages.create_partitions import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.CREATE_PARTITIONS,
+    versions=(0, 3),
+    acl=((Operation.ALTER, ResourceType.TOPIC),),
+    forwarding=Forwarding.WHOLE,
+)
 
 
 STRICT_SINCE = 3

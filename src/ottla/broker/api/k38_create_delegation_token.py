@@ -15,8 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.delegation_tokens import NO_TIME, may_ask_for_tokens, refusal_of
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
@@ -25,6 +27,13 @@ from ottla.protocol.messages.create_delegation_token import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.CREATE_DELEGATION_TOKEN,
+    versions=(1, 3),
+    acl=((Operation.CREATE_TOKENS, ResourceType.USER),),
+)
 
 
 USER = "User"

@@ -14,11 +14,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.delegation_tokens import NO_TIME, refusal_of
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.expire_delegation_token import ExpireDelegationTokenResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.EXPIRE_DELEGATION_TOKEN,
+    versions=(1, 2),
+)
 
 
 def handle(_: Node, request: Request) -> ExpireDelegationTokenResponse:

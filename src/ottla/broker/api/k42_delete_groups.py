@@ -15,16 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import by_shard, call_of
 from ottla.broker.api.share_offsets import deletions, error_of, question, shares_of
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, in_pieces
 from ottla.groups.share.admin import BeginDeletion, ShareAnswer
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DELETE_GROUPS,
+    versions=(0, 2),
+    acl=((Operation.DELETE, ResourceType.GROUP),),
+    needs_lease=True,
+)
 
 
 def handle(node: Node, request: Request) -> Any:

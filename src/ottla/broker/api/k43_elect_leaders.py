@@ -15,14 +15,16 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Batch, Planned
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topics import PartitionRecord, TopicImage
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -34,6 +36,14 @@ from ottla.protocol.messages.elect_leaders import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ELECT_LEADERS,
+    versions=(0, 2),
+    acl=((Operation.ALTER, ResourceType.CLUSTER),),
+    forwarding=Forwarding.WHOLE,
+)
 
 
 NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED

@@ -17,14 +17,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.topic_creation import TopicRefused, check_brokers
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Batch, Planned
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topics import PartitionRecord, TopicImage
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -36,6 +38,14 @@ from ottla.protocol.messages.alter_partition_reassignments import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    versions=(0, 1),
+    acl=((Operation.ALTER, ResourceType.CLUSTER),),
+    forwarding=Forwarding.WHOLE,
+)
 
 
 def handle(node: Node, request: Request) -> Any:

@@ -13,10 +13,12 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.metadata.topics import TopicImage
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -27,6 +29,14 @@ from ottla.protocol.messages.list_partition_reassignments import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    versions=(0, 0),
+    acl=((Operation.DESCRIBE, ResourceType.CLUSTER),),
+    forwarding=Forwarding.WHOLE,
+)
 
 TOPICS_AT_ONCE = 500
 

@@ -12,11 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import call_of, joined_in_slices, joined_topics
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, cut, encoded_topics, steps_of
 from ottla.machine import Call
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -28,6 +30,17 @@ from ottla.protocol.messages.offset_delete import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.OFFSET_DELETE,
+    versions=(0, 0),
+    acl=(
+        (Operation.DELETE, ResourceType.GROUP),
+        (Operation.READ, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+)
 
 
 class DeleteOffsets(CoordinatorRequest):

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
 from ottla.metadata.quotas import IP, QUOTAS, Entity, entity_of
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_client_quotas import (
     ComponentData,
@@ -27,6 +29,13 @@ from ottla.protocol.messages.describe_client_quotas import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    versions=(0, 1),
+    acl=((Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
+)
 
 
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2

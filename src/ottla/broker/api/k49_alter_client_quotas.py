@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.k48_describe_client_quotas import ENTITY_TYPES
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.client_quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -29,11 +30,12 @@ from ottla.broker.cluster.metadata import Batch, Planned, RowChange
 from ottla.broker.config.addresses import host
 from ottla.broker.config.key import INT_MAX
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.quotas import CONNECTION_CREATION_RATE, IP, PREFIX, QUOTAS, key_of
 from ottla.metadata.store import StoreFailed
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -46,6 +48,14 @@ from ottla.protocol.messages.alter_client_quotas import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ALTER_CLIENT_QUOTAS,
+    versions=(0, 1),
+    acl=((Operation.ALTER_CONFIGS, ResourceType.CLUSTER),),
+    forwarding=Forwarding.WHOLE,
+)
 
 
 WHOLE = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_RATE)

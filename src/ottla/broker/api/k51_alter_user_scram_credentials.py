@@ -14,9 +14,11 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -28,6 +30,13 @@ from ottla.protocol.messages.alter_user_scram_credentials import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    versions=(0, 0),
+    acl=((Operation.ALTER, ResourceType.CLUSTER),),
+)
 
 
 _Error: TypeAlias = tuple[ErrorCode, str | None]

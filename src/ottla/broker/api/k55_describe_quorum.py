@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -28,6 +30,13 @@ from ottla.protocol.messages.describe_quorum import Node as QuorumNode
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_QUORUM,
+    versions=(0, 2),
+    acl=((Operation.DESCRIBE, ResourceType.CLUSTER),),
+)
 
 
 METADATA_TOPIC = "__cluster_metadata"

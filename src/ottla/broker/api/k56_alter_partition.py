@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.cluster.duties import topic_row
 from ottla.broker.cluster.isr_changes import ANY_EPOCH, IsrProposal, altered
 from ottla.broker.cluster.metadata import Batch, Planned
@@ -25,6 +26,7 @@ from ottla.machine import Millis
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.store import Guard, StoreFailed
 from ottla.metadata.topics import PartitionRecord, TopicImage
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -36,6 +38,14 @@ from ottla.protocol.messages.alter_partition import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ALTER_PARTITION,
+    versions=(2, 3),
+    between_nodes=True,
+    internal=True,
+)
 
 _BROKER_EPOCHS_SINCE = 3
 

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Batch, Planned, RowChange
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.metadata.features import FEATURES, FEATURES_KEY, HIGHEST, FeaturesRecord
 from ottla.metadata.store import ABSENT, StoreFailed
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.update_features import (
     FeatureUpdateKey,
@@ -36,6 +38,14 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
+SPEC = ApiSpec(
+    key=ApiKey.UPDATE_FEATURES,
+    versions=(0, 2),
+    acl=((Operation.ALTER, ResourceType.CLUSTER),),
+    forwarding=Forwarding.WHOLE,
+)
+
+
 UPGRADE: Final = 1
 SAFE_DOWNGRADE: Final = 2
 UNSAFE_DOWNGRADE: Final = 3
@@ -46,6 +56,11 @@ def handle(node: Node, request: Request) -> UpdateFeaturesResponse | Parked:
     if not node.access.on_cluster(request, Operation.ALTER):
         return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return node.slices.begin(request, _answer(node, request), is_long=False)
+
+
+def refused(request: Request, error: ErrorCode, sentence: str) -> UpdateFeaturesResponse:
+    """The answer where nothing of the request was done, as far as this node knows."""
+    return UpdateFeaturesResponse(error_code=error, error_message=sentence)
 
 
 def _answer(node: Node, request: Request) -> Work:

@@ -14,17 +14,26 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.envelopes import unwrapped
-from ottla.broker.forwarding import HANDED_ON
 from ottla.broker.requests import Request
 from ottla.broker.served import Served, load
 from ottla.broker.slices import Piece, Work
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.framing import RequestHeader, encode_response
 from ottla.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ENVELOPE,
+    versions=(0, 0),
+    between_nodes=True,
+    internal=True,
+)
 
 
 _SERVED: dict[int, Served] = load(internal=False)
@@ -52,7 +61,11 @@ def _answer(node: Node, inside: Request) -> Work:
 
 def _decoded(api_key: int, frame: memoryview, position: int, version: int) -> Any:
     served = _SERVED.get(api_key)
-    if api_key not in HANDED_ON or served is None or not served.min_version <= version <= served.max_version:
+    if (
+        served is None
+        or served.spec.forwarding is Forwarding.NEVER
+        or not served.min_version <= version <= served.max_version
+    ):
         raise MalformedFrame(f"API key {api_key} in version {version} is not handed on")
     return served.decode(frame, position, version)
 

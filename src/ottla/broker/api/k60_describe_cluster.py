@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import (
-    CLUSTER_NAME,
-    NOT_ASKED,
-    Operation,
-    ResourceType,
-)
+from ottla.broker.security.authorizer import CLUSTER_NAME, NOT_ASKED
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -27,6 +25,13 @@ from ottla.protocol.messages.describe_cluster import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_CLUSTER,
+    versions=(0, 2),
+    acl=((Operation.DESCRIBE, ResourceType.CLUSTER),),
+)
 
 
 BROKERS = 1

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work, steps_of
 from ottla.log.producers import ProducerEntry
 from ottla.metadata.topic_names import fault_of
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_producers import (
     DescribeProducersResponse,
@@ -25,6 +27,14 @@ from ottla.protocol.messages.describe_producers import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_PRODUCERS,
+    versions=(0, 0),
+    acl=((Operation.READ, ResourceType.TOPIC),),
+    needs_lease=True,
+)
 
 
 def handle(node: Node, request: Request) -> DescribeProducersResponse | Parked:

@@ -11,18 +11,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Batch, Planned, RowChange
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Work
 from ottla.metadata.nodes import PREFIX, NodeState
 from ottla.metadata.store import StoreFailed
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.UNREGISTER_BROKER,
+    versions=(0, 0),
+    acl=((Operation.ALTER, ResourceType.CLUSTER),),
+    forwarding=Forwarding.WHOLE,
+)
 
 
 def handle(node: Node, request: Request) -> UnregisterBrokerResponse | Parked:

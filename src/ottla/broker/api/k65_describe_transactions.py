@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import call_of
 from ottla.broker.api.transaction_calls import place_of
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.machine import Call
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_transactions import (
@@ -27,6 +29,17 @@ from ottla.protocol.messages.describe_transactions import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_TRANSACTIONS,
+    versions=(0, 0),
+    acl=(
+        (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+)
 
 
 class _Describe(CoordinatorRequest):

@@ -16,10 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.listings import listed_in_slices, sorted_out
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, Work
 from ottla.expressions import InvalidExpression, matching
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -30,6 +32,14 @@ from ottla.txn.transaction import NAMES, UNKEPT_NAMES
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.LIST_TRANSACTIONS,
+    versions=(0, 2),
+    acl=((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
+    needs_lease=True,
+)
 
 
 STATES = frozenset((*NAMES.values(), *UNKEPT_NAMES))

@@ -15,11 +15,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import call_of, subscription_error
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.groups.consumer.membership import ConsumerHeartbeat
 from ottla.metadata.features import GROUP_VERSION
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -28,6 +31,18 @@ from ottla.protocol.messages.consumer_group_heartbeat import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    versions=(0, 1),
+    acl=(
+        (Operation.READ, ResourceType.GROUP),
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+    loaded_with=CONSUMER_OFFSETS_TOPIC,
+)
 
 
 def handle(node: Node, request: Request) -> Any:

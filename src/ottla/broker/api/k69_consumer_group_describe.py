@@ -16,12 +16,26 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_descriptions import DescribeMembers, describe_members
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
 from ottla.metadata.features import GROUP_VERSION
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse, DescribedGroup, Member
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.CONSUMER_GROUP_DESCRIBE,
+    versions=(0, 1),
+    acl=(
+        (Operation.DESCRIBE, ResourceType.GROUP),
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+)
 
 
 class Describe(DescribeMembers):

@@ -15,9 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.config_resources import ConfigResourceType
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.metadata.configs import GROUP_CONFIGS
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_config_resources import (
     ConfigResource,
@@ -27,6 +29,13 @@ from ottla.protocol.messages.list_config_resources import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.LIST_CONFIG_RESOURCES,
+    versions=(0, 1),
+    acl=((Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
+)
 
 
 _TYPES_SINCE = 1

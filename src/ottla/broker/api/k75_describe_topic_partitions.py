@@ -17,11 +17,13 @@ from heapq import merge
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.reachable import Reach, Reachable
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Parked, Request
-from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work, encoded_in_slices
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
 from ottla.metadata.topics import PartitionRecord
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -33,6 +35,13 @@ from ottla.protocol.messages.describe_topic_partitions import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    versions=(0, 0),
+    acl=((Operation.DESCRIBE, ResourceType.TOPIC),),
+)
 
 
 def handle(node: Node, request: Request) -> DescribeTopicPartitionsResponse | Parked:

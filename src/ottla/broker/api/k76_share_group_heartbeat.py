@@ -15,18 +15,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_calls import call_of, subscription_error
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.membership import LEAVE_EPOCH
 from ottla.machine import Call
 from ottla.metadata.features import SHARE_VERSION
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 if TYPE_CHECKING:
     from ottla.broker.delivery.members import ShareMembers
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.SHARE_GROUP_HEARTBEAT,
+    versions=(1, 1),
+    acl=(
+        (Operation.READ, ResourceType.GROUP),
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+    loaded_with=CONSUMER_OFFSETS_TOPIC,
+)
 
 
 class Heartbeat(CoordinatorRequest):

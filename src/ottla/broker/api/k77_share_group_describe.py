@@ -14,12 +14,26 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.group_descriptions import DescribeMembers, describe_members
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
 from ottla.metadata.features import SHARE_VERSION
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.share_group_describe import DescribedGroup, Member, ShareGroupDescribeResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.SHARE_GROUP_DESCRIBE,
+    versions=(1, 1),
+    acl=(
+        (Operation.DESCRIBE, ResourceType.GROUP),
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+)
 
 
 class Describe(DescribeMembers):

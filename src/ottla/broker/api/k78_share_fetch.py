@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api_spec import ApiSpec, RequestSize
 from ottla.broker.delivery.answer import encode_share_fetch_response
 from ottla.broker.delivery.requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching
 from ottla.broker.delivery.sessions import FINAL_EPOCH
@@ -23,6 +24,9 @@ from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Decoded, Parked, Request, Session
 from ottla.broker.security.authorizer import Access
 from ottla.machine import Millis
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import decode_request_header
 from ottla.protocol.messages.share_fetch import ShareFetchRequest
@@ -31,7 +35,20 @@ if TYPE_CHECKING:
     from ottla.broker.delivery.host import ShareHost
     from ottla.broker.node import Node
 
-KEY = 78
+
+SPEC = ApiSpec(
+    key=ApiKey.SHARE_FETCH,
+    versions=(1, 2),
+    acl=(
+        (Operation.READ, ResourceType.GROUP),
+        (Operation.READ, ResourceType.TOPIC),
+    ),
+    size=RequestSize.MANY_ELEMENTS,
+    needs_lease=True,
+    loaded_with=SHARE_GROUP_STATE_TOPIC,
+)
+
+_KEY = int(SPEC.key)
 
 
 def receive(
@@ -50,7 +67,7 @@ def receive(
     else:
         header, body = decoded
     body.max_bytes = min(body.max_bytes, node.settings["fetch.max.bytes"])
-    request = Request(session, KEY, version, correlation_id, header.client_id, now, body)
+    request = Request(session, _KEY, version, correlation_id, header.client_id, now, body)
     fetch = ShareFetch(node.share, node.access, node.throttle, request)
     error = fetch.refusal()
     if error is None:

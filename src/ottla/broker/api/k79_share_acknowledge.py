@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec, RequestSize
 from ottla.broker.delivery.requests import ShareAcknowledging
 from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH
 from ottla.broker.requests import Parked, Request
 from ottla.machine import Millis
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_acknowledge import (
     LeaderIdAndEpoch,
@@ -28,6 +32,19 @@ from ottla.protocol.messages.share_acknowledge import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.SHARE_ACKNOWLEDGE,
+    versions=(1, 2),
+    acl=(
+        (Operation.READ, ResourceType.GROUP),
+        (Operation.READ, ResourceType.TOPIC),
+    ),
+    size=RequestSize.MANY_ELEMENTS,
+    needs_lease=True,
+    loaded_with=SHARE_GROUP_STATE_TOPIC,
+)
 
 
 def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:

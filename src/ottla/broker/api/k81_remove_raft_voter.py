@@ -12,11 +12,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.raft_voters import refusal_of
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.remove_raft_voter import RemoveRaftVoterResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.REMOVE_RAFT_VOTER,
+    versions=(0, 0),
+    acl=((Operation.ALTER, ResourceType.CLUSTER),),
+)
 
 
 def handle(node: Node, request: Request) -> RemoveRaftVoterResponse:

@@ -9,10 +9,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.share_state_calls import ask
+from ottla.broker.api_spec import ApiSpec, RequestSize
 from ottla.broker.requests import Request
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+    versions=(0, 0),
+    acl=((Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+    size=RequestSize.MANY_ELEMENTS,
+    needs_lease=True,
+    between_nodes=True,
+    loaded_with=SHARE_GROUP_STATE_TOPIC,
+)
 
 
 def handle(node: Node, request: Request) -> Any:

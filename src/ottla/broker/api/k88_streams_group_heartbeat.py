@@ -12,12 +12,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.STREAMS_GROUP_HEARTBEAT,
+    versions=(0, 0),
+)
 
 
 def handle(_: Node, __: Request) -> StreamsGroupHeartbeatResponse:

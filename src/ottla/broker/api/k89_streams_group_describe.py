@@ -11,12 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.streams_group_describe import DescribedGroup, StreamsGroupDescribeResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.STREAMS_GROUP_DESCRIBE,
+    versions=(0, 0),
+)
 
 
 def handle(node: Node, request: Request) -> Any:

@@ -17,12 +17,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.share_offsets import ask_states, ends_elsewhere, question
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.rounds import CALLS_AT_ONCE, Round, Work, ask_in_rounds
 from ottla.broker.delivery.host import lag_of
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.groups.share.admin import AskShares, ShareAnswer
 from ottla.metadata.features import SHARE_VERSION
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -39,6 +41,17 @@ from ottla.protocol.messages.read_share_group_state_summary import (
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    versions=(0, 1),
+    acl=(
+        (Operation.DESCRIBE, ResourceType.GROUP),
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+)
 
 
 NO_OFFSET = -1

@@ -15,13 +15,15 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.share_offsets import ask_states, error_of, question
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, encoded_topics
 from ottla.groups.share.admin import AddShares, ShareAnswer
 from ottla.groups.share.group import Share
 from ottla.metadata.features import SHARE_VERSION
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -33,6 +35,17 @@ from ottla.protocol.messages.initialize_share_group_state import InitializeShare
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+    versions=(0, 0),
+    acl=(
+        (Operation.READ, ResourceType.GROUP),
+        (Operation.READ, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+)
 
 
 _Wanted = list[tuple[bytes, AlterShareGroupOffsetsResponsePartition, int]]

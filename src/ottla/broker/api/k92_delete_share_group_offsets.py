@@ -14,12 +14,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.share_offsets import deletions, error_of, question, shares_of
+from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import SLICE_STEPS, encoded_in_slices
 from ottla.groups.share.admin import BeginDeletion, EndDeletion, ShareAnswer
 from ottla.metadata.features import SHARE_VERSION
+from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_share_group_offsets import (
     DeleteShareGroupOffsetsRequest,
@@ -30,6 +32,17 @@ from ottla.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+
+
+SPEC = ApiSpec(
+    key=ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+    versions=(0, 0),
+    acl=(
+        (Operation.DELETE, ResourceType.GROUP),
+        (Operation.READ, ResourceType.TOPIC),
+    ),
+    needs_lease=True,
+)
 
 
 _NOTHING_THERE = "There is no offset information to delete."

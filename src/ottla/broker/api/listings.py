@@ -41,7 +41,8 @@ def listed_in_slices(
     host: ShardHost, request: Request, body: Message, listed: str, may_see: Callable[[Any], bool]
 ) -> Generator[Piece | None, Any, Any]:
     """What all shards of `host` have, encoded: the field `listed` of their answers to `body`, as far as the client may
-    see it; or an ErrorCode. A shard that is not here has nothing; one that loads makes the list impossible."""
+    see it; or an ErrorCode. A shard that is not here has nothing; one that loads makes the list impossible, as does a
+    node that does not know any more which shards are here."""
     told = EncodedStructs(request.version)
     steps = 0
     for index in host.active():
@@ -59,7 +60,7 @@ def listed_in_slices(
         if steps >= SLICE_STEPS:
             steps = 0
             yield
-    return told
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if host.is_suspended else told
 
 
 def _ask(host: ShardHost, index: int, piece: Request) -> Any:

@@ -18,6 +18,7 @@ from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
 from ottla.broker.slices import Piece, Work
 from ottla.machine import Call
+from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.write_share_group_state import PartitionData
 from ottla.share.records import UNCHANGED
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-READ: Final = 84
-WRITE: Final = 85
 BATCHES_AT_ONCE: Final = 2_000
 """Of the state of one share partition: writing one takes four microseconds."""
 
@@ -48,7 +47,7 @@ class WireStateRequest(CoordinatorRequest):
 
 def ask(node: Node, request: Request) -> Any:
     """Answer a request of one of the five APIs, or park it."""
-    if request.api_key == WRITE and any(
+    if request.api_key == ApiKey.WRITE_SHARE_GROUP_STATE and any(
         len(part.state_batches) > BATCHES_AT_ONCE for topic in request.body.topics for part in topic.partitions
     ):
         return node.slices.begin(request, _written_in_slices(node, request), is_long=True, outlives=True)
@@ -110,7 +109,8 @@ def _sorted(node: Node, request: Request) -> tuple[list[tuple[int, Call]], list[
     allowed = node.access.on_cluster(request, Operation.CLUSTER_ACTION)
     # The shard itself refuses to read and write what was never initialized, as Kafka's; a node of the cluster may know
     # of topics that this one has yet to hear of, or has forgotten.
-    checks = request.api_key not in (READ, WRITE) and not node.peers.trusts(request.session, request.client_id)
+    in_use = (ApiKey.READ_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE)
+    checks = request.api_key not in in_use and not node.peers.trusts(request.session, request.client_id)
     calls: list[tuple[int, Call]] = []
     refused: list[Any] = []
     for topic in body.topics:
@@ -146,6 +146,4 @@ def joined(answers: list[Any]) -> Any:
 
 def _empty(body: Any) -> Any:
     """The answer to a request that names nothing."""
-    from ottla.protocol.apis import APIS
-
     return APIS[body.API_KEY].response()

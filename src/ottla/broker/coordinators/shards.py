@@ -387,6 +387,11 @@ class ShardHost:
         """The partitions that have a shard: those with records, and those somebody asked for."""
         return sorted(self._hosted)
 
+    @property
+    def is_suspended(self) -> bool:
+        """Whether others may coordinate in this node's place, so that no shard answers."""
+        return self._leadership.suspended
+
     def shards(self) -> list[Shard]:
         """Every loaded shard, for checks and metrics."""
         return [hosted.shard for _, hosted in sorted(self._hosted.items()) if hosted.loaded]

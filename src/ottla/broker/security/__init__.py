@@ -1,1 +1,1 @@
-"""Access control: which operation on which resource a request needs, and who may do it."""
+"""Access control: what may be asked before authentication, and who may do what."""

@@ -3,12 +3,7 @@
 Source: Kafka's SaslServerAuthenticator.java (handleKafkaRequest), which closes the connection on everything else.
 """
 
-from typing import Final
-
 from ottla.broker.requests import Refused, Session
-
-BEFORE_AUTHENTICATION: Final = frozenset((17, 18, 36))
-"""SaslHandshake, ApiVersions, SaslAuthenticate."""
 
 
 def refuse_the_unauthenticated(session: Session) -> None:

@@ -26,7 +26,7 @@ from ottla.protocol.wire import read_compact_nullable_string, read_compact_strin
 
 METADATA_LOG: Final = "__cluster_metadata-0"
 TOPIC, CONFIG, REMOVE_TOPIC = 2, 4, 9
-"""API keys of metadata records."""
+"""Types of metadata records, which Kafka calls API keys."""
 TOPIC_RESOURCE: Final = 2
 UUID_BYTES: Final = 16
 
@@ -82,14 +82,14 @@ def _replay(topics: _Topics, value: bytes) -> None:
     """Apply one metadata record; all but those of topics and configs change nothing here."""
     view = memoryview(value)
     _, pos = read_uvarint(view, 0)
-    api_key, pos = read_uvarint(view, pos)
+    record_type, pos = read_uvarint(view, pos)
     _, pos = read_uvarint(view, pos)
-    if api_key == TOPIC:
+    if record_type == TOPIC:
         name, pos = read_compact_string(view, pos)
         topics.names[bytes(view[pos : pos + UUID_BYTES])] = name
-    elif api_key == REMOVE_TOPIC:
+    elif record_type == REMOVE_TOPIC:
         topics.configs.pop(topics.names.pop(bytes(view[pos : pos + UUID_BYTES]), ""), None)
-    elif api_key == CONFIG and view[pos] == TOPIC_RESOURCE:
+    elif record_type == CONFIG and view[pos] == TOPIC_RESOURCE:
         name, pos = read_compact_string(view, pos + 1)
         key, pos = read_compact_string(view, pos)
         text, pos = read_compact_nullable_string(view, pos)

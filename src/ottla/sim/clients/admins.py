@@ -6,6 +6,7 @@ breaking a promise: configs of any topic, records of topics that are not dense, 
 
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -16,14 +17,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from ottla.sim.clients.kafka import (
-    CREATE_PARTITIONS,
-    CREATE_TOPICS,
-    DELETE_RECORDS,
-    DELETE_TOPICS,
-    INCREMENTAL_ALTER_CONFIGS,
-    KafkaClient,
-)
+from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.trace import Broken
@@ -82,7 +76,7 @@ class Admin(KafkaClient):
             )
             for rule in self.workload.rules.values()
         ]
-        self.request(CREATE_TOPICS, CreateTopicsRequest(topics=topics, timeout_ms=5_000), self._created_all)
+        self.request(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=topics, timeout_ms=5_000), self._created_all)
 
     def _created_all(self, message: Any) -> None:
         if message is None:
@@ -116,7 +110,7 @@ class Admin(KafkaClient):
         if self.rng.random() < 0.2:
             change = AlterableConfig(name, 1, None)
         resource = AlterConfigsResource(TOPIC_RESOURCE, topic, [change])
-        self.request(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([resource], False), self._altered)
+        self.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([resource], False), self._altered)
 
     def _altered(self, message: Any) -> None:
         if message is not None:
@@ -132,7 +126,7 @@ class Admin(KafkaClient):
         offset = self.rng.choice(list(known)) if known else 0
         part = DeleteRecordsPartition(index, offset if self.rng.random() < 0.9 else -1)
         request = DeleteRecordsRequest([DeleteRecordsTopic(rule.name, [part])], 2_000)
-        self.request(DELETE_RECORDS, request, self._records_deleted, rule.name, index, part.offset)
+        self.request(ApiKey.DELETE_RECORDS, request, self._records_deleted, rule.name, index, part.offset)
 
     def _records_deleted(self, message: Any, topic: str, index: int, offset: int) -> None:
         if message is None:
@@ -148,19 +142,19 @@ class Admin(KafkaClient):
             self._own += 1
             name = f"{self.name}-own-{self._own % 3}"
             topic = CreatableTopic(name, self.rng.randrange(1, 4), 1)
-            self.request(CREATE_TOPICS, CreateTopicsRequest([topic], 3_000), self._came, name)
+            self.request(ApiKey.CREATE_TOPICS, CreateTopicsRequest([topic], 3_000), self._came, name)
         elif chance < 0.7:
             request = CreatePartitionsRequest([CreatePartitionsTopic(self._mine[0], 5, None)], 3_000, False)
-            self.request(CREATE_PARTITIONS, request, self._grew)
+            self.request(ApiKey.CREATE_PARTITIONS, request, self._grew)
         else:
             name = self._mine.pop(0)
-            listed = self.versions[DELETE_TOPICS] >= TOPICS_AS_LIST_SINCE
+            listed = self.versions[ApiKey.DELETE_TOPICS] >= TOPICS_AS_LIST_SINCE
             request = DeleteTopicsRequest(
                 topic_names=[] if listed else [name],
                 topics=[DeleteTopicState(name=name)] if listed else [],
                 timeout_ms=3_000,
             )
-            self.request(DELETE_TOPICS, request, self._went)
+            self.request(ApiKey.DELETE_TOPICS, request, self._went)
 
     def _came(self, message: Any, name: str) -> None:
         if message is not None:

@@ -6,6 +6,7 @@ come and go. To `history` a deletion is one more commit, of no offset.
 
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.offset_commit import (
@@ -16,15 +17,7 @@ from ottla.protocol.messages.offset_commit import (
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from ottla.sim.clients.consumers import COORDINATOR_AWAY, GROUPS_LIST_SINCE, OUTCOME_UNKNOWN
 from ottla.sim.clients.history import NOTHING_COMMITTED, Commit, TopicPartition
-from ottla.sim.clients.kafka import (
-    DELETE_GROUPS,
-    FIND_COORDINATOR,
-    OF_GROUPS,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
-    KafkaClient,
-    find_coordinator,
-)
+from ottla.sim.clients.kafka import OF_GROUPS, KafkaClient, find_coordinator
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.trace import Broken
@@ -40,12 +33,12 @@ class Committer(KafkaClient):
         self.works = True
         self._next = 0
         self._busy = False
-        self.versions[OFFSET_FETCH] = max(self.versions[OFFSET_FETCH], GROUPS_LIST_SINCE)
+        self.versions[ApiKey.OFFSET_FETCH] = max(self.versions[ApiKey.OFFSET_FETCH], GROUPS_LIST_SINCE)
         self.after(self.rng.randrange(1_000 * MS), self.connect)
         self.after(1_000 * MS, self._work)
 
     def ready(self) -> None:
-        self.request(FIND_COORDINATOR, find_coordinator(OF_GROUPS, self.group), self._found)
+        self.request(ApiKey.FIND_COORDINATOR, find_coordinator(OF_GROUPS, self.group), self._found)
 
     def _found(self, message: Any) -> None:
         """Nothing to learn: there is one node. But it makes the coordinator's topic."""
@@ -67,7 +60,7 @@ class Committer(KafkaClient):
             self._fetch()
         else:
             commit = self.history.begin_commit(self._now_us, self.group, {self.where: NOTHING_COMMITTED})[0]
-            self.request(DELETE_GROUPS, DeleteGroupsRequest([self.group]), self._deleted, commit)
+            self.request(ApiKey.DELETE_GROUPS, DeleteGroupsRequest([self.group]), self._deleted, commit)
 
     @property
     def _now_us(self) -> Micros:
@@ -84,7 +77,7 @@ class Committer(KafkaClient):
             topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])],
         )
         commit = self.history.begin_commit(self._now_us, self.group, {self.where: self._next})[0]
-        self.request(OFFSET_COMMIT, request, self._committed, commit)
+        self.request(ApiKey.OFFSET_COMMIT, request, self._committed, commit)
 
     def _committed(self, message: Any, commit: Commit) -> None:
         if message is not None:
@@ -112,7 +105,7 @@ class Committer(KafkaClient):
             member_epoch=-1,
             topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[index])],
         )
-        self.request(OFFSET_FETCH, OffsetFetchRequest(groups=[group]), self._fetched, self._now_us)
+        self.request(ApiKey.OFFSET_FETCH, OffsetFetchRequest(groups=[group]), self._fetched, self._now_us)
 
     def _fetched(self, message: Any, begun_us: Micros) -> None:
         if message is None:

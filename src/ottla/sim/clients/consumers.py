@@ -11,6 +11,7 @@ Sources: Kafka's AbstractCoordinator.java, ConsumerCoordinator.java, RangeAssign
 from collections.abc import Iterable
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from ottla.protocol.messages.consumer_protocol_assignment import TopicPartition as AssignedTopic
@@ -32,19 +33,7 @@ from ottla.protocol.messages.offset_fetch import (
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from ottla.protocol.wire import Message
 from ottla.sim.clients.history import Commit, TopicPartition
-from ottla.sim.clients.kafka import (
-    FIND_COORDINATOR,
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    MOVED,
-    OF_GROUPS,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
-    SYNC_GROUP,
-    Answer,
-    find_coordinator,
-)
+from ottla.sim.clients.kafka import MOVED, OF_GROUPS, Answer, find_coordinator
 from ottla.sim.clients.readers import Reader
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
@@ -57,7 +46,13 @@ HEARTBEAT_US: Micros = 700 * MS
 COMMIT_US: Micros = 900 * MS
 JOIN_PATIENCE_US: Micros = 12_000 * MS
 
-STATIC_SINCE = {JOIN_GROUP: 5, SYNC_GROUP: 3, HEARTBEAT: 3, LEAVE_GROUP: 3, OFFSET_COMMIT: 7}
+STATIC_SINCE = {
+    ApiKey.JOIN_GROUP: 5,
+    ApiKey.SYNC_GROUP: 3,
+    ApiKey.HEARTBEAT: 3,
+    ApiKey.LEAVE_GROUP: 3,
+    ApiKey.OFFSET_COMMIT: 7,
+}
 LEAVE_BY_LIST_SINCE = 3
 GROUPS_LIST_SINCE = 8
 
@@ -156,7 +151,7 @@ class GroupMember(Reader):
         return self.state == "stable"
 
     def _find_coordinator(self) -> None:
-        self.request(FIND_COORDINATOR, find_coordinator(OF_GROUPS, self.group), self._found_coordinator)
+        self.request(ApiKey.FIND_COORDINATOR, find_coordinator(OF_GROUPS, self.group), self._found_coordinator)
 
     def _found_coordinator(self, message: Any) -> None:
         if message is None:
@@ -204,7 +199,7 @@ class GroupMember(Reader):
             protocols=[JoinGroupRequestProtocol("range", bytes(subscription))],
             reason=None,
         )
-        self.ask_coordinator(JOIN_GROUP, request, self._joined, self._round, patience_us=JOIN_PATIENCE_US)
+        self.ask_coordinator(ApiKey.JOIN_GROUP, request, self._joined, self._round, patience_us=JOIN_PATIENCE_US)
 
     def _joined(self, message: Any, round_: int) -> None:
         if message is None or round_ != self._round or self.state != "joining":
@@ -255,7 +250,7 @@ class GroupMember(Reader):
             protocol_name="range",
             assignments=assignments,
         )
-        self.ask_coordinator(SYNC_GROUP, request, self._synced, self._round, patience_us=JOIN_PATIENCE_US)
+        self.ask_coordinator(ApiKey.SYNC_GROUP, request, self._synced, self._round, patience_us=JOIN_PATIENCE_US)
 
     def _assign(self, subscriptions: dict[str, Iterable[str]]) -> list[SyncGroupRequestAssignment]:
         shares: dict[str, dict[str, list[int]]] = {member: {} for member in subscriptions}
@@ -314,7 +309,7 @@ class GroupMember(Reader):
         if self.state != "stable" or self.connection is None:
             return
         request = HeartbeatRequest(self.group, self.generation, self.member_id, self.instance)
-        self.ask_coordinator(HEARTBEAT, request, self._heard, self._round, self.world.clock.now_us)
+        self.ask_coordinator(ApiKey.HEARTBEAT, request, self._heard, self._round, self.world.clock.now_us)
 
     def _heard(self, message: Any, round_: int, sent_us: Micros) -> None:
         if message is None or round_ != self._round or self.state != "stable":
@@ -348,13 +343,13 @@ class GroupMember(Reader):
         self.leaving = True
         if self.state == "stable" and self.connection is not None and self.instance is None:
             self._commit()
-            listed = self.versions[LEAVE_GROUP] >= LEAVE_BY_LIST_SINCE
+            listed = self.versions[ApiKey.LEAVE_GROUP] >= LEAVE_BY_LIST_SINCE
             request = LeaveGroupRequest(
                 group_id=self.group,
                 member_id="" if listed else self.member_id,
                 members=[MemberIdentity(self.member_id, None, None)] if listed else [],
             )
-            self.ask_coordinator(LEAVE_GROUP, request, self._left)
+            self.ask_coordinator(ApiKey.LEAVE_GROUP, request, self._left)
         self.state = "unjoined"
         self.positions.clear()
 
@@ -382,7 +377,7 @@ class GroupMember(Reader):
         topics: dict[str, list[int]] = {}
         for topic, index in mine:
             topics.setdefault(topic, []).append(index)
-        if self.versions[OFFSET_FETCH] >= GROUPS_LIST_SINCE:
+        if self.versions[ApiKey.OFFSET_FETCH] >= GROUPS_LIST_SINCE:
             group = OffsetFetchRequestGroup(
                 group_id=self.group,
                 member_id=None,
@@ -395,7 +390,7 @@ class GroupMember(Reader):
                 group_id=self.group, topics=[OffsetFetchRequestTopic(name, parts) for name, parts in topics.items()]
             )
         now_us = self.world.clock.now_us
-        self.ask_coordinator(OFFSET_FETCH, request, self._offsets_fetched, self._round, mine, now_us)
+        self.ask_coordinator(ApiKey.OFFSET_FETCH, request, self._offsets_fetched, self._round, mine, now_us)
 
     def _offsets_fetched(self, message: Any, round_: int, mine: list[TopicPartition], begun_us: Micros) -> None:
         if round_ != self._round or self.state != "stable":
@@ -454,7 +449,7 @@ class GroupMember(Reader):
         newest = self.history.newest_generation(self.group)
         self._commit_under_way = True
         how = self._round, self.generation, newest, by_place
-        self.ask_coordinator(OFFSET_COMMIT, request, self._commit_ended, *how)
+        self.ask_coordinator(ApiKey.OFFSET_COMMIT, request, self._commit_ended, *how)
 
     def _commit_ended(
         self, message: Any, round_: int, generation: int, newest: int, commits: dict[TopicPartition, Commit]

@@ -12,22 +12,14 @@ Sources: Kafka's ConsumerHeartbeatRequestManager.java, ConsumerMembershipManager
 import uuid
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, RequestTopicPartitions
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from ottla.protocol.wire import Message
 from ottla.sim.clients.consumers import COORDINATOR_AWAY, OUTCOME_UNKNOWN, RETRY_US, GroupMember, commit_request
 from ottla.sim.clients.history import Commit, TopicPartition
-from ottla.sim.clients.kafka import (
-    CONSUMER_GROUP_HEARTBEAT,
-    FIND_COORDINATOR,
-    MOVED,
-    OF_GROUPS,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
-    Answer,
-    find_coordinator,
-)
+from ottla.sim.clients.kafka import MOVED, OF_GROUPS, Answer, find_coordinator
 from ottla.sim.clients.readers import Reader
 from ottla.sim.clients.workload_view import GroupsWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
@@ -74,9 +66,9 @@ class HeartbeatingMember(Reader):
         self.choices = choices
         self.subscription = choices[0]
         needs_regex = any(isinstance(choice, str) for choice in choices)
-        self.versions[CONSUMER_GROUP_HEARTBEAT] = 1 if needs_regex or self.rng.random() < 0.6 else 0
-        self.versions[OFFSET_COMMIT] = MEMBER_EPOCHS_SINCE
-        self.versions[OFFSET_FETCH] = MEMBER_EPOCHS_SINCE
+        self.versions[ApiKey.CONSUMER_GROUP_HEARTBEAT] = 1 if needs_regex or self.rng.random() < 0.6 else 0
+        self.versions[ApiKey.OFFSET_COMMIT] = MEMBER_EPOCHS_SINCE
+        self.versions[ApiKey.OFFSET_FETCH] = MEMBER_EPOCHS_SINCE
         self.owners = workload.ownership(group)
         self.member_id = ""
         self.epoch = JOIN_EPOCH
@@ -113,7 +105,7 @@ class HeartbeatingMember(Reader):
     # ---- the connection --------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        self.request(FIND_COORDINATOR, find_coordinator(OF_GROUPS, self.group), self._found_coordinator)
+        self.request(ApiKey.FIND_COORDINATOR, find_coordinator(OF_GROUPS, self.group), self._found_coordinator)
 
     def _found_coordinator(self, message: Any) -> None:
         if message is None:
@@ -160,7 +152,7 @@ class HeartbeatingMember(Reader):
         joins = self.state != "in"
         if joins:
             self.state, self.epoch = "joining", JOIN_EPOCH
-            if not self.member_id and self.versions[CONSUMER_GROUP_HEARTBEAT] >= MAKES_ITS_ID_SINCE:
+            if not self.member_id and self.versions[ApiKey.CONSUMER_GROUP_HEARTBEAT] >= MAKES_ITS_ID_SINCE:
                 self.member_id = str(uuid.UUID(int=self.rng.getrandbits(128)))
         request = ConsumerGroupHeartbeatRequest(
             self.group,
@@ -181,7 +173,7 @@ class HeartbeatingMember(Reader):
             self._says_all = False
         self._asking = True
         how = self._life, joins, self.world.clock.now_us
-        self._ask_coordinator(CONSUMER_GROUP_HEARTBEAT, request, self._heard, *how)
+        self._ask_coordinator(ApiKey.CONSUMER_GROUP_HEARTBEAT, request, self._heard, *how)
 
     def _subscribe(self, request: ConsumerGroupHeartbeatRequest) -> None:
         if isinstance(self.subscription, str):
@@ -291,7 +283,7 @@ class HeartbeatingMember(Reader):
             request = ConsumerGroupHeartbeatRequest(
                 self.group, self.member_id, epoch, self.instance, None, -1, None, None, None, None
             )
-            self._ask_coordinator(CONSUMER_GROUP_HEARTBEAT, request, self._left)
+            self._ask_coordinator(ApiKey.CONSUMER_GROUP_HEARTBEAT, request, self._left)
         self._forget()
 
     def _left(self, message: Any) -> None:
@@ -328,7 +320,9 @@ class HeartbeatingMember(Reader):
             [OffsetFetchRequestTopics(name, bytes(16), indexes) for name, indexes in topics.items()],
         )
         request = OffsetFetchRequest(groups=[group], require_stable=True)
-        self._ask_coordinator(OFFSET_FETCH, request, self._found, self._life, partitions, self.world.clock.now_us)
+        self._ask_coordinator(
+            ApiKey.OFFSET_FETCH, request, self._found, self._life, partitions, self.world.clock.now_us
+        )
 
     def _found(self, message: Any, life: int, partitions: list[TopicPartition], begun_us: Micros) -> None:
         if life != self._life or message is None:
@@ -375,7 +369,7 @@ class HeartbeatingMember(Reader):
         now_us = self.world.clock.now_us
         commits = dict(zip(moved, self.history.begin_commit(now_us, self.group, moved), strict=True))
         self._committing = True
-        self._ask_coordinator(OFFSET_COMMIT, request, self._commit_ended, self._life, now_us, commits)
+        self._ask_coordinator(ApiKey.OFFSET_COMMIT, request, self._commit_ended, self._life, now_us, commits)
 
     def _commit_ended(self, message: Any, life: int, sent_us: Micros, commits: dict[TopicPartition, Commit]) -> None:
         if message is None:

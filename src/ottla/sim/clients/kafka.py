@@ -13,7 +13,7 @@ Metadata and FindCoordinator say that this is. Whoever is told that it is not th
 from collections.abc import Callable
 from typing import Any
 
-from ottla.protocol.apis import APIS
+from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -26,32 +26,25 @@ from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.network import Connection, Endpoint
 from ottla.sim.kernel.trace import Broken
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
-OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 10, 11, 12, 13, 14
-CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 19, 20, 21, 22
-ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
-CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 37, 42, 44
-CONSUMER_GROUP_HEARTBEAT = 68
-
 VERSIONS: dict[int, tuple[int, int]] = {
-    PRODUCE: (3, 13),
-    FETCH: (4, 17),
-    LIST_OFFSETS: (1, 10),
-    METADATA: (10, 13),
-    OFFSET_COMMIT: (2, 9),
-    OFFSET_FETCH: (1, 9),
-    FIND_COORDINATOR: (0, 6),
-    JOIN_GROUP: (0, 9),
-    SYNC_GROUP: (0, 5),
-    HEARTBEAT: (0, 4),
-    LEAVE_GROUP: (0, 5),
-    CREATE_TOPICS: (2, 7),
-    DELETE_TOPICS: (1, 6),
-    DELETE_RECORDS: (0, 2),
-    INIT_PRODUCER_ID: (0, 5),
-    CREATE_PARTITIONS: (0, 3),
-    DELETE_GROUPS: (0, 2),
-    INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.PRODUCE: (3, 13),
+    ApiKey.FETCH: (4, 17),
+    ApiKey.LIST_OFFSETS: (1, 10),
+    ApiKey.METADATA: (10, 13),
+    ApiKey.OFFSET_COMMIT: (2, 9),
+    ApiKey.OFFSET_FETCH: (1, 9),
+    ApiKey.FIND_COORDINATOR: (0, 6),
+    ApiKey.JOIN_GROUP: (0, 9),
+    ApiKey.SYNC_GROUP: (0, 5),
+    ApiKey.HEARTBEAT: (0, 4),
+    ApiKey.LEAVE_GROUP: (0, 5),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.DELETE_RECORDS: (0, 2),
+    ApiKey.INIT_PRODUCER_ID: (0, 5),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.DELETE_GROUPS: (0, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
 }
 
 PATIENCE_US = 6_000 * MS
@@ -250,7 +243,7 @@ class KafkaClient(Client):
             self.ready()
             return
         wanted = [MetadataRequestTopic(name=name) for name in self.topics]
-        self.request(METADATA, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), self._learnt)
+        self.request(ApiKey.METADATA, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), self._learnt)
 
     def _learnt(self, message: Any) -> None:
         if message is None:

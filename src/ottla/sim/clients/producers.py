@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.sim.clients.batches import encode_batch
 from ottla.sim.clients.history import Content
-from ottla.sim.clients.kafka import INIT_PRODUCER_ID, MOVED, PRODUCE, KafkaClient
+from ottla.sim.clients.kafka import MOVED, KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.network import Endpoint
@@ -246,7 +247,7 @@ class Producer(LaneClient):
                 parcel.in_flight = False
 
     def _initialise(self, lanes: list[Lane]) -> None:
-        self.request(INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None), self._initialised, lanes)
+        self.request(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None), self._initialised, lanes)
 
     def _initialised(self, message: Any, lanes: list[Lane]) -> None:
         if message is None:
@@ -281,7 +282,7 @@ class Producer(LaneClient):
             self._send(chosen)
 
     def _send(self, chosen: list[tuple[Lane, PendingRange]]) -> None:
-        by_id = self.versions[PRODUCE] >= BY_TOPIC_ID_SINCE
+        by_id = self.versions[ApiKey.PRODUCE] >= BY_TOPIC_ID_SINCE
         parts = [PartitionProduceData(lane.index, self._encode(lane, parcel)) for lane, parcel in chosen]
         topic = TopicProduceData(**self.topic_key(self.topic, by_id), partition_data=parts)
         message = ProduceRequest(acks=self.acks, timeout_ms=3_000, topic_data=[topic])
@@ -289,12 +290,12 @@ class Producer(LaneClient):
         if self.acks == 0:
             for lane, parcel in chosen:
                 lane.parcels.remove(parcel)
-            self.tell(PRODUCE, message, at=leader)
+            self.tell(ApiKey.PRODUCE, message, at=leader)
             return
         self._requests += 1
         for _, parcel in chosen:
             parcel.in_flight, parcel.at = True, leader
-        self.request(PRODUCE, message, self._produced, chosen, at=leader)
+        self.request(ApiKey.PRODUCE, message, self._produced, chosen, at=leader)
 
     def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:
         if not self.idempotent:

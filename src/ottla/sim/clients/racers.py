@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -20,7 +21,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from ottla.sim.clients.admins import REPLICAS, TOPICS_AS_LIST_SINCE
-from ottla.sim.clients.kafka import CREATE_TOPICS, DELETE_TOPICS, INCREMENTAL_ALTER_CONFIGS, KafkaClient
+from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.trace import Broken
@@ -101,7 +102,7 @@ class Racer(KafkaClient):
         topic = CreatableTopic(name, self.rng.randrange(1, 3), min(REPLICAS, len(self.workload.bootstraps)))
         races = self.races
         before = races.deletions[name] if not races.deleting[name] else None
-        self.request(CREATE_TOPICS, CreateTopicsRequest([topic], 3_000), self._made, name, before)
+        self.request(ApiKey.CREATE_TOPICS, CreateTopicsRequest([topic], 3_000), self._made, name, before)
 
     def _made(self, message: Any, name: str, deletions: int | None) -> None:
         """`deletions`: how many there had been when it was asked for; None where one was under way. The node that hands
@@ -112,14 +113,14 @@ class Racer(KafkaClient):
 
     def _delete(self) -> None:
         name = f"race-{self.world.clock.now_us // ROUND_US}"
-        listed = self.versions[DELETE_TOPICS] >= TOPICS_AS_LIST_SINCE
+        listed = self.versions[ApiKey.DELETE_TOPICS] >= TOPICS_AS_LIST_SINCE
         request = DeleteTopicsRequest(
             topic_names=[] if listed else [name],
             topics=[DeleteTopicState(name=name)] if listed else [],
             timeout_ms=3_000,
         )
         self.races.deleting[name] += 1
-        self.request(DELETE_TOPICS, request, self._deleted, name)
+        self.request(ApiKey.DELETE_TOPICS, request, self._deleted, name)
 
     def _deleted(self, message: Any, name: str) -> None:
         races = self.races
@@ -151,7 +152,7 @@ class Racer(KafkaClient):
         change = AlterableConfig(NUMBER, 0, str(NUMBER_MIN + self._tried))
         resource = AlterConfigsResource(GROUP_RESOURCE, self.name, [change])
         request = IncrementalAlterConfigsRequest([resource], False)
-        self.request(INCREMENTAL_ALTER_CONFIGS, request, self._raised, self._tried)
+        self.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, self._raised, self._tried)
 
     def _raised(self, message: Any, number: int) -> None:
         self._busy = False

@@ -10,12 +10,13 @@ the high watermark that the same answer states, and is what was seen and acknowl
 
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.sim.clients.batches import Batch, Note, decode_batches
 from ottla.sim.clients.history import TopicPartition
-from ottla.sim.clients.kafka import FETCH, LIST_OFFSETS, MOVED, KafkaClient
+from ottla.sim.clients.kafka import MOVED, KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.network import Endpoint
@@ -94,9 +95,9 @@ class Reader(KafkaClient):
         self.gap_us: Micros = self.rng.choice((20, 60, 150)) * MS
         self.max_wait_ms = self.rng.choice((0, 50, 200))
         self.max_bytes = self.rng.choice((600, 8_000, 1 << 20))
-        self.uses_sessions = self.versions[FETCH] >= SESSIONS_SINCE and self.rng.random() < 0.6
+        self.uses_sessions = self.versions[ApiKey.FETCH] >= SESSIONS_SINCE and self.rng.random() < 0.6
         self.fetching = False
-        self.uses_epochs = self.versions[FETCH] >= EPOCHS_SINCE and self.rng.random() < 0.5
+        self.uses_epochs = self.versions[ApiKey.FETCH] >= EPOCHS_SINCE and self.rng.random() < 0.5
         self.epochs: dict[TopicPartition, tuple[int, int]] = {}
         """The position behind the last batch that was read, and that batch's leader epoch (KIP-320)."""
         self._sessions: dict[Endpoint | None, FetchSession] = {}
@@ -152,10 +153,10 @@ class Reader(KafkaClient):
         asked = {where: self.positions[where] for where in led}
         session = self._sessions.setdefault(leader, FetchSession())
         request = self._fetch_request(asked, session)
-        self.request(FETCH, request, self._fetched, asked, session, request.max_bytes, at=leader)
+        self.request(ApiKey.FETCH, request, self._fetched, asked, session, request.max_bytes, at=leader)
 
     def _fetch_request(self, asked: dict[TopicPartition, int], session: FetchSession) -> FetchRequest:
-        by_id = self.versions[FETCH] >= BY_TOPIC_ID_SINCE
+        by_id = self.versions[ApiKey.FETCH] >= BY_TOPIC_ID_SINCE
         topics: dict[str, FetchTopic] = {}
         for (topic, index), position in asked.items():
             entry = topics.get(topic)
@@ -222,7 +223,7 @@ class Reader(KafkaClient):
             raise Broken(f"{self.name}: Fetch answers {message.error_code}")
         else:
             self._follow_session(message, session)
-            by_id = self.versions[FETCH] >= BY_TOPIC_ID_SINCE
+            by_id = self.versions[ApiKey.FETCH] >= BY_TOPIC_ID_SINCE
             for topic in message.responses:
                 name = self.topic_name(topic, by_id, "topic")
                 for part in topic.partitions:
@@ -321,7 +322,7 @@ class Reader(KafkaClient):
             entry = topics.setdefault(topic, ListOffsetsTopic(topic, []))
             entry.partitions.append(ListOffsetsPartition(index, -1, EARLIEST))
         request = ListOffsetsRequest(replica_id=-1, topics=list(topics.values()), timeout_ms=1_000)
-        self.request(LIST_OFFSETS, request, self._listed, at=leader)
+        self.request(ApiKey.LIST_OFFSETS, request, self._listed, at=leader)
 
     def _listed(self, message: Any) -> None:
         if message is None:

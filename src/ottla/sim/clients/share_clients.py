@@ -9,6 +9,7 @@ a time, for the partitions that it leads.
 
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import share_acknowledge as said
 from ottla.protocol.messages import share_fetch as asked
@@ -21,14 +22,13 @@ from ottla.protocol.messages.incremental_alter_configs import (
 from ottla.sim.clients.admins import REPLICAS
 from ottla.sim.clients.batches import decode_batches
 from ottla.sim.clients.history import TopicPartition
-from ottla.sim.clients.kafka import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, MOVED, KafkaClient
+from ottla.sim.clients.kafka import MOVED, KafkaClient
 from ottla.sim.clients.share_history import Place
 from ottla.sim.clients.workload_view import ShareWorkloadView
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import Broken
 
-SHARE_FETCH, SHARE_ACKNOWLEDGE = 78, 79
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 TOPIC, GROUP = 2, 32
 LETTERS = "dlq.jobs"
@@ -84,7 +84,7 @@ class ShareMember(KafkaClient):
         """With whom its session is; None: with whom it is connected to."""
         self._epoch = 0
         self._busy = False
-        for key in (SHARE_FETCH, SHARE_ACKNOWLEDGE):
+        for key in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):
             self.versions[key] = self._choose_version(1, 2)
         self.after(self.rng.randrange(400 * MS), self.connect)
 
@@ -159,7 +159,7 @@ class ShareMember(KafkaClient):
                 continue
             chance = self.rng.random()
             kind = RELEASE if chance < 0.1 else REJECT if chance < 0.14 and not self.workload.winding_down else ACCEPT
-            if self.naughty and chance > 0.95 and self.versions[SHARE_ACKNOWLEDGE] >= 2:
+            if self.naughty and chance > 0.95 and self.versions[ApiKey.SHARE_ACKNOWLEDGE] >= 2:
                 kind = RENEW
             judged.setdefault(where, []).append((offset, kind))
         return judged
@@ -196,7 +196,7 @@ class ShareMember(KafkaClient):
     # ---- fetching --------------------------------------------------------------------------------------------------
 
     def _fetch(self, acks: Said) -> None:
-        version = self.versions[SHARE_FETCH]
+        version = self.versions[ApiKey.SHARE_FETCH]
         if version < 2 and any(kind == RENEW for each in acks.values() for _, kind in each):
             acks = {}
         renews = any(kind == RENEW for each in acks.values() for _, kind in each)
@@ -221,7 +221,7 @@ class ShareMember(KafkaClient):
         self._note_sent(acks)
         self._busy = True
         self._epoch += 1
-        self.request(SHARE_FETCH, request, self._fetched, acks, self._lives(), at=self._at)
+        self.request(ApiKey.SHARE_FETCH, request, self._fetched, acks, self._lives(), at=self._at)
 
     def _partitions(self) -> list[TopicPartition]:
         """What a session is for."""
@@ -303,7 +303,7 @@ class ShareMember(KafkaClient):
         self._busy = True
         self._epoch += 1
         how = acks, epoch == -1, stray, self._lives()
-        self.request(SHARE_ACKNOWLEDGE, request, self._acknowledged, *how, at=self._at)
+        self.request(ApiKey.SHARE_ACKNOWLEDGE, request, self._acknowledged, *how, at=self._at)
 
     def _acknowledged(
         self, message: Any, acks: Said, good_bye: bool, stray: bool, asked_in: dict[TopicPartition, int | None]
@@ -403,7 +403,7 @@ class ShareAdmin(KafkaClient):
         if not self.begun:
             enabled = CreatableTopicConfig("errors.deadletterqueue.group.enable", "true")
             topic = CreatableTopic(LETTERS, 1, min(REPLICAS, len(self.workload.bootstraps)), configs=[enabled])
-            self.request(CREATE_TOPICS, CreateTopicsRequest([topic], 5_000), self._made)
+            self.request(ApiKey.CREATE_TOPICS, CreateTopicsRequest([topic], 5_000), self._made)
         elif not self.disturbs:
             self._settle()
 
@@ -424,7 +424,7 @@ class ShareAdmin(KafkaClient):
             AlterConfigsResource(GROUP, group, [AlterableConfig(name, 0, value) for name, value in configs.items()])
             for group, configs in self.workload.group_configs.items()
         ]
-        self.request(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(resources, False), then)
+        self.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(resources, False), then)
 
     def _configured(self, message: Any) -> None:
         if message is None:
@@ -455,7 +455,7 @@ class ShareAdmin(KafkaClient):
 
     def _set(self, kind: int, resource: str, name: str, value: str) -> None:
         change = AlterConfigsResource(kind, resource, [AlterableConfig(name, 0, value)])
-        self.request(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([change], False), self._heard)
+        self.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([change], False), self._heard)
 
     def _heard(self, message: Any) -> None:
         """Whatever it was, the next change comes anyway."""
@@ -475,7 +475,7 @@ class ShareAdmin(KafkaClient):
                 for group in self.workload.group_configs
             ),
         ]
-        self.request(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(changes, False), self._settled)
+        self.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(changes, False), self._settled)
 
     def _settled(self, message: Any) -> None:
         if message is None:

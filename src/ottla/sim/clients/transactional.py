@@ -16,6 +16,7 @@ Sources: Kafka's TransactionManager.java; KIP-98, KIP-360, KIP-588, KIP-890.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -31,21 +32,7 @@ from ottla.protocol.wire import Message
 from ottla.sim.clients.batches import encode_batch
 from ottla.sim.clients.consumers import COORDINATOR_AWAY, FENCED
 from ottla.sim.clients.history import Content, TopicPartition
-from ottla.sim.clients.kafka import (
-    ADD_OFFSETS_TO_TXN,
-    ADD_PARTITIONS_TO_TXN,
-    END_TXN,
-    FIND_COORDINATOR,
-    INIT_PRODUCER_ID,
-    MOVED,
-    OF_GROUPS,
-    OF_TRANSACTIONS,
-    PATIENCE_US,
-    PRODUCE,
-    TXN_OFFSET_COMMIT,
-    Answer,
-    find_coordinator,
-)
+from ottla.sim.clients.kafka import MOVED, OF_GROUPS, OF_TRANSACTIONS, PATIENCE_US, Answer, find_coordinator
 from ottla.sim.clients.producers import BY_TOPIC_ID_SINCE, RETRIABLE, Lane, LaneClient, PendingRange
 from ottla.sim.clients.transaction_history import Ended, Identity, Source, Transaction, TransactionHistory
 from ottla.sim.clients.workload_view import TransactionWorkloadView
@@ -61,20 +48,20 @@ BUMPS_SINCE = 3
 """The version of InitProducerId from which on a client says who it is."""
 
 VERSIONS_OF_FIRST = {
-    PRODUCE: (3, 11),
-    ADD_PARTITIONS_TO_TXN: (0, 3),
-    ADD_OFFSETS_TO_TXN: (0, 4),
-    TXN_OFFSET_COMMIT: (3, 4),
-    END_TXN: (0, 4),
-    INIT_PRODUCER_ID: (0, 5),
-    FIND_COORDINATOR: (1, 6),
+    ApiKey.PRODUCE: (3, 11),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
+    ApiKey.TXN_OFFSET_COMMIT: (3, 4),
+    ApiKey.END_TXN: (0, 4),
+    ApiKey.INIT_PRODUCER_ID: (0, 5),
+    ApiKey.FIND_COORDINATOR: (1, 6),
 }
 VERSIONS_OF_SECOND = {
-    PRODUCE: (12, 13),
-    TXN_OFFSET_COMMIT: (5, 5),
-    END_TXN: (5, 5),
-    INIT_PRODUCER_ID: (4, 5),
-    FIND_COORDINATOR: (1, 6),
+    ApiKey.PRODUCE: (12, 13),
+    ApiKey.TXN_OFFSET_COMMIT: (5, 5),
+    ApiKey.END_TXN: (5, 5),
+    ApiKey.INIT_PRODUCER_ID: (4, 5),
+    ApiKey.FIND_COORDINATOR: (1, 6),
 }
 
 SHUT_OUT = frozenset(
@@ -84,9 +71,9 @@ SHUT_OUT = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-CHANGING = frozenset({INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN})
+CHANGING = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
 """What may change what the coordinator knows of a transactional id."""
-OF_A_TRANSACTION = CHANGING | {PRODUCE, TXN_OFFSET_COMMIT}
+OF_A_TRANSACTION = CHANGING | {ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT}
 """What does something to a transaction; in the second version all of it may change what its coordinator knows."""
 LATER = RETRIABLE | COORDINATOR_AWAY | {ErrorCode.CONCURRENT_TRANSACTIONS}
 NOT_DONE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
@@ -243,7 +230,7 @@ class TransactionalProducer(LaneClient):
     def _find(self, kind: int, key: str) -> None:
         self._be_late(None)
         self._asking = True
-        self.request(FIND_COORDINATOR, find_coordinator(kind, key), self._found_coordinator, kind, key)
+        self.request(ApiKey.FIND_COORDINATOR, find_coordinator(kind, key), self._found_coordinator, kind, key)
 
     def _found_coordinator(self, message: Any, kind: int, key: str) -> None:
         if message is None or self.state == "over":
@@ -313,7 +300,7 @@ class TransactionalProducer(LaneClient):
         if key in OF_A_TRANSACTION and self.connection is not None:
             number = None
             if self.second_version or key in CHANGING:
-                identity = None if key == INIT_PRODUCER_ID else self.identity
+                identity = None if key == ApiKey.INIT_PRODUCER_ID else self.identity
                 number = self._changing = self.told.ends.asks(self.transactional_id, identity)
             asked = self.connection.endpoint if at is None or not self.follows else at
             args, answer = (number, asked, answer, args), self._heard
@@ -334,7 +321,7 @@ class TransactionalProducer(LaneClient):
     def _ask(self, key: int, message: Message, answer: Callable[..., None], *args: object) -> None:
         """Ask the coordinator of the transactional id, or of the group for which offsets are committed."""
         at = self.coordinator
-        if key == TXN_OFFSET_COMMIT and self._offsets is not None:
+        if key == ApiKey.TXN_OFFSET_COMMIT and self._offsets is not None:
             at = self.coordinators.get((OF_GROUPS, self._offsets.group))
         self._be_late(at)
         self._asking = True
@@ -373,9 +360,9 @@ class TransactionalProducer(LaneClient):
 
     def _initialize(self) -> None:
         request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)
-        if self.identity is not None and self.versions[INIT_PRODUCER_ID] >= BUMPS_SINCE:
+        if self.identity is not None and self.versions[ApiKey.INIT_PRODUCER_ID] >= BUMPS_SINCE:
             request.producer_id, request.producer_epoch = self.identity
-        self._ask(INIT_PRODUCER_ID, request, self._initialized, self.world.clock.now_us)
+        self._ask(ApiKey.INIT_PRODUCER_ID, request, self._initialized, self.world.clock.now_us)
 
     def _initialized(self, message: Any, asked_us: Micros) -> None:
         self._asking = False
@@ -464,7 +451,7 @@ class TransactionalProducer(LaneClient):
             self._send(topic, chosen)
 
     def _send(self, topic: str, chosen: list[tuple[Lane, PendingRange]]) -> None:
-        by_id = self.versions[PRODUCE] >= BY_TOPIC_ID_SINCE
+        by_id = self.versions[ApiKey.PRODUCE] >= BY_TOPIC_ID_SINCE
         parts = [PartitionProduceData(lane.index, self._encode(lane, parcel)) for lane, parcel in chosen]
         message = ProduceRequest(
             self.transactional_id, -1, 3_000, [TopicProduceData(**self.topic_key(topic, by_id), partition_data=parts)]
@@ -476,7 +463,7 @@ class TransactionalProducer(LaneClient):
         for _, parcel in chosen:
             parcel.in_flight, parcel.at = True, leader
         how = chosen, self.transaction, self.identity, self.world.clock.now_us
-        self.request(PRODUCE, message, self._produced, *how, at=leader)
+        self.request(ApiKey.PRODUCE, message, self._produced, *how, at=leader)
 
     def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:
         lane.number(parcel)
@@ -541,7 +528,7 @@ class TransactionalProducer(LaneClient):
         )
         self._begun_something = True
         sent_us = self.world.clock.now_us
-        self._ask(ADD_PARTITIONS_TO_TXN, request, self._partitions_added, self.identity, sent_us)
+        self._ask(ApiKey.ADD_PARTITIONS_TO_TXN, request, self._partitions_added, self.identity, sent_us)
 
     def _partitions_added(self, message: Any, identity: Identity, sent_us: Micros) -> None:
         self._asking = False
@@ -572,7 +559,7 @@ class TransactionalProducer(LaneClient):
         self._begun_something = True
         if not self.second_version and not offsets.added:
             request = AddOffsetsToTxnRequest(self.transactional_id, *self.identity, offsets.group)
-            self._ask(ADD_OFFSETS_TO_TXN, request, self._offsets_added, offsets)
+            self._ask(ApiKey.ADD_OFFSETS_TO_TXN, request, self._offsets_added, offsets)
             return
         if self.follows and (OF_GROUPS, offsets.group) not in self.coordinators:
             self._find(OF_GROUPS, offsets.group)
@@ -594,7 +581,7 @@ class TransactionalProducer(LaneClient):
             now_us = self.world.clock.now_us
             self.told.commit_offsets(now_us, self.transaction, offsets.group, offsets.positions)
         sent_us = self.world.clock.now_us
-        self._ask(TXN_OFFSET_COMMIT, request, self._offsets_committed, offsets, self.identity, sent_us)
+        self._ask(ApiKey.TXN_OFFSET_COMMIT, request, self._offsets_committed, offsets, self.identity, sent_us)
 
     def _offsets_added(self, message: Any, offsets: GroupOffsets) -> None:
         self._asking = False
@@ -639,7 +626,7 @@ class TransactionalProducer(LaneClient):
         request = EndTxnRequest(self.transactional_id, *self.identity, self._commits)
         now_us = self.world.clock.now_us
         in_doubt, self._in_doubt = self._in_doubt, True  # until an answer says otherwise
-        self._ask(END_TXN, request, self._end_answered, in_doubt, self.identity, now_us)
+        self._ask(ApiKey.END_TXN, request, self._end_answered, in_doubt, self.identity, now_us)
 
     def _end_answered(self, message: Any, in_doubt: bool, identity: Identity, sent_us: Micros) -> None:
         self._asking = False

@@ -9,10 +9,10 @@ between transactions does: where it joins again unchanged its generation is the 
 
 from collections.abc import Callable
 
+from ottla.protocol.apis import ApiKey
 from ottla.sim.clients.batches import Batch, Note
 from ottla.sim.clients.consumers import GROUPS_LIST_SINCE, GroupMember
 from ottla.sim.clients.history import TopicPartition
-from ottla.sim.clients.kafka import OFFSET_FETCH
 from ottla.sim.clients.readers import Scanner
 from ottla.sim.clients.transaction_history import OrderOfShown, sources_of
 from ottla.sim.clients.transactional import GroupOffsets, TransactionalProducer
@@ -78,7 +78,7 @@ class Transformer(GroupMember):
         emitter: Emitter,
     ) -> None:
         super().__init__(workload, name, group, topics, instance=instance)
-        self.versions[OFFSET_FETCH] = max(self.versions[OFFSET_FETCH], GROUPS_LIST_SINCE)
+        self.versions[ApiKey.OFFSET_FETCH] = max(self.versions[ApiKey.OFFSET_FETCH], GROUPS_LIST_SINCE)
         self._told = workload.told
         self._read: list[tuple[TopicPartition, Note]] = []
         self._mine: list[TopicPartition] = []

@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.sim.clients.heartbeating import ClassicMember, HeartbeatingMember
 from ottla.sim.clients.history import History, TopicPartition, TopicRule
-from ottla.sim.clients.kafka import CREATE_PARTITIONS, KafkaClient
+from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.ownership import Ownership
 from ottla.sim.clients.producers import Producer
 from ottla.sim.kernel.clock import MS
@@ -150,7 +151,7 @@ class Grower(KafkaClient):
         self.after(self.rng.randrange(4_000 * MS), self._grow)
         if self.connection is not None:
             request = CreatePartitionsRequest([CreatePartitionsTopic(GROWN, self._count + 1, None)], 3_000, False)
-            self.request(CREATE_PARTITIONS, request, self._grew)
+            self.request(ApiKey.CREATE_PARTITIONS, request, self._grew)
 
     def _grew(self, message: Any) -> None:
         """Where nobody knows, the next one asks for the same once more."""

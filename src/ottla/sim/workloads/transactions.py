@@ -11,20 +11,14 @@ from typing import Any
 
 from ottla.broker.coordinators.shards import partition_of
 from ottla.machine import WallMillis
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.sim.clients.batches import encode_batch
 from ottla.sim.clients.history import History, TopicPartition, TopicRule
-from ottla.sim.clients.kafka import (
-    FIND_COORDINATOR,
-    INIT_PRODUCER_ID,
-    OF_TRANSACTIONS,
-    PRODUCE,
-    KafkaClient,
-    find_coordinator,
-)
+from ottla.sim.clients.kafka import OF_TRANSACTIONS, KafkaClient, find_coordinator
 from ottla.sim.clients.producers import Producer
 from ottla.sim.clients.readers import Scanner
 from ottla.sim.clients.transaction_history import TransactionHistory
@@ -192,13 +186,13 @@ class Ager(KafkaClient):
         super().__init__(workload, INTERNAL_TOPICS_CLIENT)
         self._for = workload
         self._ids = list(ids)
-        self.versions[FIND_COORDINATOR] = max(1, self.versions[FIND_COORDINATOR])
-        self.versions[PRODUCE] = 12
+        self.versions[ApiKey.FIND_COORDINATOR] = max(1, self.versions[ApiKey.FIND_COORDINATOR])
+        self.versions[ApiKey.PRODUCE] = 12
         self.connect()
 
     def ready(self) -> None:
         if self._ids:
-            self.request(FIND_COORDINATOR, find_coordinator(OF_TRANSACTIONS, self._ids[0]), self._found)
+            self.request(ApiKey.FIND_COORDINATOR, find_coordinator(OF_TRANSACTIONS, self._ids[0]), self._found)
 
     def _found(self, message: Any) -> None:
         if message is None:
@@ -206,7 +200,7 @@ class Ager(KafkaClient):
         if self.note_coordinator(OF_TRANSACTIONS, self._ids[0], message):
             self.after(100 * MS, self._again)
         else:
-            self.request(INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None), self._write)
+            self.request(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None), self._write)
 
     def _again(self) -> None:
         if self.connection is not None:
@@ -236,7 +230,7 @@ class Ager(KafkaClient):
         part = PartitionProduceData(partition_of(name, partitions), batch)
         topic = TopicProduceData(TRANSACTION_STATE_TOPIC, partition_data=[part])
         coordinator = self.coordinators[OF_TRANSACTIONS, name]
-        self.request(PRODUCE, ProduceRequest(None, -1, 3_000, [topic]), self._written, at=coordinator)
+        self.request(ApiKey.PRODUCE, ProduceRequest(None, -1, 3_000, [topic]), self._written, at=coordinator)
 
     def _written(self, message: Any) -> None:
         if message is None:
