@@ -147,8 +147,8 @@ def test_an_old_broker_is_asked_again_in_its_own_version() -> None:
     [
         (b"", ConnectionClosed, "hung up"),
         (b"\x00\x00\x00\x08\x00", ConnectionClosed, "hung up"),
-        (b"\xff\xff\xff\xff", BadAnswer, "does not speak Kafka's protocol: a frame of -1 bytes"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", BadAnswer, "does not speak Kafka's protocol"),
+        (b"\xff\xff\xff\xff", BadAnswer, "does not use Kafka's protocol: it sent a frame of -1 bytes"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", BadAnswer, "does not use Kafka's protocol"),
         (struct.pack(">ii", 4, 77), BadAnswer, "answered request 77 where 1 was due"),
         (struct.pack(">ib", 1, 0), BadAnswer, "answered request -1|answered request 0"),
         (struct.pack(">ii", 4, 1), BadAnswer, "answers to DescribeCluster v1 can't be read"),

@@ -129,7 +129,7 @@ def test_what_somebody_else_writes_meanwhile_stops_it(source: MemoryStore, sessi
         session.carry_out([Set(path, b"0 1\n")])
         return True
 
-    with pytest.raises(StoreFailed, match=r"^somebody else writes to zookeeper://.*: stop that, and begin again$"):
+    with pytest.raises(StoreFailed, match=r"^another program writes to zookeeper://.*: stop it, and start again$"):
         move(rows_of(source), source.generation, session, another_node_begins)
     assert moved(source, session)
 
@@ -144,5 +144,7 @@ def test_rows_that_are_not_as_they_were_written_are_told(
         session.carry_out([Set(f"{directory}/topic/3", b"damaged")])
 
     monkeypatch.setattr(moving, "_write", and_damage)
-    with pytest.raises(StoreFailed, match=r"^1 rows at zookeeper://.* moved there, topic/3 among them: somebody"):
+    with pytest.raises(
+        StoreFailed, match=r"^1 rows at zookeeper://.* moved there, topic/3 among them: another program"
+    ):
         moved(source, session)

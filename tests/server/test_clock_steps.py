@@ -64,7 +64,7 @@ def test_what_does_not_say_that_it_is_due_is_late_by_a_second(
         monkeypatch.setattr(Outbox, "due", lambda outbox, at: None)
         waits.sendall(fetch_frame(2, quiet, 0, wait_ms=100))
         assert values_in(read_frame(waits)) == []
-        assert "came to light late" in caplog.text
+        assert "timer fired late" in caplog.text
 
 
 def test_what_says_that_it_is_due_is_not_told_of_as_late(
@@ -78,7 +78,7 @@ def test_what_says_that_it_is_due_is_not_told_of_as_late(
             waits.settimeout(20)
             waits.sendall(fetch_frame(1, quiet, 0, wait_ms=100))
             read_frame(waits)
-    assert "came to light late" not in caplog.text
+    assert "timer fired late" not in caplog.text
 
 
 def test_the_log_append_time_is_the_wall_clocks(broker: EmbeddedBroker, wall: SettableClock) -> None:

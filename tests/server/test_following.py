@@ -133,7 +133,7 @@ async def test_a_store_that_does_not_answer_is_told_of_once_and_left_alone_for_a
         while stage.store_looks < 3:
             await asyncio.sleep(0.01)
     assert time.monotonic() - begun > 1.9 * AGAIN_S
-    assert caplog.text.count("the metadata store can't be looked at; it is tried again: no server of it answers") == 1
+    assert caplog.text.count("the metadata store can't be read; will retry: no server of it answers") == 1
     assert stage.confirmed == []
     stage.failure = None
     while not stage.confirmed:

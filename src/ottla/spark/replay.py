@@ -146,7 +146,7 @@ def names_of(table: Table, options: RunOptions | None, topics: Sequence[str]) ->
     ids = {} if options is None else ids_at(options, topics)
     if others := [topic for topic in sorted(ids) if table.names.is_another(topic, ids[topic])]:
         raise PipelineFailed(
-            f"{', '.join(others)} was deleted and made again since it was archived: {table.path} and the log are of "
+            f"{', '.join(others)} was deleted and created again since it was archived: {table.path} and the log are of "
             "two topics. Replay from one of them: --archive-only, or without --table."
         )
     return {topic: table.names.called(topic) if topic in ids else topic for topic in topics}

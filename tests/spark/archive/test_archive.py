@@ -326,10 +326,10 @@ def test_a_topic_that_was_made_again_is_another_one(
     run(options, [made], lake, session=spark)
     made_anew(broker, made)
     produce(broker, made, range(100, 400))  # its offsets go further than the old one's did
-    with pytest.raises(PipelineFailed, match=f"{made} was deleted and made again.*--allow-loss.*as {made}~2"):
+    with pytest.raises(PipelineFailed, match=f"{made} was deleted and created again.*--allow-loss.*as {made}~2"):
         run(options, [made], lake, session=spark)
-    assert "was deleted and made again" in proven(spark, broker, Path(lake)).problems[0]
-    with pytest.raises(PipelineFailed, match="was deleted and made again"):
+    assert "was deleted and created again" in proven(spark, broker, Path(lake)).problems[0]
+    with pytest.raises(PipelineFailed, match="was deleted and created again"):
         replay(spark, broker.bootstrap_servers, [made], archive=lake)
 
     assert run(options, [made], lake, session=spark, allow_loss=True).rows == 300

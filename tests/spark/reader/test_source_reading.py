@@ -141,7 +141,7 @@ def test_what_retention_took(broker: EmbeddedBroker, topic: str, caplog: pytest.
     ("made_anew", "fails", "sentence"),
     [
         (False, True, "{}-0 is gone, and offsets"),
-        (True, True, "The topic {} was deleted and made anew"),
+        (True, True, "The topic {} was deleted and created again"),
         (True, False, ""),
     ],
 )

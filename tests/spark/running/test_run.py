@@ -66,7 +66,7 @@ def test_a_run_reads_what_is_there_and_the_next_goes_on(
     assert run_queries(options, spark, [counting(spark, options, [topic])]).rows == 10
     assert {row["count"] for row in spark.table("counted").filter("value < 10").collect()} == {2}
     said = printed()[1]  # quiet, but a setting that has no effect is worth a warning
-    assert re.fullmatch(r"counted goes on with the 2 shuffle partitions .*\n", said), said
+    assert re.fullmatch(r"counted continues with the 2 shuffle partitions .*\n", said), said
     bad_checkpoints(spark, broker, topic, tmp_path / "checkpoint")
 
 
@@ -133,7 +133,7 @@ def test_a_table_is_filled_from_one_topic_of_a_name(broker: EmbeddedBroker, topi
         require_same(options, [topic], tmp_path)
     admin.delete_topics([topic])[topic].result()
     broker.create_topic(topic)
-    with pytest.raises(PipelineFailed, match=f"{topic} was deleted and made again since .* Give another --table"):
+    with pytest.raises(PipelineFailed, match=f"{topic} was deleted and created again since .* Give another --table"):
         require_same(options, [topic], tmp_path)
     require_same(options, [topic], tmp_path / "another")
 

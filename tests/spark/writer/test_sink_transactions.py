@@ -200,7 +200,7 @@ def test_a_second_driver_ends_the_first_ones_transaction(
         if name == "before TxnOffsetCommit" and not (tmp_path / "two").exists():
             assert write(two, publisher(broker), topic, query, 0, attempt=1) == ROWS
 
-    with pytest.raises(PublishFailed, match="ended by somebody else: this query is running twice"):
+    with pytest.raises(PublishFailed, match="ended by another program: this query is running twice"):
         write(one, publisher(broker, other), topic, query, 0)
     assert write(one, publisher(broker), topic, query, 0) == 0
     check_once(read_committed(broker, topic), range(1))

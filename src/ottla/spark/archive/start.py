@@ -85,7 +85,7 @@ def go_on_with_others(cluster: Cluster, table: Table, checkpoint: Checkpoint, al
     checkpoint.put_aside()
     for topic in others:
         table.names.add(topic, ids[topic])
-    told = ", ".join(f"{topic} was made again: it is {table.names.called(topic)} in the table" for topic in others)
+    told = ", ".join(f"{topic} was created again: it is {table.names.called(topic)} in the table" for topic in others)
     return f"{told}. "
 
 

@@ -140,7 +140,7 @@ class Log:
         called = {topic: table.names.called(topic) for topic in sorted(topics - others)}
         bounds = {(called[topic], number): each for (topic, number), each in log_bounds(options, called).items()}
         problems = [
-            f"{topic} was deleted and made again since it was archived: the log is of another topic."
+            f"{topic} was deleted and created again since it was archived: the log is of another topic."
             for topic in sorted(others)
         ]
         return cls(options, called, bounds, tuple(problems))
