@@ -151,7 +151,7 @@ def test_an_old_broker_is_asked_again_in_its_own_version() -> None:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", BadAnswer, "does not use Kafka's protocol"),
         (struct.pack(">ii", 4, 77), BadAnswer, "answered request 77 where 1 was due"),
         (struct.pack(">ib", 1, 0), BadAnswer, "answered request -1|answered request 0"),
-        (struct.pack(">ii", 4, 1), BadAnswer, "answers to DescribeCluster v1 can't be read"),
+        (struct.pack(">ii", 4, 1), BadAnswer, "to DescribeCluster v1 can't be read"),
     ],
 )
 def test_what_a_broken_peer_says(answer: bytes, failure: type[ClientFailure], sentence: str) -> None:

@@ -333,7 +333,7 @@ def test_a_topic_that_was_made_again_is_another_one(
         replay(spark, broker.bootstrap_servers, [made], archive=lake)
 
     assert run(options, [made], lake, session=spark, allow_loss=True).rows == 300
-    assert f"{made} was made again: it is {made}~2 in the table" in capsys.readouterr().err
+    assert f"{made} was created again: it is {made}~2 in the table" in capsys.readouterr().err
     produce(broker, made, range(400, 410))
     assert run(options, [made], lake, session=spark).rows == 10
     verdict = proven(spark, broker, Path(lake), topics=[made], content=True)
