@@ -32,6 +32,7 @@ from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.log.cost import BEYOND_USUAL
 from ottla.log.producers import Guard
+from ottla.log.validation import RECORDS_AT_ONCE, Known, is_looked_into, look_ahead
 from ottla.machine import Millis, Ticket
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode
@@ -45,7 +46,7 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL, peek
+from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL, HEADER_BYTES, RECORD_COUNT_AT, peek
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -83,18 +84,22 @@ _NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
+_COUNT = struct.Struct(">i")
 _Answers: TypeAlias = dict[str | bytes, TopicProduceResponse]
 _COMMON_ANSWER_HEAD = struct.Struct(">iiBB")  # size, correlation id, tags of the header, one topic
 _COMMON_ANSWER_TAIL = struct.Struct(">BihqqqBBBBiB")
 
 
 class PartitionAppend:
-    """One partition of a produce request: where its batch goes, and what came of it."""
+    """One partition of a produce request: where its batch goes, and what came of it. `is_known`: nothing has to be
+    looked for in the batch before it is appended, or `inside` is what was found."""
 
     __slots__ = (
         "base_offset",
         "error",
         "index",
+        "inside",
+        "is_known",
         "log_append_time_ms",
         "log_start_offset",
         "message",
@@ -109,6 +114,8 @@ class PartitionAppend:
         self.topic = topic
         self.index = index
         self.records = records
+        self.is_known = False
+        self.inside: Known | None = None
         self.partition: Partition | None = None
         self.error = _NONE
         self.message: str | None = None
@@ -224,6 +231,7 @@ class ParkedSlice(ParkedProduce):
 class SlicedProduce:
     """A produce request for more partitions than one turn has room for, or whose batches cost more to look into.
 
+    The records of a large batch are looked into before, where its topic asks for that, a slice a tick as well.
     Partitions get their batches in the request's order, a slice a tick, also when the client is gone by then: nobody
     tells it how far this came. A slice whose partitions hold their appends back waits for its commit before the next
     one: a log that is cut back meanwhile must not take other records for these.
@@ -251,6 +259,7 @@ class SlicedProduce:
         if self._done:
             yield Piece(request, None, partial(self._end_slice, 0))
         while self._done < len(appends):
+            yield from self._look_ahead(request)
             yield Piece(request, None, self._append, is_light=not self._done)
         if self._acks == 0:
             if any(append.error for append in appends):
@@ -265,6 +274,16 @@ class SlicedProduce:
         response = _response(node, request.session, request.version, topics, leaders)
         response.responses = yield from encoded_topics(response.responses, request.version, "partition_responses")
         return response
+
+    def _look_ahead(self, request: Request) -> Work:
+        """Look into the next batch, where that takes long."""
+        append = self._appends[self._done]
+        partition = _looked_into(self._node, request.now, request.session, append)
+        append.is_known = True
+        if partition is not None:
+            assert append.records is not None
+            yield  # the first slice of it belongs to the next tick
+            append.inside = yield from look_ahead(append.records, partition.log.config)
 
     def _append(self, piece: Request) -> Parked | None:
         begin = self._done
@@ -284,6 +303,25 @@ class SlicedProduce:
             return None
         parked = ParkedSlice(self._node, cast(Piece, piece), some, waits_for)
         return park(self._node, piece, self._deadline, parked)
+
+
+def _begun_in_slices(
+    node: Node,
+    now: Millis,
+    session: Session,
+    version: int,
+    correlation_id: int,
+    frame: memoryview,
+    acks: int,
+    timeout_ms: int,
+    appends: list[PartitionAppend],
+    done: int,
+) -> Parked:
+    """The rest of the appends, from the one at `done` on, goes on in slices."""
+    if acks == 0:
+        _charge(node, now, session, frame)
+    request = _request_of(session, version, correlation_id, now, frame)
+    return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
 
 
 def receive(
@@ -306,6 +344,8 @@ def receive(
     holding = False
     if len(appends) == 1:
         append = appends[0]
+        if _looked_into(node, now, session, append) is not None:
+            return _begun_in_slices(node, now, session, version, correlation_id, frame, acks, timeout_ms, appends, 0)
         if not append.error:
             append_one(node, now, session, version, client_id, acks, append)
             holding = append.partition is not None and append.partition.holding
@@ -315,10 +355,7 @@ def receive(
     else:
         done, holding = append_some(node, now, session, version, client_id, acks, appends, 0)
         if done < len(appends):
-            if acks == 0:
-                _charge(node, now, session, frame)
-            request = _request_of(session, version, correlation_id, now, frame)
-            return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
+            return _begun_in_slices(node, now, session, version, correlation_id, frame, acks, timeout_ms, appends, done)
     if acks == 0:
         if any(append.error for append in appends):
             raise Refused(ACKS_0_FAILED)
@@ -480,6 +517,27 @@ class VerifiedProduce(SlicedProduce):
         return (yield from super()._work(request))
 
 
+def _looked_into(node: Node, now: Millis, session: Session, append: PartitionAppend) -> Partition | None:
+    """The partition, where its configs ask for a look into the batch which takes longer than a turn has room for."""
+    records = append.records
+    if (
+        records is None
+        or len(records) < HEADER_BYTES
+        or _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] <= RECORDS_AT_ONCE
+    ):
+        return None
+    if append.is_known or append.error:
+        return None
+    if node.access.authorizer is not None and not _may_write(node, session, append.topic):
+        return None
+    partition = node.leadership.led(append.topic, append.index)
+    if isinstance(partition, ErrorCode) or not is_looked_into(
+        records, partition.log.config, partition.log.wall.at(now)
+    ):
+        return None
+    return partition
+
+
 def append_some(
     node: Node,
     now: Millis,
@@ -500,6 +558,8 @@ def append_some(
         if at + cost.steps >= end or (at > begin and time_slice.is_over):
             return at, holding
         append = appends[at]
+        if _looked_into(node, now, session, append) is not None:
+            return at, holding
         if not append.error:
             append_one(node, now, session, version, client_id, acks, append)
             if append.partition is not None and append.partition.holding:
@@ -545,12 +605,12 @@ def append_one(
             return
     try:
         if transactional is None or not node.verifier.asks(second_version=version >= _ADDS_PARTITIONS_SINCE):
-            appended = partition.append(now, records)
+            appended = partition.append(now, records, inside=append.inside)
         elif transactional.leader_epoch != partition.leader_epoch:
             append.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # elsewhere its transaction may have ended meanwhile
             return
         else:
-            appended = partition.append_transactional(now, records, transactional.guard)
+            appended = partition.append_transactional(now, records, transactional.guard, append.inside)
     except AppendRefused as refused:
         append.refuse(refused.error_code, refused.sentence)
         append.record_errors = refused.record_errors
