@@ -482,13 +482,25 @@ class Log(LogState):
 
     def delete(self) -> None:
         """Remove the partition from the disk; slices already handed out stay readable. Raises OSError; try again."""
+        self._end()
+        if self.on_disk:
+            removal.remove_partition(self.files, self.directory, self.topic_id)
+
+    def bury(self) -> str:
+        """Rename the partition's directory, so that another one may have its name; returns the new path, which is to be
+        removed. The caller syncs the data directory. Raises OSError; try again."""
+        self._end()
+        if self.on_disk:
+            removal.bury_partition(self.files, self.directory, self.topic_id)
+        return removal.grave_of(self.directory, self.topic_id)
+
+    def _end(self) -> None:
+        """The partition is deleted: nothing of the log is used any more."""
         self.failed = "the partition was deleted"
         self.compaction_epoch += 1
         cleanable.forget_checkpoint(self)
         for segment in self.segments:
             segment.close_indexes()
-        if self.on_disk:
-            removal.remove_partition(self.files, self.directory, self.topic_id)
         # Who still has this log, perhaps in a cycle, must not keep the space of its files.
         self.segments, self.bases, self.active, self.unreadable = [], [], None, []
         self.syncing.log_deleted()
