@@ -73,7 +73,10 @@ def grave_of(directory: str, topic_id: bytes) -> str:
 
 
 def bury_partition(files: FileSystem, directory: str, topic_id: bytes) -> bool:
-    """Rename a partition's directory to its grave; whether it was there. The caller syncs the parent. Raises OSError."""
+    """Rename a partition's directory to its grave; whether it was there. The caller syncs its parent.
+
+    Raises OSError.
+    """
     if not files.exists(directory):
         return False
     try:

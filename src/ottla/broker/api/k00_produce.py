@@ -305,25 +305,6 @@ class SlicedProduce:
         return park(self._node, piece, self._deadline, parked)
 
 
-def _begun_in_slices(
-    node: Node,
-    now: Millis,
-    session: Session,
-    version: int,
-    correlation_id: int,
-    frame: memoryview,
-    acks: int,
-    timeout_ms: int,
-    appends: list[PartitionAppend],
-    done: int,
-) -> Parked:
-    """The rest of the appends, from the one at `done` on, goes on in slices."""
-    if acks == 0:
-        _charge(node, now, session, frame)
-    request = _request_of(session, version, correlation_id, now, frame)
-    return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
-
-
 def receive(
     node: Node, now: Millis, session: Session, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part] | Parked | None:
@@ -341,12 +322,12 @@ def receive(
             request = _request_of(session, version, correlation_id, now, frame)
             deadline = now + max(timeout_ms, 0)
             return VerifiedProduce(node, acks, deadline, appends, transactional_id, opening).begin(request)
-    holding = False
-    if len(appends) == 1:
+    holding, done = False, len(appends)
+    if done == 1:
         append = appends[0]
         if _looked_into(node, now, session, append) is not None:
-            return _begun_in_slices(node, now, session, version, correlation_id, frame, acks, timeout_ms, appends, 0)
-        if not append.error:
+            done = 0
+        elif not append.error:
             append_one(node, now, session, version, client_id, acks, append)
             holding = append.partition is not None and append.partition.holding
             if acks and not holding and not append.error and version >= _FLEXIBLE_SINCE:
@@ -354,8 +335,11 @@ def receive(
                 return [_common_answer(correlation_id, append, throttle_ms)]
     else:
         done, holding = append_some(node, now, session, version, client_id, acks, appends, 0)
-        if done < len(appends):
-            return _begun_in_slices(node, now, session, version, correlation_id, frame, acks, timeout_ms, appends, done)
+    if done < len(appends):
+        if acks == 0:
+            _charge(node, now, session, frame)
+        request = _request_of(session, version, correlation_id, now, frame)
+        return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
     if acks == 0:
         if any(append.error for append in appends):
             raise Refused(ACKS_0_FAILED)

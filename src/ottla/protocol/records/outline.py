@@ -19,18 +19,8 @@ Outlined: TypeAlias = tuple[list[int], list[int]]
 RECORDS_A_SLICE: Final = 2_000
 
 
-def outline(plain: bytes | bytearray, count: int) -> Outlined:
-    """The outline of an unpacked body. Raises as `outline_in_slices`."""
-    slices = outline_in_slices(plain, count)
-    while True:
-        try:
-            next(slices)
-        except StopIteration as done:
-            return done.value
-
-
 def outline_in_slices(plain: bytes | bytearray, count: int) -> Generator[None, None, Outlined]:
-    """The same, yielding after every `RECORDS_A_SLICE` records.
+    """The outline of an unpacked body; yields after every `RECORDS_A_SLICE` records.
 
     Raises CorruptRecords where a record does not end where it says or offsets are not dense, TooManyParts.
     """
