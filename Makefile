@@ -4,7 +4,7 @@ SEEDS ?= 200
 ROUNDS ?= 20
 NODES ?= 1
 .DEFAULT_GOAL = help
-.PHONY: conform-franz-go conform-kminion crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release
+.PHONY: conform-franz-go conform-kminion crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release upgrade
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ crash: setup  ## kill -9 a loaded node again and again; count every acknowledged
 
 crash-cluster: setup  ## kill, pause, stop and cut off the nodes of a cluster under load for 5 minutes (ARGS="--minutes 60 --metadata zookeeper")
 	$(PYTHON) -m tools.crash_cluster $(ARGS)
+
+upgrade: setup  ## upgrade three nodes of the previous version one by one under load, and go back (ARGS="--metadata zookeeper"; needs git's history)
+	$(PYTHON) -m tools.upgrade_cluster $(ARGS)
 
 crash-pipelines: setup  ## kill -9 driver, workers and node under the sink, its commit, the archive and KMQ's tracker, and count
 	$(PYTHON) -m tools.crash_pipelines --pipeline sink $(ARGS)

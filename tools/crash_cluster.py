@@ -29,6 +29,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from ottla.client import Client, ClientFailure
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.testing import EmbeddedCluster
 from tools.cluster_faults import LEASE_S, NODES, Fault, Faults, planned
 from tools.crash_transactions import PARTITIONS, SOURCE, TARGET, Loop, Worker, Writer, note_ledger, note_moved
 from tools.crash_transactions import TOPIC as LEDGER
@@ -76,10 +78,10 @@ PAUSE_S = 0.005
 class Round:
     """One round's clients and what they wrote down."""
 
-    def __init__(self, faults: Faults, seed: int) -> None:
-        self.faults = faults
+    def __init__(self, cluster: EmbeddedCluster, seed: int) -> None:
+        self.cluster = cluster
         self.history = history = History(groups=dict.fromkeys(GROUPS.values(), LOG), shared={JOBS})
-        self.bootstrap = at = faults.cluster.bootstrap_servers
+        self.bootstrap = at = cluster.bootstrap_servers
         self.senders = [Sender(f"w{n}", at, history, LOG, PARTITIONS, PAUSE_S) for n in range(2)]
         self.senders.append(Sender("jobs", at, history, JOBS, PARTITIONS, 2 * PAUSE_S))
         self.senders.append(Sender("source", at, history, SOURCE, PARTITIONS, PAUSE_S))
@@ -105,14 +107,13 @@ class Round:
     def threads(self) -> list[Recorded | Worker]:
         return [*self.senders, *self.tails, *self.members, self.watch, *self.sharers, *self.writers, *self.loops]
 
-    def run(self, plan: list[Fault]) -> list[str]:
-        """What is wrong after these faults."""
+    def run(self, disturb: Callable[[], None]) -> list[str]:
+        """What is wrong after this was done to the nodes, all of which serve again by its end."""
         failures: list[str] = []
         for thread in self.threads:
             thread.start()
         try:
-            self.faults.run(plan, LOG)
-            self.faults.heal()
+            disturb()
             self.healed = time.monotonic()
             self.settle()
         except (AssertionError, RuntimeError, TimeoutError, KafkaException, ClientFailure) as error:
@@ -175,7 +176,7 @@ class Round:
         found: list[Any] = []
         for node in NODES:
             try:
-                with Client(self.faults.cluster.address_of(node)) as client:
+                with Client(self.cluster.address_of(node)) as client:
                     topics = client.send(MetadataRequest(topics=None)).topics
             except ClientFailure:  # it has just heard what it leads no more, and hangs up
                 found.append(node)
@@ -184,7 +185,7 @@ class Round:
                 (topic.name, part.partition_index)
                 for topic in topics
                 for part in topic.partitions
-                if part.leader_id < 0 or len(part.isr_nodes) < len(NODES)
+                if part.leader_id < 0 or len(part.isr_nodes) < len(part.replica_nodes)
             ]
         return found
 
@@ -217,17 +218,19 @@ def soon(what: str, holds: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def new_topics(faults: Faults) -> None:
+def new_topics(cluster: EmbeddedCluster) -> None:
     """The topics of a round, empty. No node knows those of the round before by then: a consumer of librdkafka's that
     hears of a topic's leader epochs, and then that they begin anew with another topic of the name, never reads on."""
-    admin = AdminClient({"bootstrap.servers": faults.cluster.bootstrap_servers, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     known = admin.list_topics(timeout=30).topics
     there = [name for name in known if name in TOPICS or name.startswith(ASKED_PREFIX)]
     if there:
         for deleted in admin.delete_topics(there).values():
             deleted.result(30)
         for node in NODES:
-            soon(f"node {node} knows no topic of the round before", lambda node=node: not known_to(faults, node, there))
+            soon(
+                f"node {node} knows no topic of the round before", lambda node=node: not known_to(cluster, node, there)
+            )
     for made in admin.create_topics([NewTopic(name, PARTITIONS, len(NODES)) for name in TOPICS]).values():
         made.result(30)
     configs = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "15000"}
@@ -237,10 +240,10 @@ def new_topics(faults: Faults) -> None:
         altered.result(30)
 
 
-def known_to(faults: Faults, node: int, topics: list[str]) -> list[str]:
+def known_to(cluster: EmbeddedCluster, node: int, topics: list[str]) -> list[str]:
     """Those of the topics that a node lists; all of them where it can't say."""
     try:
-        with Client(faults.cluster.address_of(node)) as client:
+        with Client(cluster.address_of(node)) as client:
             listed = {topic.name for topic in client.send(MetadataRequest(topics=None)).topics}
     except ClientFailure:
         return topics
@@ -254,6 +257,11 @@ def errors_logged(directory: str) -> Iterator[str]:
             if "Traceback" in line:
                 said = json.loads(line) if line.startswith("{") else {"error": line}
                 yield f"node {path.stem} logged: {said.get('message', '')}\n{said['error']}"
+
+
+def carry_out(faults: Faults, plan: list[Fault]) -> None:
+    faults.run(plan, LOG)
+    faults.heal()
 
 
 def plans(seed: int, minutes: float, *, zookeeper: bool) -> Iterator[list[Fault]]:
@@ -279,9 +287,9 @@ def run(
     settings = {**SETTINGS, "ottla.durability": durability}
     with Faults(random.Random(seed), directory, settings, zookeeper=zookeeper) as faults:
         for number, plan in enumerate(rounds, 1):
-            new_topics(faults)
-            current = Round(faults, seed + number)
-            failures += [*current.run(plan), *faults.failures, *errors_logged(directory)]
+            new_topics(faults.cluster)
+            current = Round(faults.cluster, seed + number)
+            failures += [*current.run(partial(carry_out, faults, plan)), *faults.failures, *errors_logged(directory)]
             say(f"round {number}: {current.told()}")
             if failures:
                 failures.append(f"round {number} had the plan: {'; '.join(map(str, plan))}")

@@ -108,6 +108,8 @@ class Worker(threading.Thread):
         self.registered = False
         self.unheard = 0
         self.recovered = False
+        self.errors: dict[str, KafkaError] = {}
+        """The errors after which it aborted or began a new life, by name."""
 
     def run(self) -> None:
         try:
@@ -141,6 +143,7 @@ class Worker(threading.Thread):
 
     def recover(self, producer: Producer, error: KafkaError) -> None:
         """Abort what is open; where that is not possible, begin a new life."""
+        self.errors[error.name()] = error
         if not error.fatal():
             try:
                 producer.abort_transaction(WAIT_S)

@@ -91,6 +91,11 @@ class Recorded(threading.Thread):
         self.history = history
         self.done = threading.Event()
         self.failure: str | None = None
+        self.errors: dict[str, KafkaError] = {}
+        """The errors that the client was told of and worked on after, by name."""
+
+    def note(self, error: KafkaError) -> None:
+        self.errors[error.name()] = error
 
     def run(self) -> None:
         try:
@@ -174,8 +179,10 @@ class Tail(Recorded):
         consumer.assign([TopicPartition(*run.place, 0) for run in self._runs])
         while not self.done.is_set():
             for message in consumer.consume(1000, 0.2):
-                if message.error() is None:
+                if (error := message.error()) is None:
                     self._runs[message.partition() or 0].records.append(record_of(message))
+                else:
+                    self.note(error)
         consumer.close()
 
     def has_read(self, ends: dict[Place, int]) -> bool:
@@ -215,6 +222,8 @@ class Member(Recorded):
                     self._read[place] = record.offset + 1
                 elif error.fatal():
                     raise KafkaException(error)
+                else:
+                    self.note(error)
             if self._read:
                 self._commit(consumer)
 
@@ -242,8 +251,10 @@ class Member(Recorded):
                 if each.error is None:
                     place = each.topic, each.partition
                     commits[place] = commits[place]._replace(ended=time.monotonic())
-        except KafkaException:
-            pass  # the coordinator is away, or the partitions are somebody else's now
+                else:
+                    self.note(each.error)
+        except KafkaException as refused:  # the coordinator is away, or the partitions are somebody else's now
+            self.note(refused.args[0])
         self.history.commits += commits.values()
 
 
@@ -303,7 +314,8 @@ class Sharer(Recorded):
     def _take(self, member: ShareConsumer, life: float) -> None:
         given: dict[Place, list[int]] = {}
         for message in member.poll(0.2):
-            if message.error():
+            if (error := message.error()) is not None:
+                self.note(error)
                 continue
             place, offset = place_of(message), message.offset() or 0
             self.history.handed.append(Handed(place, offset, life))
@@ -316,8 +328,12 @@ class Sharer(Recorded):
             return
         try:
             answers = {(each.topic, each.partition): error for each, error in member.commit_sync(30).items()}
-        except KafkaException:
+        except KafkaException as refused:
+            self.note(refused.args[0])
             answers = {}
+        for refused in answers.values():
+            if refused is not None:
+                self.note(refused.args[0])
         ended = time.monotonic()
         for place, offsets in given.items():  # an error may be that of one record, and says nothing of the others
             times = ended if answers.get(place, UNANSWERED) is None else None

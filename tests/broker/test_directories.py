@@ -662,3 +662,50 @@ def test_properties_that_a_disk_has_damaged_are_written_again(tmp_path: Path, ha
     assert stage.node.replicas.by_name["t"].partitions[0].log.log_end_offset == 1
     kept = len(whole) - len(whole.splitlines()[-1]) - 1
     assert path.read_bytes()[:kept] == whole[:kept]
+
+
+class CountedFiles(PlainFiles):
+    """Counts what takes long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def sync_directory(self, path: str) -> None:
+        self.calls.append("sync")
+        super().sync_directory(path)
+
+    def rmtree(self, path: str) -> None:
+        self.calls.append("remove")
+        super().rmtree(path)
+
+
+def test_a_new_topic_waits_for_the_removal_of_no_directory_of_an_earlier_one(tmp_path: Path) -> None:
+    """Which may have had thousands of partitions: their directories are renamed, and synced together."""
+    files = CountedFiles()
+    stage = NodeStage(tmp_path, files=files)
+    stage.create("t", 20)
+    for index in range(20):
+        stage.append("t", index)
+    tick_until_answered(stage, DeleteTopicsRequest(topics=[DeleteTopicState("t")]))
+    left = len(directories(stage))
+    assert left > 10
+    files.calls.clear()
+    tick_until_answered(stage, CreateTopicsRequest([CreatableTopic("t", 20, 1)]))
+    assert files.calls.count("remove") <= 4
+    assert files.calls.count("sync") < 10
+    stage.append("t", 7)
+    stage.run()
+    assert files.calls.count("remove") == left
+    assert directories(stage) == ["t-7"]
+    stage.restart()
+    assert ends(stage, "t")[7] == (0, 1)
+    assert not stage.store.list("deleted/")
+
+
+def tick_until_answered(stage: NodeStage, request: Any) -> None:
+    """With no more ticks than that takes."""
+    asked = stage.send(request)
+    while not asked.answered:
+        stage.node.tick(stage.now)
+        stage.settle()

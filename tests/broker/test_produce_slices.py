@@ -17,6 +17,8 @@ from ottla.log.answers import StorageFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.records import outline
+from ottla.protocol.records.batch import set_crc
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch
 from tests.node_stage import NOW, SESSION, NodeStage
 
@@ -234,3 +236,62 @@ def test_a_client_that_goes_while_a_slice_waits_does_not_hold_the_rest(fsync: No
     fsync.run()
     assert ends(fsync) == [1] * PARTITIONS
     assert len(fsync.node.parking) == 0
+
+
+def largest_slice(stage: NodeStage, parked: Parked, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, int]:
+    """The answer, and how many records were looked at in one turn at the most."""
+    walked: list[int] = [0]
+    walk = outline._walk
+
+    def counted(plain: bytes | bytearray, indexes: range, *rest: Any) -> tuple[int, int]:
+        walked[-1] += len(indexes)
+        return walk(plain, indexes, *rest)
+
+    monkeypatch.setattr(outline, "_walk", counted)
+    while True:
+        replies = [each for each in stage.node.take_effects(stage.now) if isinstance(each, Reply)]
+        if replies:
+            assert [each.ticket for each in replies] == [parked.ticket]
+            return answer_of(replies[0].parts, 9), max(walked)
+        walked.append(0)
+        stage.node.tick(stage.now)
+
+
+@pytest.mark.parametrize("key", [b"k", None])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_many_records_are_looked_into_in_slices(
+    stage: NodeStage, monkeypatch: pytest.MonkeyPatch, key: bytes | None, partitions: int
+) -> None:
+    count = 20_000
+    octets = batch(b"", key, count, "gzip")
+    parts = [PartitionProduceData(index, octets) for index in range(partitions)]
+    request = ProduceRequest(None, 1, 1000, [TopicProduceData("kept", partition_data=parts)])
+    answer, walked = largest_slice(stage, receive(stage, request), monkeypatch)
+    assert walked == outline.RECORDS_A_SLICE
+    codes = [part.error_code for part in answer.responses[0].partition_responses]
+    if key is None:
+        assert codes == [ErrorCode.INVALID_RECORD] * partitions
+        named = sum(len(part.record_errors) for part in answer.responses[0].partition_responses)
+        assert named == k00_produce.RECORD_ERRORS_MAX
+    else:
+        assert codes == [0] * partitions
+        assert ends(stage, "kept")[:partitions] == [count] * partitions
+
+
+def test_many_records_that_are_damaged_are_walked_once(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = bytearray(batch(b"", b"k", 5_000))
+    plain[-1] = 9  # the last one says that it has headers
+    set_crc(plain)
+    parked = receive(stage, one("kept", bytes(plain)))
+    answer, walked = largest_slice(stage, parked, monkeypatch)
+    (part,) = answer.responses[0].partition_responses
+    assert (part.error_code, walked) == (ErrorCode.INVALID_RECORD, outline.RECORDS_A_SLICE)
+
+
+def test_what_nobody_looks_into_is_appended_at_once(stage: NodeStage) -> None:
+    for octets in (batch(count=5_000), b"x" * 100, batch(count=5_000)[:-1]):
+        assert isinstance(stage.node.receive(stage.now, SESSION, frame_of(one("t", octets), 9)), list)
+
+
+def one(topic: str, octets: bytes) -> ProduceRequest:
+    return ProduceRequest(None, 1, 1000, [TopicProduceData(topic, partition_data=[PartitionProduceData(0, octets)])])

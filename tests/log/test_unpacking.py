@@ -12,7 +12,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import MAX_TIMESTAMP_AT, set_crc
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX
 from ottla.protocol.records.errors import TooManyParts
-from ottla.protocol.records.outline import outline
+from ottla.protocol.records.outline import RECORDS_A_SLICE, outline_in_slices
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch, decode_records
 
 from .support import disk, open_log, put
@@ -75,7 +75,14 @@ def test_an_outline_says_what_the_records_say() -> None:
         for i in range(9_000)
     ]
     plain = bytes(build_batch(records)[61:])
-    timestamps, keyless = outline(plain, len(records))
+    slices, count = outline_in_slices(plain, len(records)), 1
+    try:
+        while True:
+            next(slices)
+            count += 1
+    except StopIteration as done:
+        timestamps, keyless = done.value
+    assert count == -(-len(records) // RECORDS_A_SLICE)
     assert [NOW + delta for delta in timestamps] == [record.timestamp_ms for record in records]
     assert keyless == list(range(0, 9_000, 5))
 

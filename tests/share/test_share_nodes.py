@@ -281,6 +281,42 @@ def test_offsets_and_lag_are_told_whoever_coordinates_the_group(pair: SharePair)
     assert not pair.states()
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_a_back_off_goes_on_while_members_come_and_go(pair: SharePair, over: bool) -> None:
+    """Each first member has the state of the group read again. `over`: the back-off has ended by then."""
+    pair.configure(share_retry_backoff_ms="1000")
+    pair.produce(b"a", b"b")
+    member = pair.member("m")
+    assert pair.fetch(member) == [(0, 1, 1)]
+    assert pair.said(member, (0, 0, [ACCEPT]), (1, 1, [RELEASE])) == E.NONE
+    released = pair.stages[READS].now
+    member.acknowledge(epoch=-1)
+    for number in range(0 if over else 4):
+        pair.run(150)
+        brief = pair.member(f"brief-{number}")
+        assert pair.fetch(brief, wait_ms=50) == []
+        brief.acknowledge(epoch=-1)
+        pair.settle()
+    pair.run(released + 1_050 - pair.stages[READS].now)
+    assert pair.fetch(pair.member("last"), wait_ms=50) == [(1, 1, 2)]
+
+
+def test_a_record_that_another_node_released_waits_anew(pair: SharePair) -> None:
+    """It was delivered there once more: nobody here knows since when it waits."""
+    pair.configure(share_retry_backoff_ms="1000")
+    pair.produce(b"a")
+    member = pair.member("m")
+    assert pair.fetch(member) == [(0, 0, 1)]
+    assert pair.said(member, (0, 0, [RELEASE])) == E.NONE
+    member.acknowledge(epoch=-1)
+    pair.run(1_050)
+    part = PartitionData(0, 0, 0, 0, 0, [StateBatch(0, 0, 0, 2)])
+    pair.ask(KEEPS, WriteShareGroupStateRequest("g", [WriteStateData(pair.id, [part])]))
+    assert pair.fetch(pair.member("n"), wait_ms=50) == []
+    pair.run(2_050)
+    assert pair.fetch(pair.member("o"), wait_ms=50) == [(0, 0, 3)]
+
+
 def test_the_state_of_a_deleted_topic_goes(pair: SharePair) -> None:
     pair.produce(b"a")
     member = pair.member("m")

@@ -45,7 +45,7 @@ from ottla.log.recovery.loading import load
 from ottla.log.segment import RawHeader, Segment
 from ottla.log.state import SNAPSHOT_BATCHES, SNAPSHOT_BYTES, LogState
 from ottla.log.syncing import Syncable
-from ottla.log.validation import prepare_batch
+from ottla.log.validation import Known, prepare_batch
 from ottla.machine import WallClock
 from ottla.protocol.records.batch import (
     ATTRIBUTES_AT,
@@ -170,9 +170,15 @@ class Log(LogState):
     # ---- appending -------------------------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, batch: memoryview, *, now: int, leader_epoch: int, origin: Origin = Origin.CLIENT
+        self,
+        batch: memoryview,
+        *,
+        now: int,
+        leader_epoch: int,
+        origin: Origin = Origin.CLIENT,
+        inside: Known | None = None,
     ) -> Appended:
-        """Give one record batch the next offsets and write it. HOT.
+        """Give one record batch the next offsets and write it. `inside`: what was found inside it before. HOT.
 
         `batch` is writable and holds exactly one batch; offset, epoch and, where configs ask for it, timestamp are set
         in place. Raises AppendRefused or StorageFailed, and the log is as it was before.
@@ -202,7 +208,7 @@ class Log(LogState):
             or crc32c(batch[ATTRIBUTES_AT:]) != crc
         ):
             # Something is unusual: the careful path refuses it, in Kafka's words, or makes it storable.
-            batch = prepare_batch(batch, self.config, self.wall.at(now), origin)
+            batch = prepare_batch(batch, self.config, self.wall.at(now), origin, inside)
             header = _unpack_header(batch)
             (_, body, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, producer_epoch, sequence,
              _) = header  # fmt: skip
@@ -476,13 +482,25 @@ class Log(LogState):
 
     def delete(self) -> None:
         """Remove the partition from the disk; slices already handed out stay readable. Raises OSError; try again."""
+        self._end()
+        if self.on_disk:
+            removal.remove_partition(self.files, self.directory, self.topic_id)
+
+    def bury(self) -> str:
+        """Rename the partition's directory, so that another one may have its name; returns the new path, which is to be
+        removed. The caller syncs the data directory. Raises OSError; try again."""
+        self._end()
+        if self.on_disk:
+            removal.bury_partition(self.files, self.directory, self.topic_id)
+        return removal.grave_of(self.directory, self.topic_id)
+
+    def _end(self) -> None:
+        """The partition is deleted: nothing of the log is used any more."""
         self.failed = "the partition was deleted"
         self.compaction_epoch += 1
         cleanable.forget_checkpoint(self)
         for segment in self.segments:
             segment.close_indexes()
-        if self.on_disk:
-            removal.remove_partition(self.files, self.directory, self.topic_id)
         # Who still has this log, perhaps in a cycle, must not keep the space of its files.
         self.segments, self.bases, self.active, self.unreadable = [], [], None, []
         self.syncing.log_deleted()

@@ -66,18 +66,32 @@ def fitting(name: str, suffix: str) -> str:
     return topic[: FILE_NAME_MAX - len(tail)] + tail
 
 
+def grave_of(directory: str, topic_id: bytes) -> str:
+    """What a partition's directory is renamed to when the partition is deleted."""
+    parent, _, name = directory.rpartition("/")
+    return f"{parent}/{fitting(name, f'.{topic_id.hex()}{DELETED_DIRECTORY_SUFFIX}')}"
+
+
+def bury_partition(files: FileSystem, directory: str, topic_id: bytes) -> bool:
+    """Rename a partition's directory to its grave; whether it was there. The caller syncs its parent.
+
+    Raises OSError.
+    """
+    if not files.exists(directory):
+        return False
+    try:
+        files.rename(directory, grave_of(directory, topic_id))
+    except OSError:  # perhaps names are shorter here: it goes from where it is, and says to the last whose it is
+        for entry in files.listdir(directory):
+            if entry != PARTITION_METADATA_FILE:
+                files.unlink(f"{directory}/{entry}")
+        files.rmtree(directory)
+    return True
+
+
 def remove_partition(files: FileSystem, directory: str, topic_id: bytes) -> None:
     """Remove a partition's directory and all in it. Raises OSError; what an attempt left, the next one removes."""
-    parent, _, name = directory.rpartition("/")
-    renamed = f"{parent}/{fitting(name, f'.{topic_id.hex()}{DELETED_DIRECTORY_SUFFIX}')}"
-    if files.exists(directory):
-        try:
-            files.rename(directory, renamed)
-        except OSError:  # perhaps names are shorter here: it goes from where it is, and says to the last whose it is
-            for entry in files.listdir(directory):
-                if entry != PARTITION_METADATA_FILE:
-                    files.unlink(f"{directory}/{entry}")
-            files.rmtree(directory)
-        files.sync_directory(parent or ".")
+    if bury_partition(files, directory, topic_id):
+        files.sync_directory(directory.rpartition("/")[0] or ".")
     with contextlib.suppress(FileNotFoundError):
-        files.rmtree(renamed)
+        files.rmtree(grave_of(directory, topic_id))

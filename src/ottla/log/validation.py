@@ -10,8 +10,9 @@ Source: Kafka's LogValidator.java, UnifiedLog.analyzeAndValidateRecords, Produce
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from ottla.log.answers import AppendRefused, Origin
 from ottla.log.config import LONG_MAX, LogConfig
@@ -36,13 +37,16 @@ from ottla.protocol.records.batch import (
 )
 from ottla.protocol.records.compression import CODECS, GZIP, LZ4, NONE, UNPACKED_BYTES_MAX, ZSTD, compress, unpack
 from ottla.protocol.records.errors import CorruptRecords, TooManyBytes
-from ottla.protocol.records.outline import PARTS_MAX, outline
+from ottla.protocol.records.outline import PARTS_MAX, outline_in_slices
 from ottla.protocol.records.record import RECORD_BYTES_MIN, can_hold
 
 LEGACY_RECORD_BYTES_MIN: Final = 14
 LENGTH_AT: Final = 8
+RECORDS_AT_ONCE: Final = 4_000
+"""A batch with more records is looked into in slices, by `look_ahead`."""
 RECORDS_NAMED_MAX: Final = 10_000
-"""Of a larger batch that is refused for its timestamps nobody is told which ones are wrong: that takes unpacking it."""
+"""So many records of a batch are named as the ones to blame at the most. Of a larger batch whose header has a wrong
+timestamp none is named: that takes unpacking it."""
 BYTES_A_STEP: Final = 8192
 """So many are unpacked in a step of `cost.Cost`; to compress them takes several times that."""
 COMPRESSING: Final = 3
@@ -63,10 +67,48 @@ class Inside(NamedTuple):
     """Indexes of records without a key."""
 
 
-def prepare_batch(batch: memoryview, config: LogConfig, wall_ms: WallMillis, origin: Origin) -> memoryview:
+Known: TypeAlias = Inside | AppendRefused
+"""What was found inside a batch before: what its records say, or why they are refused."""
+
+
+def is_looked_into(batch: memoryview, config: LogConfig, wall_ms: WallMillis) -> bool:
+    """Whether `prepare_batch` would look inside this batch of a client, as far as its header says."""
+    header = peek(batch)
+    out_of_range = not _is_in_range(header.max_timestamp, config, wall_ms) and header.record_count <= RECORDS_NAMED_MAX
+    return out_of_range or _looks_inside(config, Origin.CLIENT) or _target_codec(config, header) != header.compression
+
+
+def look_ahead(batch: memoryview, config: LogConfig) -> Generator[None, None, Known | None]:
+    """Look inside a client's batch that `is_looked_into`, in slices; None where `prepare_batch` refuses it earlier.
+
+    The bytes must stay as they are. What a record says does not depend on configs, so these may change meanwhile.
+    """
+    if len(batch) < HEADER_BYTES:
+        return None
+    header = peek(batch)
+    size = header.size_in_bytes
+    is_whole = batch[MAGIC_AT] == MAGIC and HEADER_BYTES <= size <= min(len(batch), config.max_message_bytes)
+    if not (is_whole and header.compression <= ZSTD and has_valid_crc(batch, 0, header)):
+        return None
+    batch = batch[:size]
+    try:
+        _check_client_header(header)
+        _check_count(header)
+    except AppendRefused:
+        return None
+    try:
+        return (yield from _look_inside(batch, header))
+    except AppendRefused as refused:
+        return refused
+
+
+def prepare_batch(
+    batch: memoryview, config: LogConfig, wall_ms: WallMillis, origin: Origin, known: Known | None = None
+) -> memoryview:
     """The one batch in `batch`, checked and rewritten as `config` asks; bytes behind it are left out.
 
-    Returns a writable view, of `batch` itself where that could be kept. Raises AppendRefused.
+    Returns a writable view, of `batch` itself where that could be kept. `known`: what `look_ahead` has found. Raises
+    AppendRefused.
     """
     batch = _single_batch(batch)
     header = peek(batch)
@@ -90,10 +132,10 @@ def prepare_batch(batch: memoryview, config: LogConfig, wall_ms: WallMillis, ori
     codec = _target_codec(config, header)
     inside = None
     if codec != header.compression or _looks_inside(config, origin):
-        inside = _look_inside(batch, header)
+        inside = _inside(batch, header, known)
     elif origin is Origin.CLIENT and header.compression != NONE and header.record_count > size - HEADER_BYTES:
         _unpacked(batch, header)  # more records than bytes: hardly ever are they there
-    _check_timestamps(batch, header, inside, config, wall_ms)
+    _check_timestamps(batch, header, inside, config, wall_ms, known)
     if inside is not None and config.compacted and origin is Origin.CLIENT:
         _check_keys(inside)
     if inside is not None and codec != header.compression:
@@ -186,7 +228,21 @@ def _looks_inside(config: LogConfig, origin: Origin) -> bool:
     )
 
 
-def _look_inside(batch: memoryview, header: BatchHeader) -> Inside:
+def _inside(batch: memoryview, header: BatchHeader, known: Known | None) -> Inside:
+    """What is known of the records, or what a look at all of them finds. Raises AppendRefused."""
+    if isinstance(known, AppendRefused):
+        raise known
+    if known is not None:
+        return known
+    look = _look_inside(batch, header)
+    while True:
+        try:
+            next(look)
+        except StopIteration as done:
+            return done.value
+
+
+def _look_inside(batch: memoryview, header: BatchHeader) -> Generator[None, None, Inside]:
     if header.record_count > PARTS_MAX:
         raise AppendRefused(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -195,7 +251,7 @@ def _look_inside(batch: memoryview, header: BatchHeader) -> Inside:
     plain = _unpacked(batch, header)
     BEYOND_USUAL.steps += header.record_count // RECORDS_A_STEP
     try:
-        deltas, keyless = outline(plain, header.record_count)
+        deltas, keyless = yield from outline_in_slices(plain, header.record_count)
     except TooManyBytes as error:
         raise _not_unpacked(error) from error
     except CorruptRecords as error:
@@ -206,8 +262,23 @@ def _look_inside(batch: memoryview, header: BatchHeader) -> Inside:
     return Inside(plain, [base + delta for delta in deltas], keyless)
 
 
+def _is_in_range(timestamp: int, config: LogConfig, wall_ms: WallMillis) -> bool:
+    """Whether the topic's configs accept it; -1 is none."""
+    lowest = wall_ms - config.message_timestamp_before_max_ms
+    return (
+        config.message_timestamp_type == "LogAppendTime"
+        or timestamp == -1
+        or lowest <= timestamp <= wall_ms + config.message_timestamp_after_max_ms
+    )
+
+
 def _check_timestamps(
-    batch: memoryview, header: BatchHeader, inside: Inside | None, config: LogConfig, wall_ms: WallMillis
+    batch: memoryview,
+    header: BatchHeader,
+    inside: Inside | None,
+    config: LogConfig,
+    wall_ms: WallMillis,
+    known: Known | None,
 ) -> None:
     if config.message_timestamp_type == "LogAppendTime":
         if header.attributes & ATTRIBUTES_LOG_APPEND_TIME:
@@ -218,21 +289,21 @@ def _check_timestamps(
     lowest = wall_ms - config.message_timestamp_before_max_ms
     highest = wall_ms + config.message_timestamp_after_max_ms
     if inside is None:
-        if header.max_timestamp == -1 or lowest <= header.max_timestamp <= highest:
+        if _is_in_range(header.max_timestamp, config, wall_ms):
             return
         if header.record_count > RECORDS_NAMED_MAX:
             raise AppendRefused(
                 ErrorCode.INVALID_TIMESTAMP,
                 f"The batch's timestamp {header.max_timestamp} is not within [{lowest}, {highest}].",
             )
-        inside = _look_inside(batch, header)
-    wrong = tuple(
-        (index, f"Timestamp {timestamp} is not within [{lowest}, {highest}].")
-        for index, timestamp in enumerate(inside.timestamps)
-        if timestamp != -1 and not lowest <= timestamp <= highest
-    )
+        inside = _inside(batch, header, known)
+    timestamps = inside.timestamps
+    wrong = [at for at, each in enumerate(timestamps) if each != -1 and not lowest <= each <= highest]
     if wrong:
-        raise AppendRefused(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records have an invalid timestamp.", wrong)
+        named = tuple(
+            (at, f"Timestamp {timestamps[at]} is not within [{lowest}, {highest}].") for at in wrong[:RECORDS_NAMED_MAX]
+        )
+        raise AppendRefused(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records have an invalid timestamp.", named)
     if not lowest <= header.max_timestamp <= highest:
         # Only the header is wrong: retention and lookups by time go by it, so it is put right, as Kafka does.
         _pack_timestamp(batch, MAX_TIMESTAMP_AT, max(inside.timestamps, default=-1))
@@ -241,7 +312,7 @@ def _check_timestamps(
 
 def _check_keys(inside: Inside) -> None:
     sentence = "A compacted topic can't take a message without a key."
-    wrong = tuple((index, sentence) for index in inside.keyless)
+    wrong = tuple((index, sentence) for index in inside.keyless[:RECORDS_NAMED_MAX])
     if wrong:
         raise AppendRefused(ErrorCode.INVALID_RECORD, sentence, wrong)
 

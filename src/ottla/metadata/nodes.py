@@ -94,6 +94,12 @@ class NodeRecord:
     log_ends: Mapping[Place, tuple[int, LogEnd]] = field(default_factory=dict[Place, tuple[int, LogEnd]])
     lost_commits: int = 0
 
+    @property
+    def is_of_earlier_version(self) -> bool:
+        """Whether the version that wrote this row notes no incarnations in the data directory, and reads neither
+        `incomplete` nor what follows it. A row without any endpoint does not tell."""
+        return bool(self.endpoints) and BETWEEN_NODES not in self.endpoints
+
     def endpoint(self, listener: str) -> tuple[str, int] | None:
         """The address that clients of this listener use; None if the node has no such listener."""
         found = self.endpoints.get(listener)

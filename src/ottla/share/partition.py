@@ -36,6 +36,7 @@ from ottla.share.standing import (
     NO_WRITE,
     Acknowledge,
     AcknowledgeBatch,
+    Back,
     Change,
     Held,
     Letter,
@@ -90,7 +91,7 @@ class SharePartition:
         self, settings: ShareSettings, start_offset: int, batches: Iterable[StateBatch] = (), now: Millis = 0
     ) -> None:
         """What the coordinator remembers at `now`: runs below `start_offset` are passed over, holes are available. What
-        came back before is held back from now on, as nobody knows since when it was."""
+        came back before is held back from now on, as nobody knows since when it was, unless `resume` says."""
         self.settings = settings
         self.runs: Runs[Standing] = Runs(start_offset)
         self.in_flight = 0
@@ -127,6 +128,27 @@ class SharePartition:
         for first, end, standing in runs.within(runs.start, runs.end):
             self._arrive(first, end, standing)
         self._advance()
+
+    def backs(self) -> list[Back]:
+        """The records that came back and that nobody holds, in the order of offsets."""
+        return [
+            Back(first, end, standing.delivery_count, standing.time)
+            for first, end, standing in self.runs.within(self.start, self.end)
+            if standing.state == _AVAILABLE and standing.delivery_count
+        ]
+
+    def resume(self, now: Millis, backs: Iterable[Back]) -> None:
+        """Right after loading: these records are held back since earlier, unless they were delivered since."""
+        runs = self.runs
+        for first, end, delivery_count, until in backs:
+            for low, high, standing in runs.within(max(first, runs.start), min(end, runs.end)):
+                if standing.state == _AVAILABLE and standing.delivery_count == delivery_count:
+                    time = until if until > now else 0
+                    runs.assign(low, high, standing._replace(time=time))
+                    if time:
+                        self._deadlines.add(time, low, high)
+                    else:
+                        self._push_ready(low)
 
     @property
     def start(self) -> int:

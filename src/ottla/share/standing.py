@@ -71,6 +71,15 @@ class StateBatch(NamedTuple):
     delivery_count: int
 
 
+class Back(NamedTuple):
+    """A run of records that came back after so many deliveries, and until when they are held back."""
+
+    first: int
+    end: int
+    delivery_count: int
+    until: Millis
+
+
 @dataclass(slots=True)
 class Write:
     """State to be written; the partition waits for `persisted` or `failed` with it.

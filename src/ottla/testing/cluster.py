@@ -300,7 +300,13 @@ class EmbeddedCluster:
         for key, value in self._settings.items():
             command += ["--set", f"{key}={value}"]
         with open(Path(self.directory, f"{node}.log"), "a") as log:
-            self._running[node] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._running[node] = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment_of(node)
+            )
+
+    def _environment_of(self, node: int) -> Mapping[str, str] | None:
+        """The environment of the node's process; None for the one of this process."""
+        return None
 
     def _await(self, node: int) -> None:
         """Wait for the line in which the node reports its address. Raises RuntimeError, without a process left."""

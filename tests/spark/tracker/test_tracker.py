@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 120.0
 PARTITIONS = 3
-QUICK = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
+QUICK = {"session.timeout.ms": 30_000, "heartbeat.interval.ms": 300}
+"""A worker that the machine holds up for seconds keeps its partitions: else another one gets its messages once more."""
 
 
 class Stage:
@@ -72,8 +73,19 @@ class Stage:
             producer.produce(self.config.markers, value, key, 1)
         assert producer.flush(PATIENCE_S) == 0
 
+    def await_overdue(self, count: int) -> None:
+        """Return when so many messages are overdue, and no other is open. A tracker does what was due when it began:
+        whether it also does what is due a moment later depends on how fast its batches are."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            found = standings(self.properties, self.config)
+            if [sum(each.open for each in found), sum(each.overdue for each in found)] == [count, count]:
+                return
+            assert time.monotonic() < until, found
+            time.sleep(0.1)
+
     def track(self, **settings: Any) -> Tracked:
-        """Run the tracker until it has done what was due."""
+        """Run the tracker until it has done what was due when it began."""
         from ottla.spark.tracker.running import follow
 
         return follow(self.spark, self.options, replace(self.config, **settings))
@@ -118,6 +130,7 @@ def test_what_workers_leave_comes_again_as_it_was_and_then_is_a_dead_letter(stag
 
     stage.work(30, first)
     stage.spoil()
+    stage.await_overdue(10)
     tracked = stage.track()
     figures = tracked.progress.figures
     assert (figures.redelivered, figures.dead_lettered) == (6, {Reason.REJECTED: 3, Reason.LOST: 1})
@@ -129,6 +142,7 @@ def test_what_workers_leave_comes_again_as_it_was_and_then_is_a_dead_letter(stag
         assert each.headers() == [*own, ("kmq-redelivery-count", b"\x01")]
 
     stage.work(6, lambda client, message, number: None if number == 9 else client.processed(message))
+    stage.await_overdue(1)
     again = stage.track()
     assert (again.progress.figures.redelivered, again.progress.figures.dead_lettered) == (0, {Reason.TIMED_OUT: 1})
     letters = {each.value(): headers.provenance(each.headers() or []) for each in stage.dead_letters()}  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.log.cost import BEYOND_USUAL
 from ottla.log.producers import Guard
+from ottla.log.validation import RECORDS_AT_ONCE, Known, is_looked_into, look_ahead
 from ottla.machine import Millis, Ticket
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.acls import Operation, ResourceType
@@ -47,7 +48,7 @@ from ottla.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL, peek
+from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL, HEADER_BYTES, RECORD_COUNT_AT, peek
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -96,18 +97,22 @@ _NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
+_COUNT = struct.Struct(">i")
 _Answers: TypeAlias = dict[str | bytes, TopicProduceResponse]
 _COMMON_ANSWER_HEAD = struct.Struct(">iiBB")  # size, correlation id, tags of the header, one topic
 _COMMON_ANSWER_TAIL = struct.Struct(">BihqqqBBBBiB")
 
 
 class PartitionAppend:
-    """One partition of a produce request: where its batch goes, and what came of it."""
+    """One partition of a produce request: where its batch goes, and what came of it. `is_known`: nothing has to be
+    looked for in the batch before it is appended, or `inside` is what was found."""
 
     __slots__ = (
         "base_offset",
         "error",
         "index",
+        "inside",
+        "is_known",
         "log_append_time_ms",
         "log_start_offset",
         "message",
@@ -122,6 +127,8 @@ class PartitionAppend:
         self.topic = topic
         self.index = index
         self.records = records
+        self.is_known = False
+        self.inside: Known | None = None
         self.partition: Partition | None = None
         self.error = _NONE
         self.message: str | None = None
@@ -237,6 +244,7 @@ class ParkedSlice(ParkedProduce):
 class SlicedProduce:
     """A produce request for more partitions than one turn has room for, or whose batches cost more to look into.
 
+    The records of a large batch are looked into before, where its topic asks for that, a slice a tick as well.
     Partitions get their batches in the request's order, a slice a tick, also when the client is gone by then: nobody
     tells it how far this came. A slice whose partitions hold their appends back waits for its commit before the next
     one: a log that is cut back meanwhile must not take other records for these.
@@ -264,6 +272,7 @@ class SlicedProduce:
         if self._done:
             yield Piece(request, None, partial(self._end_slice, 0))
         while self._done < len(appends):
+            yield from self._look_ahead(request)
             yield Piece(request, None, self._append, is_light=not self._done)
         if self._acks == 0:
             if any(append.error for append in appends):
@@ -278,6 +287,16 @@ class SlicedProduce:
         response = _response(node, request.session, request.version, topics, leaders)
         response.responses = yield from encoded_topics(response.responses, request.version, "partition_responses")
         return response
+
+    def _look_ahead(self, request: Request) -> Work:
+        """Look into the next batch, where that takes long."""
+        append = self._appends[self._done]
+        partition = _looked_into(self._node, request.now, request.session, append)
+        append.is_known = True
+        if partition is not None:
+            assert append.records is not None
+            yield  # the first slice of it belongs to the next tick
+            append.inside = yield from look_ahead(append.records, partition.log.config)
 
     def _append(self, piece: Request) -> Parked | None:
         begin = self._done
@@ -316,10 +335,12 @@ def receive(
             request = _request_of(session, version, correlation_id, now, frame)
             deadline = now + max(timeout_ms, 0)
             return VerifiedProduce(node, acks, deadline, appends, transactional_id, opening).begin(request)
-    holding = False
-    if len(appends) == 1:
+    holding, done = False, len(appends)
+    if done == 1:
         append = appends[0]
-        if not append.error:
+        if _looked_into(node, now, session, append) is not None:
+            done = 0
+        elif not append.error:
             append_one(node, now, session, version, client_id, acks, append)
             holding = append.partition is not None and append.partition.holding
             if acks and not holding and not append.error and version >= _FLEXIBLE_SINCE:
@@ -327,11 +348,11 @@ def receive(
                 return [_common_answer(correlation_id, append, throttle_ms)]
     else:
         done, holding = append_some(node, now, session, version, client_id, acks, appends, 0)
-        if done < len(appends):
-            if acks == 0:
-                _charge(node, now, session, frame)
-            request = _request_of(session, version, correlation_id, now, frame)
-            return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
+    if done < len(appends):
+        if acks == 0:
+            _charge(node, now, session, frame)
+        request = _request_of(session, version, correlation_id, now, frame)
+        return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
     if acks == 0:
         if any(append.error for append in appends):
             raise Refused(ACKS_0_FAILED)
@@ -493,6 +514,27 @@ class VerifiedProduce(SlicedProduce):
         return (yield from super()._work(request))
 
 
+def _looked_into(node: Node, now: Millis, session: Session, append: PartitionAppend) -> Partition | None:
+    """The partition, where its configs ask for a look into the batch which takes longer than a turn has room for."""
+    records = append.records
+    if (
+        records is None
+        or len(records) < HEADER_BYTES
+        or _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] <= RECORDS_AT_ONCE
+    ):
+        return None
+    if append.is_known or append.error:
+        return None
+    if node.access.authorizer is not None and not _may_write(node, session, append.topic):
+        return None
+    partition = node.leadership.led(append.topic, append.index)
+    if isinstance(partition, ErrorCode) or not is_looked_into(
+        records, partition.log.config, partition.log.wall.at(now)
+    ):
+        return None
+    return partition
+
+
 def append_some(
     node: Node,
     now: Millis,
@@ -513,6 +555,8 @@ def append_some(
         if at + cost.steps >= end or (at > begin and time_slice.is_over):
             return at, holding
         append = appends[at]
+        if _looked_into(node, now, session, append) is not None:
+            return at, holding
         if not append.error:
             append_one(node, now, session, version, client_id, acks, append)
             if append.partition is not None and append.partition.holding:
@@ -558,12 +602,12 @@ def append_one(
             return
     try:
         if transactional is None or not node.verifier.asks(second_version=version >= _ADDS_PARTITIONS_SINCE):
-            appended = partition.append(now, records)
+            appended = partition.append(now, records, inside=append.inside)
         elif transactional.leader_epoch != partition.leader_epoch:
             append.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # elsewhere its transaction may have ended meanwhile
             return
         else:
-            appended = partition.append_transactional(now, records, transactional.guard)
+            appended = partition.append_transactional(now, records, transactional.guard, append.inside)
     except AppendRefused as refused:
         append.refuse(refused.error_code, refused.sentence)
         append.record_errors = refused.record_errors

@@ -150,8 +150,7 @@ class Membership:
             self._emptied = not same_disk or (known.emptied and known.state is NodeState.STARTING)
             if self._emptied:
                 self._logs.found_emptied()
-            own = self.joining.incarnation
-            is_older = earlier is None or bool(earlier and known.incarnation not in (*earlier, own))
+            is_older = self._is_older(known, earlier)
             if is_older:
                 self._notes(
                     f"{directory} is older than what the cluster knows of node {self.members.node_id}: it was restored "
@@ -163,6 +162,19 @@ class Membership:
             else:
                 self._note_incomplete(files, directory, known)
         self._write(now)
+
+    def _has_earlier_versions(self) -> bool:
+        """Whether other nodes of the cluster run, or ran last, a version before this one."""
+        own = str(self.members.node_id)
+        return any(row.is_of_earlier_version for name, row in self._metadata.image.nodes.items() if name != own)
+
+    def _is_older(self, known: NodeRecord, earlier: list[str] | None) -> bool:
+        """Whether the directory lacks what the cluster knows of this node. `earlier`: its incarnations here; a version
+        before this one notes none, so after a downgrade the newest are missing."""
+        if earlier is None:
+            return True
+        own = self.joining.incarnation
+        return bool(earlier) and not known.is_of_earlier_version and known.incarnation not in (*earlier, own)
 
     def _note_incomplete(self, files: FileSystem, directory: str, known: NodeRecord) -> None:
         """Add what a life lost since the one that the cluster knows, and could not report before it ended; or the one
@@ -176,6 +188,9 @@ class Membership:
         if known.state is NodeState.STARTING:
             lost |= set(known.incomplete)
         self._logs.found_incomplete(lost)
+        if lost and self._has_earlier_versions():  # as a controller these would not read which partitions they are
+            self._intact = False
+            write_lost_since(files, directory, known.incarnation)
         if lost and self._intact:
             write_lost_since(files, directory, known.incarnation, sorted(lost))
 

@@ -36,6 +36,7 @@ from ottla.broker.config.live import Subscriber
 from ottla.broker.config.share_groups import GroupConfigs
 from ottla.broker.coordinators.elsewhere import TRY_AGAIN
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
+from ottla.broker.delivery.back_offs import BackOffs
 from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.dead_letters import DeadLetters
 from ottla.broker.delivery.partitions import HostedShare, ShareWaiter
@@ -152,6 +153,7 @@ class ShareHost(Subscriber):
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}
         self._of_topic: dict[bytes, dict[Key, HostedShare]] = {}
+        self._back_offs = BackOffs()
         self._timers: Timers[Key] = Timers()
         self._loading: dict[Key, HostedShare] = {}
         self._begun = 0
@@ -235,12 +237,14 @@ class ShareHost(Subscriber):
             return
         for key in list(self._of_topic.get(topic.id, ())):
             self._drop(now, key)
+        self._back_offs.forget_topic(topic.id)
         self._states.tell_all(now, Call(-1, 0, "", "", TopicGone(topic.id)))
 
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
         """Its share partitions are led elsewhere, or fenced by the new epoch: they are loaded anew."""
         for key in [key for key in self._of_topic.get(topic.id, ()) if key.partition == partition.index]:
             self._drop(now, key)
+        self._back_offs.forget_topic(topic.id, partition.index)
 
     def wall_clock_was_set(self, now: Millis, by_ms: int) -> None:
         """Delayed messages are due by the wall clock."""
@@ -289,18 +293,20 @@ class ShareHost(Subscriber):
         for key in list(self._of_group.get(group_id, {})):
             if topic_id in (None, key.topic_id) and partition in (None, key.partition):
                 self._drop(now, key)
+        self._back_offs.forget_group(group_id)
         if topic_id is None:
             self.configs.forget(group_id)
 
     def first_member_comes(self, now: Millis, group_id: str) -> None:
         """Nobody else of the group has a session here: in a cluster another node may have altered its state since, so
-        what is at rest is loaded anew. Not where the coordinator lacks how often records were delivered: a record that
-        nobody can process would never come to its last delivery."""
+        what is at rest is loaded anew; back-offs go on. Not where the coordinator lacks how often records were
+        delivered: a record that nobody can process would never come to its last delivery."""
         if self._states.elsewhere is None:
             return
         for key, hosted in list(self._of_group.get(group_id, {}).items()):
             machine = hosted.machine
             if machine is not None and not (machine.held or machine.archiving or hosted.awaited or hosted.unsaved):
+                self._back_offs.keep(key, machine)
                 self._drop(now, key)
 
     def settings_changed(self, now: Millis) -> None:
@@ -396,6 +402,7 @@ class ShareHost(Subscriber):
             for each in found.state_batches
         ]
         machine = SharePartition(hosted.config.settings, start_offset, batches, now)
+        machine.resume(now, self._back_offs.take(hosted.key))
         machine.log_start_moved(log.log_start_offset)
         if machine.log_end_is(hosted.log_end_offset):
             self.environment.notes(

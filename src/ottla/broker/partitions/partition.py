@@ -18,6 +18,7 @@ from ottla.broker.metrics import Traffic
 from ottla.log.answers import Appended, Damage, Origin, StorageFailed
 from ottla.log.log import Log
 from ottla.log.producers import Guard
+from ottla.log.validation import Known
 from ottla.machine import Millis, Ticket
 from ottla.protocol.records.batch import HEADER_BYTES, peek_producer
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
@@ -154,14 +155,19 @@ class Partition:
         """Whether a record counts on this node only once it is on the disk, whoever leads."""
         return self._commits.by_fsync or self.log.config.flush_messages == 1
 
-    def append(self, now: Millis, batch: memoryview, origin: Origin = Origin.CLIENT) -> Appended:
+    def append(
+        self, now: Millis, batch: memoryview, origin: Origin = Origin.CLIENT, inside: Known | None = None
+    ) -> Appended:
         """Append one batch as the leader; it is committed at once, or when the fsync that covers it ends.
+        `inside`: what was found inside it before.
 
         Raises AppendRefused and StorageFailed as `Log.append_as_leader` does.
         """
         log = self.log
         try:
-            appended = log.append_as_leader(batch, now=now, leader_epoch=self.leader_epoch, origin=origin)
+            appended = log.append_as_leader(
+                batch, now=now, leader_epoch=self.leader_epoch, origin=origin, inside=inside
+            )
         except StorageFailed as failed:
             self._commits.storage_failed(now, self, str(failed))
             raise
@@ -198,12 +204,14 @@ class Partition:
         log = self.log
         return log.producers.guard(producer_id, epoch, sequence, log.wall.at(now), second_version=second_version)
 
-    def append_transactional(self, now: Millis, batch: memoryview, guard: Guard | None) -> Appended:
+    def append_transactional(
+        self, now: Millis, batch: memoryview, guard: Guard | None, inside: Known | None = None
+    ) -> Appended:
         """Append a client's batch to its transaction, or open that where the guard is good. Raises as `append`."""
         if len(batch) >= HEADER_BYTES:
             delta, producer_id, epoch, sequence = peek_producer(batch)
             self.log.producers.verify_guard(producer_id, epoch, sequence, delta, guard)
-        return self.append(now, batch)
+        return self.append(now, batch, inside=inside)
 
     def append_marker(
         self,

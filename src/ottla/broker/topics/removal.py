@@ -101,14 +101,44 @@ class Removals:
         self._metadata.at_once(now, self._forgetting(self._take_away(now, [*self._waiting, *self._stuck])))
 
     def clear_way(self, now: Millis, names: Iterable[str]) -> dict[tuple[str, int], str]:
-        """Remove what is in the way of partitions of these topics; why that can't be done, by place."""
+        """Move out of the way of partitions of these topics what is in it; why that can't be done, by place. What was
+        moved is removed at the next ticks."""
         wanted = set(names)
-        self.remove(now, [removal for removal in (*self._waiting, *self._stuck) if removal.name in wanted])
+        in_the_way = [removal for removal in (*self._waiting, *self._stuck) if removal.name in wanted]
+        if in_the_way:
+            self._bury(now, [removal for removal in in_the_way if removal.log is not None])
+            self.remove(now, [removal for removal in in_the_way if removal.log is None and removal.name in wanted])
         return {
             removal.place: f"{removal.path}, which an earlier partition of that name left, can't be removed yet"
             for removal in self._stuck
             if removal.place is not None and removal.name in wanted
         }
+
+    def _bury(self, now: Millis, removals: list[Removal]) -> None:
+        """Rename the directories of these logs, and sync their parent once for all of them."""
+        files, directory = self._environment.files, self._environment.directory
+        buried: dict[Removal, str] = {}
+        for removal in removals:
+            assert removal.log is not None
+            try:
+                buried[removal] = removal.log.bury()
+            except (OSError, StorageFailed) as error:
+                self._stick_waiting(now, removal, error)
+        if buried:
+            try:
+                files.sync_directory(directory)
+            except OSError as error:
+                for removal in buried:
+                    self._stick_waiting(now, removal, error)
+                return
+        for removal, path in buried.items():
+            removal.path, removal.log = path, None
+
+    def _stick_waiting(self, now: Millis, removal: Removal, error: Exception) -> None:
+        for some in (self._waiting, self._stuck):
+            if removal in some:
+                some.remove(removal)
+        self._stick(now, removal, error)
 
     def is_in_the_way(self, name: str, index: int) -> bool:
         """Whether a directory that shall go stands where this partition's is to be."""

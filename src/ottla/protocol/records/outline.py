@@ -8,20 +8,42 @@ tiny ones holds nobody up.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Final, TypeAlias
+
 from ottla.protocol.records.errors import CorruptRecords, TooManyParts
 from ottla.protocol.records.record import PARTS_MAX, long_varint
 
+Outlined: TypeAlias = tuple[list[int], list[int]]
+"""How far each record's timestamp is from the base, and the indexes of records without a key."""
+RECORDS_A_SLICE: Final = 2_000
 
-def outline(plain: bytes | bytearray, count: int) -> tuple[list[int], list[int]]:
-    """(how far each record's timestamp is from the base, indexes of records without a key) of an unpacked body. HOT.
+
+def outline_in_slices(plain: bytes | bytearray, count: int) -> Generator[None, None, Outlined]:
+    """The outline of an unpacked body; yields after every `RECORDS_A_SLICE` records.
 
     Raises CorruptRecords where a record does not end where it says or offsets are not dense, TooManyParts.
     """
     timestamps: list[int] = []
     keyless: list[int] = []
     pos, headers_left = 0, _parts_left(count)
+    for first in range(0, count, RECORDS_A_SLICE):
+        if first:
+            yield
+        slice_ = range(first, min(first + RECORDS_A_SLICE, count))
+        pos, headers_left = _walk(plain, slice_, pos, headers_left, timestamps, keyless)
+    if pos != len(plain):
+        raise CorruptRecords(f"{len(plain) - pos} bytes are not of the {count} records")
+    return timestamps, keyless
+
+
+def _walk(
+    plain: bytes | bytearray, indexes: range, pos: int, headers_left: int, timestamps: list[int], keyless: list[int]
+) -> tuple[int, int]:
+    """Add what these records say, the first of which begins at `pos`; where the next one begins, and how many headers
+    there may be from there on. HOT."""
     try:
-        for index in range(count):
+        for index in indexes:
             length = plain[pos]
             length, pos = (length, pos + 1) if length < 0x80 else _two_or_three(plain, pos)
             end = pos + (length >> 1)
@@ -52,9 +74,7 @@ def outline(plain: bytes | bytearray, count: int) -> tuple[list[int], list[int]]
             pos = end
     except IndexError as error:
         raise CorruptRecords("the records are cut short") from error
-    if pos != len(plain):
-        raise CorruptRecords(f"{len(plain) - pos} bytes are not of the {count} records")
-    return timestamps, keyless
+    return pos, headers_left
 
 
 def first_since(plain: bytes | bytearray, count: int, timestamp: int, offset: int) -> tuple[int, int] | None:

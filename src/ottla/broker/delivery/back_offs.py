@@ -1,0 +1,47 @@
+"""Keeps until when released records are held back while the state of a share partition is read again.
+
+The coordinator remembers how often a record was delivered, not since when it waits. A node that reads the state again,
+though it has led the partition all the time, knows that better: without it a group whose members come and go more often
+than the back-off lasts would never get the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ottla.share.partition import SharePartition
+from ottla.share.records import Key
+from ottla.share.standing import Back
+
+
+class BackOffs:
+    """By topic id and share partition: of each there is an entry until its state was read, or it is led elsewhere."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, dict[Key, Sequence[Back]]] = {}
+
+    def keep(self, key: Key, machine: SharePartition) -> None:
+        """Remember those of a share partition whose state is to be read again."""
+        if backs := machine.backs():
+            self._kept.setdefault(key.topic_id, {})[key] = backs
+
+    def take(self, key: Key) -> Sequence[Back]:
+        """What was kept, which is forgotten."""
+        kept = self._kept.get(key.topic_id)
+        backs = () if kept is None else kept.pop(key, ())
+        if kept is not None and not kept:
+            del self._kept[key.topic_id]
+        return backs
+
+    def forget_topic(self, topic_id: bytes, partition: int | None = None) -> None:
+        """The topic is deleted, or this partition of it is led by another node, or in another epoch."""
+        for key in list(self._kept.get(topic_id, ())):
+            if partition in (None, key.partition):
+                self.take(key)
+
+    def forget_group(self, group_id: str) -> None:
+        """The state of the group was altered or deleted."""
+        for topic_id in list(self._kept):
+            for key in list(self._kept[topic_id]):
+                if key.group_id == group_id:
+                    self.take(key)

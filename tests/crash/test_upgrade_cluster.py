@@ -1,0 +1,78 @@
+"""A slice of `make upgrade`: nodes of the previous version and of this one serve the same clients in one cluster."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.metadata.nodes import BETWEEN_NODES, LogEnd, NodeRecord
+from ottla.metadata.topics import PartitionRecord, TopicRecord
+from tools import upgrade_cluster
+from tools.upgrade_cluster import HistoryMissingError, previous_sources
+
+TOPIC_ID = bytes(range(16))
+PLACE = TOPIC_ID, 0
+READS = """
+import json, sys
+
+from ottla.metadata.nodes import NodeRecord
+from ottla.metadata.topics import TopicRecord
+
+rows = json.load(sys.stdin)
+node, topic = NodeRecord.decode(rows["nodes/1"].encode()), TopicRecord.decode(rows["topic/t"].encode())
+written = json.loads(node.encode()) | json.loads(topic.encode())
+print(json.dumps(written))
+"""
+"""A program of the previous version: what it makes of rows."""
+
+
+@pytest.fixture(scope="module")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return previous_sources(tmp_path_factory.mktemp("previous"))
+    except HistoryMissingError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.slow("tests/crash/test_upgrade_cluster.py::test_the_previous_version_reads_the_rows_of_this_one")
+def test_two_versions_serve_together(tmp_path: Path) -> None:
+    said: list[str] = []
+    try:
+        failures = upgrade_cluster.run(upgrade_cluster.SHORT_PLAN, 1, str(tmp_path), say=said.append)
+    except HistoryMissingError as missing:
+        pytest.skip(str(missing))
+    assert not failures, "\n".join([*failures, *said])
+
+
+def test_the_previous_version_reads_the_rows_of_this_one(previous: Path) -> None:
+    """With every field that it does not know, which it leaves out where it writes them again."""
+    at = "127.0.0.1", 9001
+    node = NodeRecord(
+        *at,
+        endpoints={BETWEEN_NODES: at, "PLAINTEXT": at},
+        incarnation="life-1",
+        incomplete=(PLACE,),
+        refusing={PLACE: 3},
+        log_ends={PLACE: (3, LogEnd(2, 10))},
+        lost_commits=7,
+    )
+    topic = TopicRecord(TOPIC_ID, {}, (PartitionRecord((1, 2), (1,), 1, 3, unclean_epoch=3),))
+    rows = {"nodes/1": node.encode().decode(), "topic/t": topic.encode().decode()}
+    environment = {**os.environ, "PYTHONPATH": str(previous)}
+    done = subprocess.run(
+        [sys.executable, "-c", READS], input=json.dumps(rows), env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    known = json.loads(rows["nodes/1"]) | json.loads(rows["topic/t"])
+    written = json.loads(done.stdout)
+    assert written == {name: value for name, value in known.items() if name in written}
+    assert known.keys() - written.keys() == {"incomplete", "refusing", "log_ends", "lost_commits", "unclean"}
+
+
+def test_without_the_history_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upgrade_cluster, "TOP", tmp_path)
+    with pytest.raises(HistoryMissingError, match="source archive or a shallow clone"):
+        previous_sources(tmp_path / "previous")
