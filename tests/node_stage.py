@@ -24,6 +24,7 @@ from ottla.broker.effects import Ask, Close, Commit, Effect, Mute, OutcomeUnknow
 from ottla.broker.node import Node
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import Address, Parked, Session
+from ottla.broker.served import SPECS
 from ottla.broker.topics.new_topic import NewTopic
 from ottla.log.cost import Stopwatch, counted_us
 from ottla.log.files import DiskFiles, FileSystem
@@ -35,8 +36,6 @@ from ottla.sim.kernel.disk import Disk
 
 NOW = 1_800_000_000_000
 CORRELATION_ID = 7
-NEWEST_SERVED = {22: 5}
-"""Where the codec knows a version that is not served."""
 
 
 def session_of(
@@ -54,8 +53,7 @@ class Asked:
 
     def __init__(self, message: Any, version: int | None) -> None:
         self.api_key: int = message.API_KEY
-        newest = NEWEST_SERVED.get(self.api_key, message.MAX_VERSION)
-        self.version: int = newest if version is None else version
+        self.version: int = SPECS[self.api_key].versions[1] if version is None else version
         self.frame = frame_of(message, self.version)
         self.answered = False
         self.answer: Any = None
