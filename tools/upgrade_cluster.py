@@ -229,7 +229,7 @@ class Upgrade:
         self.cluster.kill(1)
         self.cluster.start_node(2)
         soon(f"{topic} has no leader", lambda: self._leaderless(topic))
-        self._command("topics", "elect-leaders", topic, "--unclean")
+        self._command("topics", "elect-leaders", topic, "--unclean", "--yes")
         self._write(topic)
         self.cluster.start_node(1)
         self.cluster.wait_in_sync()

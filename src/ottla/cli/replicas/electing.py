@@ -1,16 +1,16 @@
-"""`ottla topics elect-leaders`: has the preferred replicas lead again, or any where none in sync is left.
+"""`ottla topics elect-leaders`: makes preferred replicas leaders again, or any replica if none in sync is left.
 
-Knows the request of Kafka's kafka-leader-election (confluent-kafka 2.x refuses its own arguments for it). Does not know
-who may lead: the cluster does.
+An unclean election loses records, so the command shows what it may lose and asks first. Sends ElectLeaders itself:
+confluent-kafka 2.x refuses its own arguments for it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.cluster.facts import placed_of
+from ottla.cli.cluster.facts import Placed, eligible_of, placed_of
 from ottla.cli.connection import (
     HERE,
     Cluster,
@@ -22,14 +22,18 @@ from ottla.cli.connection import (
     plain_failures,
 )
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, counted, print_done, print_rows, ranges
+from ottla.cli.output import Failure, Format, NotUnderstood, counted, print_done, print_rows, ranges, say
+from ottla.cli.plans import Yes, confirm
 from ottla.cli.replicas.balance import Place
+from ottla.cli.replicas.losses import log_ends, losses
 from ottla.visible import visible
 
 if TYPE_CHECKING:
     from ottla.client import Client
 
 PREFERRED, UNCLEAN = 0, 1
+NODE_TIMEOUT_S: Final = 5
+"""How long a node may take to report where its logs end."""
 
 
 @with_shared_options
@@ -46,19 +50,30 @@ def elect_leaders(
             "--unclean", help="Elect any replica if none in sync is available; records that it lacks are lost."
         ),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which records --unclean may lose, and change nothing.")
+    ] = False,
+    yes: Yes = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Make the first replica of each partition its leader again; without a topic, in all topics.
 
-    With --unclean, any available replica leads those partitions of the named topics that have no leader."""
+    With --unclean, any available replica leads those partitions of the named topics that have no leader. The command
+    first shows the records that this may lose, and asks for confirmation unless you pass --yes."""
     if unclean and not topics:
         raise NotUnderstood("Name the topics that may lose records: --unclean elects for no others.")
-    with plain_failures(), own_clients(client_properties(cluster))() as client:
-        places = [(part.topic, part.partition) for part in placed_of(client) if not topics or part.topic in topics]
+    if dry_run and not unclean:
+        raise NotUnderstood("--dry-run shows what --unclean may lose: other elections lose nothing.")
+    properties = client_properties(cluster)
+    with plain_failures(), own_clients(properties)() as client:
+        parts = [part for part in placed_of(client) if not topics or part.topic in topics]
+        places = [(part.topic, part.partition) for part in parts]
         missing = sorted(set(topics or ()) - {name for name, _ in places})
         if missing:
             raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows the existing ones.")
+        if unclean and not _is_accepted(client, properties, parts, yes=yes, dry_run=dry_run, format=format):
+            return
         elected, failures = elect(client, places, UNCLEAN if unclean else PREFERRED)
     names = [f"{name}-{index}" for name, index in elected]
     if failures:
@@ -71,6 +86,26 @@ def elect_leaders(
         print_rows(("TOPIC", "PARTITIONS"), [(name, ranges(some)) for name, some in sorted(by_topic.items())], format)
     told = counted(len(elected), "partition") if elected else "no partition: each has its preferred leader"
     print_done(f"Elected leaders of {told}.", format, elected=names)
+
+
+def _is_accepted(
+    client: Client, properties: dict[str, Any], parts: list[Placed], *, yes: bool, dry_run: bool, format: Format
+) -> bool:
+    """Whether to elect: shows what may be lost, and asks. Raises Failure where the answer is no."""
+    names = sorted({part.topic for part in parts})
+    ends = log_ends(
+        client, lambda address: own_clients({**properties, "bootstrap.servers": address}, NODE_TIMEOUT_S)(), parts
+    )
+    found = losses(parts, eligible_of(client, names), ends)
+    for each in found:
+        say(visible(str(each)) if dry_run else f"ottla: {visible(str(each))}", err=not dry_run)
+    if dry_run:
+        if not found:
+            print_done("No election of these partitions would lose records.", format, elected=[])
+        return False
+    if found:
+        confirm(f"Elect the {'leader' if len(found) == 1 else 'leaders'} and lose these records?", yes)
+    return True
 
 
 def elect(client: Client, places: list[Place], kind: int) -> tuple[list[Place], list[str]]:
