@@ -128,6 +128,7 @@ class Server:
         self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
+        self._wall_read_at: Millis = 0
         self._lock: DirectoryLock | None = None
         self._temporary: TemporaryDirectory[str] | None = None
         self.metrics: MetricsListener | None = None
@@ -399,11 +400,14 @@ class Server:
     # ---- effects and time ------------------------------------------------------------------------------------------
 
     def now(self) -> Millis:
-        """The time to give to the node, which is told first if the wall clock is not where it thinks."""
+        """The time to give to the node. Before that, the node learns if the wall clock is not where it thinks; once per
+        millisecond is enough, as no clock here is finer."""
         now = moment()
-        ahead_ms = wall_ahead(now)
-        if abs(ahead_ms - self.node.wall.ahead_ms) > DRIFT_MS:
-            self.node.wall_clock_is(now, ahead_ms)
+        if now != self._wall_read_at:
+            self._wall_read_at = now
+            ahead_ms = wall_ahead(now)
+            if abs(ahead_ms - self.node.wall.ahead_ms) > DRIFT_MS:
+                self.node.wall_clock_is(now, ahead_ms)
         return now
 
     def settle(self) -> None:
@@ -413,7 +417,7 @@ class Server:
         self._settling = True
         node = self.node
         try:
-            while effects := node.take_effects(self.now()):
+            while effects := node.take_effects(moment()):
                 for effect in effects:
                     match effect:
                         case Reply(ticket, identity, parts):
