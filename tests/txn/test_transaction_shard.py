@@ -496,10 +496,10 @@ def test_the_list_obeys_its_filters(stage: Stage) -> None:
 
 def test_partitions_are_in_the_order_of_their_record() -> None:
     stage = Stage()
-    _, *producer = stage.init()
+    _, producer_id, epoch = stage.init()
     for topic, index in (("b", 0), ("a", 1), ("b", 2), ("a", 1)):
         topics = [AddPartitionsToTxnTopic(topic, [index])]
-        stage.call(24, 3, AddPartitionsToTxnTransaction("id", *producer, False, topics))
+        stage.call(24, 3, AddPartitionsToTxnTransaction("id", producer_id, epoch, False, topics))
     assert stage.state.partitions == (("b", 0), ("b", 2), ("a", 1))
     stage.restart()
 
