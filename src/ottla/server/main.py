@@ -128,7 +128,6 @@ class Server:
         self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
-        self._wall_read_at: Millis = 0
         self._lock: DirectoryLock | None = None
         self._temporary: TemporaryDirectory[str] | None = None
         self.metrics: MetricsListener | None = None
@@ -400,14 +399,11 @@ class Server:
     # ---- effects and time ------------------------------------------------------------------------------------------
 
     def now(self) -> Millis:
-        """The time to give to the node. Before that, the node learns if the wall clock is not where it thinks; once per
-        millisecond is enough, as no clock here is finer."""
+        """The time to give to the node, which is told first if the wall clock is not where it thinks."""
         now = moment()
-        if now != self._wall_read_at:
-            self._wall_read_at = now
-            ahead_ms = wall_ahead(now)
-            if abs(ahead_ms - self.node.wall.ahead_ms) > DRIFT_MS:
-                self.node.wall_clock_is(now, ahead_ms)
+        ahead_ms = wall_ahead(now)
+        if abs(ahead_ms - self.node.wall.ahead_ms) > DRIFT_MS:
+            self.node.wall_clock_is(now, ahead_ms)
         return now
 
     def settle(self) -> None:
