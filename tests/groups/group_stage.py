@@ -69,7 +69,8 @@ class Stage:
             if isinstance(each, Marker):
                 shard.apply_marker(each.producer_id, 0, each.committed)
             else:
-                shard.apply(self.now, each)
+                read = [record._replace(meaning=None) for record in each.records]
+                shard.apply(self.now, each._replace(records=read))
         shard.check_durable()
         return shard
 
@@ -99,7 +100,7 @@ class Stage:
 
     def _append(self, decision: Decision, producer_id: int = -1) -> None:
         base = self.next_offset
-        records = [AppliedRecord(base + i, self.now, r.key, r.value) for i, r in enumerate(decision.records)]
+        records = [AppliedRecord(base + i, self.now, *r) for i, r in enumerate(decision.records)]
         batch = AppliedBatch(base, records, producer_id, 0, producer_id >= 0)
         self.log.append(batch)
         self.next_offset += len(records)

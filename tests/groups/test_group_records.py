@@ -32,7 +32,7 @@ def test_kafkas_records_are_read_and_written_the_same(line: str) -> None:
     match decode(found.key, found.value, 7):
         case OffsetRecord(group_id, topic, partition, committed):
             assert committed is None or committed.record_offset == 7
-            assert encode_offset(group_id, topic, partition, committed) == found
+            assert encode_offset(group_id, topic, partition, committed)[:2] == found[:2]
         case GroupRecord(group_id, stored):
             assert encode_group(group_id, stored) == found
         case other:
@@ -71,8 +71,9 @@ def test_offsets_are_written_and_read_as_by_the_generated_codec(
     offset: int, leader_epoch: int, metadata: str, timestamp: int, topic_id: bytes
 ) -> None:
     committed = CommittedOffset(offset, leader_epoch, metadata, timestamp, topic_id=topic_id)
-    value = encode_offset("g", "t", 0, committed).value
+    _, value, meaning = encode_offset("g", "t", 0, committed)
     assert value is not None
+    assert meaning in (None, OffsetRecord("g", "t", 0, committed))
     assert value == encode_value(OffsetCommitValue(offset, leader_epoch, metadata, timestamp, -1, topic_id), 4)
     assert by_hand(value) == generated(value) == committed._replace(record_offset=7)
 

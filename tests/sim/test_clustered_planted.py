@@ -4,7 +4,6 @@ The seeds are some that notice; any other would do, perhaps later. Most of these
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ def plant_coordinators_that_forget_who_comes_next(patch: Patch) -> None:
     loaded = TransactionShard.loaded
 
     def forgetful(self: TransactionShard, now: int) -> Any:
-        self._known.update({name: replace(known, next_producer_id=NO_ID) for name, known in self._known.items()})
+        self._known.update({name: known._replace(next_producer_id=NO_ID) for name, known in self._known.items()})
         return loaded(self, now)
 
     patch.setattr(TransactionShard, "loaded", forgetful)

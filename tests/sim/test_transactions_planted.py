@@ -4,7 +4,6 @@ The seeds are some that notice; any other would do, perhaps later.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +147,7 @@ def plant_epochs_without_an_end(patch: Patch) -> None:
 
     def again(known: Transaction, wall_ms: Any) -> Transaction:
         after = original(known, wall_ms)
-        return after if after.producer_id == known.producer_id else replace(after, producer_id=known.producer_id)
+        return after if after.producer_id == known.producer_id else after._replace(producer_id=known.producer_id)
 
     patch.setattr(ottla.txn.shard, "completed", again)
 
@@ -183,7 +182,7 @@ def plant_aborts_that_are_commits(patch: Patch) -> None:
     original = ottla.txn.shard.fenced
 
     def committing(*args: Any) -> Transaction:
-        return replace(original(*args), state=State.PREPARE_COMMIT)
+        return original(*args)._replace(state=State.PREPARE_COMMIT)
 
     patch.setattr(ottla.txn.shard, "fenced", committing)
 
@@ -204,7 +203,7 @@ def plant_a_commit_that_is_completed_as_an_abort(patch: Patch) -> None:
 
     def other(known: Transaction, wall_ms: Any) -> Transaction:
         after = original(known, wall_ms)
-        return replace(after, state=State.COMPLETE_ABORT) if after.state is State.COMPLETE_COMMIT else after
+        return after._replace(state=State.COMPLETE_ABORT) if after.state is State.COMPLETE_COMMIT else after
 
     patch.setattr(ottla.txn.shard, "completed", other)
 
@@ -215,7 +214,7 @@ def plant_ends_that_a_restart_forgets(patch: Patch) -> None:
     def forgetful(self: TransactionShard, now: int) -> Decision:
         for name, known in self._known.items():
             if known.state.is_complete:
-                self._known[name] = replace(known, state=State.EMPTY)
+                self._known[name] = known._replace(state=State.EMPTY)
         return original(self, now)
 
     patch.setattr(TransactionShard, "loaded", forgetful)
@@ -293,7 +292,7 @@ def plant_an_epoch_that_is_given_twice(patch: Patch) -> None:
     def same(known: Transaction, given: Producer | None, *args: Any) -> Any:
         after = original(known, given, *args)
         if given is None and isinstance(after, Initialized):
-            after = after._replace(transaction=replace(after.transaction, producer_epoch=known.producer_epoch))
+            after = after._replace(transaction=after.transaction._replace(producer_epoch=known.producer_epoch))
         return after
 
     patch.setattr(ottla.txn.shard, "initialize", same)

@@ -75,14 +75,16 @@ class Stage:
         self.asks.clear()
         self.shard = self._new()
         for batch in self.log:
-            self.shard.apply(self.now, batch)
+            read = [each._replace(meaning=None) for each in batch.records]
+            self.shard.apply(self.now, batch._replace(records=read))
         assert expecting is None or self.shard.image() == expecting
         self.do(self.shard.loaded(self.now))
 
     def do(self, decision: Decision) -> list[Any]:
         if decision.records:
             base = sum(len(batch.records) for batch in self.log)
-            rows = [AppliedRecord(base + at, AHEAD, r.key, r.value) for at, r in enumerate(decision.records)]
+            assert all(decode(each.key, each.value) == each.meaning for each in decision.records)
+            rows = [AppliedRecord(base + at, AHEAD, *each) for at, each in enumerate(decision.records)]
             self.log.append(AppliedBatch(base, rows))
             self.shard.apply(self.now, self.log[-1])
         self.asks += decision.asks
@@ -490,6 +492,16 @@ def test_the_list_obeys_its_filters(stage: Stage) -> None:
     assert listed(duration_filter=999) == listed(transactional_id_pattern="i.") == ["id"]
     assert listed(state_filters=["Empty"]) == listed(producer_id_filters=[1]) == []
     assert listed(duration_filter=1_000) == listed(transactional_id_pattern="i") == []
+
+
+def test_partitions_are_in_the_order_of_their_record() -> None:
+    stage = Stage()
+    _, producer_id, epoch = stage.init()
+    for topic, index in (("b", 0), ("a", 1), ("b", 2), ("a", 1)):
+        topics = [AddPartitionsToTxnTopic(topic, [index])]
+        stage.call(24, 3, AddPartitionsToTxnTransaction("id", producer_id, epoch, False, topics))
+    assert stage.state.partitions == (("b", 0), ("b", 2), ("a", 1))
+    stage.restart()
 
 
 @pytest.mark.parametrize("version", [0, 1])

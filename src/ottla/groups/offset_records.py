@@ -5,7 +5,6 @@ Knows Kafka's type 1; type 0 is the older one, read alike.
 Source: group-coordinator/src/main/resources/common/message/*OffsetCommit*.json, GroupCoordinatorRecordHelpers.java.
 """
 
-from dataclasses import dataclass
 from struct import Struct as Format
 from typing import NamedTuple
 
@@ -51,8 +50,7 @@ class CommittedOffset(NamedTuple):
         return ZERO_UUID in (topic_id, self.topic_id) or topic_id == self.topic_id
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRecord:
+class OffsetRecord(NamedTuple):
     group_id: str
     topic: str
     partition: int
@@ -67,8 +65,9 @@ def encode_offset(group_id: str, topic: str, partition: int, committed: Committe
     expires = committed.expire_timestamp_ms != NO_TIMESTAMP
     if not (expires or committed.metadata) and committed.topic_id != ZERO_UUID:
         offset, leader_epoch, _, commit_timestamp_ms, _, _, topic_id = committed
-        return ShardRecord(key, _USUAL.pack(_VERSION, offset, leader_epoch, 1, commit_timestamp_ms, *_TAGS, topic_id))
-    value = OffsetCommitValue(
+        value = _USUAL.pack(_VERSION, offset, leader_epoch, 1, commit_timestamp_ms, *_TAGS, topic_id)
+        return ShardRecord(key, value, OffsetRecord(group_id, topic, partition, committed))
+    unusual = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
@@ -76,7 +75,7 @@ def encode_offset(group_id: str, topic: str, partition: int, committed: Committe
         expire_timestamp=committed.expire_timestamp_ms,
         topic_id=committed.topic_id,
     )
-    return ShardRecord(key, encode_value(value, _VERSION_WITH_EXPIRY if expires else _VERSION))
+    return ShardRecord(key, encode_value(unusual, _VERSION_WITH_EXPIRY if expires else _VERSION))
 
 
 def decode(key: bytes, value: bytes | None, record_offset: int) -> OffsetRecord:

@@ -403,6 +403,12 @@ class GroupShard:
 
     def _apply_one(self, each: AppliedRecord, producer_id: int) -> None:
         key, value = each.key or b"", each.value
+        if isinstance(each.meaning, OffsetRecord):
+            group_id, topic, partition, committed = each.meaning
+            if committed is not None:
+                committed = committed._replace(record_offset=each.offset)
+            self._apply_offset(group_id, topic, partition, committed, producer_id)
+            return
         where = self._known_keys.get(key)
         if where is not None:
             committed = None if value is None else decode_committed(value, each.offset)

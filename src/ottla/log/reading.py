@@ -117,8 +117,8 @@ def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
     """
     for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
         segment = log.segments[at]
-        found = segment.find(offset)
-        if found is not None and segment.leads_to(offset, *found):
+        found = segment.find_in_order(offset)
+        if found is not None and found[2]:
             return segment, found[0]
         damage = found[0] if found is not None else segment.damage_behind(offset)
         if damage is not None:

@@ -20,13 +20,13 @@ from ottla.log.index.times import TIME_ENTRY, TimeIndex
 from ottla.log.index.transactions import TransactionIndex
 from ottla.log.names import INDEX_SUFFIXES, LOG_SUFFIX, UNFINISHED_SUFFIX, segment_name
 from ottla.machine import WallClock
-from ottla.protocol.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
+from ottla.protocol.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 
 WALK_CHUNK_BYTES: Final = 16 << 10
 FIND_CHUNK_BYTES: Final = 8 << 10
 BATCH_CHUNK_BYTES: Final = 1 << 20
 
-_unpack_place = Struct(">qi11xi").unpack_from  # base_offset, batch_length, last_offset_delta
+_unpack_place = Struct(">qi4xb6xi").unpack_from  # base_offset, batch_length, magic, last_offset_delta
 
 # (base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp,
 #  max_timestamp, producer_id, producer_epoch, base_sequence, record_count), see protocol.records.batch.HEADER
@@ -180,35 +180,35 @@ class Segment:
 
     def find(self, offset: int) -> tuple[int, RawHeader] | None:
         """The first batch that ends at or after `offset`: (position, header), None when there is none."""
-        position, end = self.offset_index.lookup(offset), self.size
+        found = self.find_in_order(offset)
+        return None if found is None else found[:2]
+
+    def find_in_order(self, offset: int) -> tuple[int, RawHeader, bool] | None:
+        """What `find` gives, and whether the index leads to that batch in an unbroken order, as `walk` checks it."""
+        indexed, position = self.offset_index.entry_for(offset)
+        end, expected, offset_max = self.size, self.base_offset, self.base_offset + RELATIVE_OFFSET_MAX
+        in_order = True
+        is_met = indexed < 0  # Kafka's entries may name the first of several batches, and the last one's offset
         while position + HEADER_BYTES <= end:
             window = self.file.read(position, min(FIND_CHUNK_BYTES, end - position))
             at, last_header = 0, len(window) - HEADER_BYTES
             while at <= last_header:
-                base, length, delta = _unpack_place(window, at)
-                if base + delta >= offset:
+                base, length, magic, delta = _unpack_place(window, at)
+                last = base + delta
+                in_order = in_order and expected <= base <= last <= offset_max and magic == MAGIC
+                is_met = is_met or last == indexed
+                if last >= offset:
                     header: RawHeader = HEADER.unpack_from(window, at)
                     whole = HEADER_BYTES <= length + LOG_OVERHEAD_BYTES <= end - position - at
-                    return (position + at, header) if whole else None
+                    return (position + at, header, in_order and is_met) if whole else None
                 if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
                     return None
+                expected = last + 1
                 at += length + LOG_OVERHEAD_BYTES
             if at == 0:
                 return None
             position += at
         return None
-
-    def leads_to(self, offset: int, position: int, header: RawHeader) -> bool:
-        """Whether the batch that `find` found for `offset` is reached from the index in an unbroken order."""
-        last, start = self.offset_index.entry_for(offset)
-        if start == position:
-            return last < 0 or last == header[0] + header[6]
-        is_met = last < 0  # Kafka's entries may name the first of several batches, and the last one's offset
-        for at, each in self.walk(start):
-            is_met = is_met or each[0] + each[6] == last
-            if at >= position:
-                return at == position and is_met
-        return False
 
     def damage_behind(self, offset: int) -> int | None:
         """Where walking on from `offset` ends before the segment does: what stands there is no batch. None: nowhere."""

@@ -61,26 +61,28 @@ class Entropy(Protocol):
     def random(self) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ShardRecord:
-    """One record to append to the shard's partition, key and value already encoded; value None is a tombstone."""
+class ShardRecord(NamedTuple):
+    """One record to append to the shard's partition, key and value already encoded; value None is a tombstone.
+
+    `meaning`: what the shard would decode from it, so that it need not decode what it has just encoded. None: decode.
+    """
 
     key: bytes
     value: bytes | None
+    meaning: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedRecord:
-    """One record as it stands in the log."""
+class AppliedRecord(NamedTuple):
+    """One record as it is stored in the log. `meaning`: that of the `ShardRecord`, None in a replay."""
 
     offset: int
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    meaning: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedBatch:
+class AppliedBatch(NamedTuple):
     """Records of one appended batch, in order; producer_id is -1 where the coordinator itself wrote them."""
 
     base_offset: int
@@ -97,16 +99,14 @@ class Writer(NamedTuple):
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The reply that ticket has been waiting for; `reply` is a wire message."""
 
     ticket: Ticket
     reply: object
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A request to a node of the cluster, perhaps to this one; `message` is a wire message.
 
     What comes back is given to `AskingShard.answered` with `number`, which the shard chooses.
@@ -124,8 +124,7 @@ class Unanswered:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What a shard wants: records in its log, as one batch; answers and requests, which leave once these are committed.
 
     `records` empty: the others still wait for everything the shard had appended before (ARCHITECTURE.md, section 2,
@@ -141,8 +140,7 @@ class Decision:
 NOTHING = Decision()
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One client request as a shard sees it: a wire message and who sent it."""
 
     api_key: int

@@ -413,7 +413,7 @@ class Server:
         self._settling = True
         node = self.node
         try:
-            while effects := node.take_effects(self.now()):
+            while effects := node.take_effects(moment()):
                 for effect in effects:
                     match effect:
                         case Reply(ticket, identity, parts):

@@ -7,6 +7,7 @@ Source: TransactionLogKey.json, TransactionLogValue.json; TransactionLog.java.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from ottla.machine import ShardRecord, WallMillis
@@ -25,9 +26,9 @@ class Stored(NamedTuple):
 
 def encode(transactional_id: str, transaction: Transaction | None, *, flexible: bool = True) -> ShardRecord:
     """The record that says so: `flexible` in version 1 of the value, else in version 0 where that can say it all."""
-    key = encode_key(TransactionLogKey(transactional_id))
+    key, meaning = _key_of(transactional_id), Stored(transactional_id, transaction)
     if transaction is None:
-        return ShardRecord(key, None)
+        return ShardRecord(key, None, meaning)
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
@@ -39,9 +40,14 @@ def encode(transactional_id: str, transaction: Transaction | None, *, flexible: 
     )
     tagged = transaction.previous_producer_id, transaction.next_producer_id, transaction.client_version
     if not flexible and tagged == (NO_ID, NO_ID, 0):
-        return ShardRecord(key, encode_value(value, 0))
+        return ShardRecord(key, encode_value(value, 0), meaning)
     value.previous_producer_id, value.next_producer_id, value.client_transaction_version = tagged
-    return ShardRecord(key, encode_value(value, 1))
+    return ShardRecord(key, encode_value(value, 1), meaning)
+
+
+@lru_cache(maxsize=4096)  # each transaction writes three records with the same key
+def _key_of(transactional_id: str) -> bytes:
+    return encode_key(TransactionLogKey(transactional_id))
 
 
 def decode(key: bytes, value: bytes | None) -> Stored:

@@ -57,7 +57,7 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from ottla.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from ottla.txn.markers import Markers, Outcome
-from ottla.txn.records import decode, encode
+from ottla.txn.records import Stored, decode, encode
 from ottla.txn.refusals import partitions_answer, refuse, said_to
 from ottla.txn.settings import NodeView, TransactionSettings
 from ottla.txn.transaction import (
@@ -425,10 +425,11 @@ class TransactionShard:
     def apply(self, now: Millis, batch: AppliedBatch) -> None:
         for each in batch.records:
             try:
-                transactional_id, after = decode(each.key or b"", each.value)
+                stored = each.meaning if isinstance(each.meaning, Stored) else decode(each.key or b"", each.value)
             except MalformedFrame as error:
                 self._notes(f"{self.TOPIC}: the record at offset {each.offset} does not parse and is skipped: {error}")
                 continue
+            transactional_id, after = stored
             if after is None:
                 self._known.pop(transactional_id, None)
                 self._last_epochs.pop(transactional_id, None)

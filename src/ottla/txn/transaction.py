@@ -16,8 +16,8 @@ Sources: Kafka's TransactionMetadata.java, TransactionCoordinator.scala; KIP-98,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import chain
 from typing import Final, NamedTuple
 
 from ottla.machine import WallMillis
@@ -83,10 +83,10 @@ class Producer(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """What the newest record of a transactional id says. `client_version`: of the protocol, that ended or began it; the
-    cluster's level where the coordinator ended it by itself.
+class Transaction(NamedTuple):
+    """What the newest record of a transactional id says. Partitions of one topic are next to each other, as they are in
+    the record. `client_version`: of the protocol, that ended or began it; the cluster's level where the coordinator
+    ended it by itself.
 
     `next_producer_id`: who goes on once a prepared transaction is complete, where the epochs of this one are used up.
     """
@@ -163,12 +163,11 @@ def rotated(
     """Go on under this producer id."""
     emptied = _emptied(known, 0, timeout_ms, wall_ms)
     last = NO_EPOCH if given is None else known.producer_epoch
-    return Initialized(replace(emptied, producer_id=producer_id, previous_producer_id=known.producer_id), last)
+    return Initialized(emptied._replace(producer_id=producer_id, previous_producer_id=known.producer_id), last)
 
 
 def _emptied(known: Transaction, epoch: int, timeout_ms: int, wall_ms: WallMillis) -> Transaction:
-    return replace(
-        known,
+    return known._replace(
         producer_epoch=epoch,
         timeout_ms=timeout_ms,
         state=State.EMPTY,
@@ -205,11 +204,13 @@ def with_partitions(
     """The transaction with these partitions in it; None where they are already."""
     going_on = known.state is State.ONGOING
     before = known.partitions if going_on else ()
-    after = tuple(dict.fromkeys((*before, *partitions)))
+    topics: dict[str, dict[TopicPartition, None]] = {}
+    for each in (*before, *partitions):
+        topics.setdefault(each.topic, {})[each] = None
+    after = tuple(chain.from_iterable(topics.values()))
     if going_on and len(after) == len(before):
         return None
-    return replace(
-        known,
+    return known._replace(
         state=State.ONGOING,
         partitions=after,
         start_ms=known.start_ms if going_on else wall_ms,
@@ -276,8 +277,7 @@ def prepared(
 ) -> Transaction:
     """The result is decided by the client. In the second version its next transaction has the next epoch."""
     bumps = client_version >= 2
-    return replace(
-        known,
+    return known._replace(
         producer_epoch=min(known.producer_epoch + bumps, FENCING_EPOCH),
         state=State.PREPARE_COMMIT if commits else State.PREPARE_ABORT,
         partitions=known.partitions if known.state is State.ONGOING else (),
@@ -290,8 +290,7 @@ def prepared(
 
 def fenced(known: Transaction, server_version: int, next_producer_id: int, wall_ms: WallMillis) -> Transaction:
     """The coordinator aborts the transaction, in the next epoch, so that whoever wrote it is heard no more."""
-    return replace(
-        known,
+    return known._replace(
         producer_epoch=known.producer_epoch + 1,
         state=State.PREPARE_ABORT,
         last_update_ms=wall_ms,
@@ -304,8 +303,7 @@ def completed(known: Transaction, wall_ms: WallMillis) -> Transaction:
     """All markers are written."""
     producer_id, producer_epoch = known.successor
     rotates = producer_id != known.producer_id
-    return replace(
-        known,
+    return known._replace(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         state=State.COMPLETE_COMMIT if known.state.commits else State.COMPLETE_ABORT,

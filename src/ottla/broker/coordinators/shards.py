@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from ottla.broker.cluster.metadata import Metadata
@@ -546,9 +547,12 @@ class ShardHost:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             transactional=writer is not None,
+            max_timestamp=wall_ms,
         )
         base = hosted.partition.append(now, memoryview(batch), Origin.COORDINATOR).base_offset
-        applied = [AppliedRecord(base + i, wall_ms, each.key, each.value) for i, each in enumerate(records)]
+        applied = [
+            AppliedRecord(base + at, wall_ms, key, value, meaning) for at, (key, value, meaning) in enumerate(records)
+        ]
         hosted.shard.apply(now, AppliedBatch(base, applied, producer_id, producer_epoch, writer is not None))
 
     def _fail(self, now: Millis, hosted: Hosted, decision: Decision, failed: AppendRefused | StorageFailed) -> None:
@@ -736,6 +740,7 @@ class ShardHost:
             assert self._hosted.get(hosted.index) is hosted, f"step {step} waits for a shard that is gone"
 
 
+@lru_cache(maxsize=4096)  # a hash takes as long as a log takes to append, and the same few ids come again and again
 def partition_of(key: str, partitions: int) -> int:
     """The absolute of Java's String.hashCode (UTF-16 units, 32 bits; its minimum counts as 0) modulo the partitions."""
     code = 0

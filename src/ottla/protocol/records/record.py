@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from ottla.protocol.records import batch as b
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, codec_number, compress, decompress
@@ -309,31 +310,44 @@ def _write_records(records: list[Record], base_offset: int, base_timestamp: int)
 
 def write_record(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
     """Append one record with its length."""
-    body = bytearray(1)  # attributes: none are in use
-    _write_varint(body, timestamp_delta)
-    _write_varint(body, offset_delta)
-    _write_block(body, record.key)
-    _write_block(body, record.value)
-    _write_varint(body, len(record.headers))
-    for name, value in record.headers:
-        _write_block(body, name.encode() if isinstance(name, str) else name)
-        _write_block(body, value)
-    _write_varint(out, len(body))
+    headers = record.headers
+    body = b"".join(
+        (
+            b"\0",  # attributes: none are in use
+            _varint(timestamp_delta),
+            _varint(offset_delta),
+            *_sized(record.key),
+            *_sized(record.value),
+            _varint(len(headers)),
+        )
+    )
+    if headers:
+        parts = [body]
+        for name, value in headers:
+            parts += _sized(name.encode() if isinstance(name, str) else name)
+            parts += _sized(value)
+        body = b"".join(parts)
+    out += _varint(len(body))
     out += body
 
 
-def _write_varint(out: bytearray, value: int) -> None:
+def _varint(value: int) -> bytes:
     """Zigzag: small numbers of either sign are short."""
+    if -64 <= value < 64:
+        return _SHORT[value]
     value = (value << 1) ^ (value >> 63)
+    out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
+    return bytes(out)
 
 
-def _write_block(out: bytearray, block: bytes | None) -> None:
-    if block is None:
-        out.append(1)
-    else:
-        _write_varint(out, len(block))
-        out += block
+_SHORT: Final = [bytes((value << 1,)) for value in range(64)] + [bytes((-value * 2 - 1,)) for value in range(-64, 0)]
+"""The varints of one byte: by an index from -64 to 63, as a negative one counts from the end."""
+
+
+def _sized(block: bytes | None) -> tuple[bytes, bytes]:
+    """A key or a value behind its length, which is -1 for null."""
+    return (b"\1", b"") if block is None else (_varint(len(block)), block)
