@@ -5,7 +5,7 @@
 With three nodes there are three copies of everything, and one node after the other is killed with SIGKILL and started
 again every few seconds while transactions and groups go on. Fails too when a node logs an error of its own.
 
---suite is a checkout of franz-go, whose own ETL tests then run too. Nodes are killed only during the share group's test:
+--suite is a checkout of franz-go, whose ETL tests then run too. Nodes are killed only during the share group test:
 the others fail with any error that a poll returns, such as a connection refused by a node that is starting.
 
 Needs Go; its module proxy gives franz-go the first time. What is done stands in tools/franz_go/main.go; the
