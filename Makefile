@@ -4,7 +4,7 @@ SEEDS ?= 200
 ROUNDS ?= 20
 NODES ?= 1
 .DEFAULT_GOAL = help
-.PHONY: conform-franz-go conform-kminion crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release upgrade
+.PHONY: conform-franz-go conform-kminion conform-librdkafka crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release upgrade
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -12,9 +12,11 @@ from ottla.machine import Millis, Unanswered
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.image import delta_since
 from ottla.metadata.nodes import PREFIX, NodeRecord, NodeState
-from ottla.metadata.store import Put
+from ottla.metadata.store import Delete, Put
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
 from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -51,6 +53,21 @@ def test_all_that_serve_are_shown_by_the_clients_listener(stage: NodeStage) -> N
     assert stage.node.members.shown(ADDRESS) == [(1, "broker.example", 9092, None), (2, "outside-2", 9092, "b")]
     assert stage.node.members.of(ADDRESS, [2, 3, 2, NOBODY]) == [(2, "outside-2", 9092, "b")]
     assert stage.node.members.controller_id == 2
+
+
+def test_every_node_names_the_controller_as_the_leader_of_the_quorum(stage: NodeStage) -> None:
+    """Kafka's brokers forward the question to it. While there is none, clients ask again."""
+    asked = DescribeQuorumRequest([RequestTopicData("__cluster_metadata", [RequestPartitionData(0)])])
+    answer = stage.ask(asked)
+    quorum = answer.topics[0].partitions[0]
+    assert (quorum.leader_id, quorum.leader_epoch) == (2, 4)
+    assert [voter.replica_id for voter in quorum.current_voters] == [2]
+    assert [(each.node_id, each.listeners[0].host) for each in answer.nodes] == [(2, "outside-2")]
+    stage.store.commit([Delete(CONTROLLER_KEY)])
+    stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
+    answer = stage.ask(asked)
+    quorum = answer.topics[0].partitions[0]
+    assert (quorum.error_code, quorum.leader_id, answer.nodes) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, NOBODY, [])
 
 
 def test_a_node_that_was_taken_for_dead_is_listed_for_a_while(stage: NodeStage) -> None:

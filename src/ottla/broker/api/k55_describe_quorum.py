@@ -1,7 +1,8 @@
 """DescribeQuorum, key 55, versions 0 to 2: who leads and who votes on the cluster's metadata.
 
-What it does: there is no Raft here. One node's metadata store is its only truth, so the answer for `__cluster_metadata`
-is a quorum of one: this node leads, and its log is as long as the store has commits.
+What it does: there is no Raft here. The nodes share one metadata store, so the answer for `__cluster_metadata` is a
+quorum of one: the controller leads in its epoch, and its log is as long as the store has commits. While there is no
+controller, the partition has the error NOT_LEADER_OR_FOLLOWER, which makes clients ask again.
 
 What changed per version: 1 times of fetches, 2 directory ids, sentences and the nodes' addresses (KIP-853).
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api_spec import ApiSpec
+from ottla.broker.cluster.members import NOBODY
 from ottla.broker.requests import Request
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -41,7 +43,7 @@ SPEC = ApiSpec(
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_EPOCH = 1
-"""The one leadership there ever is."""
+"""The only epoch of a node that shares its store with no other one."""
 
 
 def handle(node: Node, request: Request) -> Any:
@@ -52,10 +54,10 @@ def handle(node: Node, request: Request) -> Any:
         return DescribeQuorumResponse()
     if not _asks_for_the_quorum(body.topics):
         return node.slices.each_partition(request, _unknown)
-    host, port = request.session.address.advertised
+    controllers = node.members.of(request.session.address, [node.members.controller_id])
     return DescribeQuorumResponse(
         topics=[ResponseTopicData(METADATA_TOPIC, [_quorum(node)])],
-        nodes=[QuorumNode(node.node_id, [Listener("CONTROLLER", host, port)])],
+        nodes=[QuorumNode(each.node_id, [Listener("CONTROLLER", each.host, each.port)]) for each in controllers],
     )
 
 
@@ -66,12 +68,16 @@ def _asks_for_the_quorum(topics: list[RequestTopicData]) -> bool:
 
 
 def _quorum(node: Node) -> ResponsePartitionData:
-    commits = node.image.generation
+    commits, leader = node.image.generation, node.members.controller_id
+    if leader == NOBODY:
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ResponsePartitionData(error_code=error, error_message=error.message, leader_id=NOBODY)
+    claim = node.image.controller
     return ResponsePartitionData(
-        leader_id=node.node_id,
-        leader_epoch=METADATA_EPOCH,
+        leader_id=leader,
+        leader_epoch=METADATA_EPOCH if claim is None else claim.epoch,
         high_watermark=commits,
-        current_voters=[ReplicaState(node.node_id, log_end_offset=commits)],
+        current_voters=[ReplicaState(leader, log_end_offset=commits)],
     )
 
 
