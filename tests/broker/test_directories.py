@@ -643,7 +643,7 @@ def test_a_deleted_partition_frees_its_space_at_once_whatever_had_failed(
     assert directories(stage) == []
 
 
-@pytest.mark.parametrize("harm", ["a flipped bit", "a cut", "nothing left"])
+@pytest.mark.parametrize("harm", ["a flipped bit", "a line end", "no text", "a cut", "nothing left"])
 def test_properties_that_a_disk_has_damaged_are_written_again(tmp_path: Path, harm: str) -> None:
     stage = NodeStage(tmp_path)
     stage.create("t")
@@ -652,8 +652,11 @@ def test_properties_that_a_disk_has_damaged_are_written_again(tmp_path: Path, ha
     path = tmp_path / "meta.properties"
     whole = path.read_bytes()
     at = whole.index(b"cluster.id=") + 15
+    line_end = whole.index(b"\n", whole.index(b"node.id="))
     damaged = {
         "a flipped bit": whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :],
+        "a line end": whole[:line_end] + b"\2" + whole[line_end + 1 :],
+        "no text": whole[:-5] + bytes([whole[-5] ^ 128]) + whole[-4:],
         "a cut": whole[: at + 2],
         "nothing left": b"",
     }

@@ -83,6 +83,35 @@ def test_a_node_whose_disk_lies_starts_first_and_leads_nothing(harm: str) -> Non
     spoiled(harm)
 
 
+def test_a_node_that_stops_before_its_loss_was_seen_reports_it_again() -> None:
+    """Its row says at once that it leaves. The controller is gone, which no other node knows before the lease ends."""
+    cluster = ElectedCluster(7, by_locks=False)
+    cluster.start()
+    cluster.produce(idempotent=True)
+    cluster.until(more_is_acknowledged(cluster, 100))
+    assert cluster.image.controller is not None
+    spoilt = next(node_id for node_id in cluster.hosts if node_id != cluster.image.controller.node_id)
+    for node_id in cluster.hosts:
+        cluster.kill(node_id)
+    cluster.hosts[spoilt].disk.settle_everything()
+    lose_directory(cluster, spoilt)
+    for checker in cluster.checkers:
+        checker.lost_power(spoilt, in_sync_too=True)
+    cluster.begin(spoilt)
+    incarnation = cluster.following.incarnation_of(spoilt)
+    row = f"{spoilt}"
+    cluster.until(lambda: cluster.image.nodes[row].incarnation == incarnation)
+    assert cluster.image.nodes[row].incomplete
+    cluster.leave(spoilt)
+    cluster.until(lambda: cluster.image.nodes[row].state is NodeState.LEAVING)
+    cluster.run(1_000)  # its checkpoint of high watermarks is that of the empty log by now
+    cluster.kill(spoilt)
+    cluster.begin(spoilt)
+    cluster.run(5_000)
+    assert cluster.leader() != spoilt, "it has lost all records"
+    cluster.settle()
+
+
 def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> None:
     """By the older store it is in sync; it has seen a newer one."""
     cluster = running(8)

@@ -177,16 +177,14 @@ class Membership:
         return bool(earlier) and not known.is_of_earlier_version and known.incarnation not in (*earlier, own)
 
     def _note_incomplete(self, files: FileSystem, directory: str, known: NodeRecord) -> None:
-        """Add what a life lost since the one that the cluster knows, and could not report before it ended; or the one
-        that it knows, whose row the controller has not seen."""
-        lost = set(self._logs.incomplete())
+        """Add what a life lost since the one that the cluster knows, and could not report before it ended. Add what the
+        row still names, whatever its state: the controller may not have seen that."""
+        lost = {*self._logs.incomplete(), *known.incomplete}
         self._intact = known.intact or known.state is not NodeState.STARTING
         noted = read_lost_since(files, directory)
         if noted is not None and noted[0] == known.incarnation:
             self._intact = self._intact and bool(noted[1])
             lost |= noted[1]
-        if known.state is NodeState.STARTING:
-            lost |= set(known.incomplete)
         self._logs.found_incomplete(lost)
         if lost and self._has_earlier_versions():  # as a controller these would not read which partitions they are
             self._intact = False

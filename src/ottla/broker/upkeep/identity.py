@@ -90,11 +90,14 @@ def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entr
     wanted = "".join(f"{name}={value}\n" for name, value in properties.items()).encode() + b"directory.id="
     found = files.read_bytes(path)
     number_at = wanted.index(b"node.id=") + len(b"node.id=")
-    if not f"{node_id}\n".encode().startswith(found[number_at:].partition(b"\n")[0]):
+    rest = found[number_at:]
+    number = rest[: len(rest) - len(rest.lstrip(b"0123456789"))]  # a damaged line end is not a part of it
+    if not str(node_id).encode().startswith(number):
         return
     wrong_bits = differing_bits(found, wanted)
     is_cut = len(found) < len(wanted) or not found.endswith(b"\n")
-    if wrong_bits > WRONG_BITS_MAX or not (wrong_bits or is_cut):
+    is_garbled = not found.isascii()  # also where only the id of the directory is, which nothing else depends on
+    if wrong_bits > WRONG_BITS_MAX or not (wrong_bits or is_cut or is_garbled):
         return
     write_properties(files, path, {**properties, "directory.id": uuid_text(entropy.randbytes(16))})
 

@@ -55,6 +55,9 @@ class SpoilingTrouble(Trouble):
     def _may_go_off(self) -> bool:
         return False
 
+    def _cut_in_mid_step(self) -> None:
+        self._any().cut_in_mid_step()
+
     def _ail(self) -> None:
         """Disks only lie here."""
 
