@@ -66,8 +66,11 @@ conform-cluster: setup  ## run the client tests on three nodes with three copies
 conform-cluster-kills: setup  ## run them while a node is killed (-9) and started again every 4 seconds
 	$(PYTHON) -m pytest -q -rs -n 0 tests/conform --three-nodes --kill-every 4 --timeout 300 --deselect tests/conform/test_spark_connector.py $(ARGS)
 
-conform-franz-go: setup  ## run franz-go's transactions and groups against a node, or against three that die in turn (NODES=3; needs Go)
-	$(PYTHON) -m tools.conform_franz_go --nodes $(NODES)
+conform-franz-go: setup  ## run franz-go's transactions and groups against a node, or against three that die in turn (NODES=3; needs Go; ARGS="--suite CHECKOUT" adds its own ETL tests)
+	$(PYTHON) -m tools.conform_franz_go --nodes $(NODES) $(ARGS)
+
+conform-librdkafka: setup  ## run librdkafka's own suite against a node, or three (RUNNER=path of test-runner, NODES=3, ARGS="--tests 0098 --kafka DIR")
+	$(PYTHON) -m tools.conform_librdkafka $(RUNNER) --nodes $(NODES) $(ARGS)
 
 conform-kminion: setup  ## run the exporter kminion against a node (KMINION=path, where it is not on the PATH)
 	$(PYTHON) -m tools.conform_kminion $(KMINION)
