@@ -124,7 +124,7 @@ def test_listeners_without_names_take_the_advertised_addresses_in_their_order() 
         (["OTHER://127.0.0.1:0"], None, "add OTHER:PLAINTEXT"),
         (["INTERNAL://127.0.0.1:0", "internal://127.0.0.1:0"], None, "names INTERNAL twice"),
         (["INTERNAL://127.0.0.1:0"], "OTHER://a:1", "advertised.listeners names OTHER"),
-        (["INTERNAL://127.0.0.1:0", "EXTERNAL://127.0.0.1:0"], "EXTERNAL://a:1", "clients of the listener INTERNAL"),
+        (["INTERNAL://127.0.0.1:0", "EXTERNAL://127.0.0.1:0"], "EXTERNAL://a:1", "clients of listener INTERNAL"),
         (["127.0.0.1:0", "127.0.0.1:0"], "a:1", "names 1 addresses for 2 listeners"),
         (["INTERNAL://127.0.0.1:0"], "INTERNAL://0.0.0.0:1", "no client can connect to it"),
     ],

@@ -234,7 +234,7 @@ def test_health_and_readiness(broker: Measured) -> None:
     shut = node.replicas.by_name[topic].partitions
     try:
         shut[1].log.failed = "no space"
-        assert fetch(broker, "/readyz") == f"ready, but for 1 of {len(every)} partitions: {topic}-1\n"
+        assert fetch(broker, "/readyz") == f"ready, except for 1 of {len(every)} partitions: {topic}-1\n"
         for part in every:
             part.log.failed = "no space"
         with pytest.raises(urllib.error.HTTPError, match="503"):

@@ -13,10 +13,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
     "k00_produce": ApiSpec(
         key=ApiKey.PRODUCE,
         versions=(0, 13),  # from 0, as librdkafka looks there (KAFKA-18659); 0 to 2 are refused, as Kafka does
-        acl=(
-            (Operation.WRITE, ResourceType.TOPIC),
-            (Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
-        ),
+        acl=((Operation.WRITE, ResourceType.TOPIC), (Operation.WRITE, ResourceType.TRANSACTIONAL_ID)),
         size=RequestSize.READ_BY_HANDLER,
         needs_lease=True,
     ),

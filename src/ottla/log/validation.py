@@ -99,7 +99,8 @@ def look_ahead(batch: memoryview, config: LogConfig) -> Generator[None, None, Kn
     try:
         return (yield from _look_inside(batch, header))
     except AppendRefused as refused:
-        return refused
+        # Without the traceback, which would keep what the batch was unpacked to.
+        return AppendRefused(refused.error_code, refused.sentence, refused.record_errors)
 
 
 def prepare_batch(

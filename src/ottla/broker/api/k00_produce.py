@@ -59,10 +59,7 @@ if TYPE_CHECKING:
 SPEC = ApiSpec(
     key=ApiKey.PRODUCE,
     versions=(0, 13),  # from 0, as librdkafka looks there (KAFKA-18659); 0 to 2 are refused, as Kafka does
-    acl=(
-        (Operation.WRITE, ResourceType.TOPIC),
-        (Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
-    ),
+    acl=((Operation.WRITE, ResourceType.TOPIC), (Operation.WRITE, ResourceType.TRANSACTIONAL_ID)),
     size=RequestSize.READ_BY_HANDLER,
     needs_lease=True,
 )
@@ -308,7 +305,7 @@ class SlicedProduce:
     def _end_slice(self, begin: int, piece: Request) -> Parked | None:
         some = self._appends[begin : self._done]
         for append in some:
-            append.records = None
+            append.records = append.inside = None  # what a batch was unpacked to is many times its size
             append.record_errors = append.record_errors[: self._errors_left]
             self._errors_left -= len(append.record_errors)
         waits_for = uncommitted(some, self._acks) if self._acks else None
@@ -517,22 +514,16 @@ class VerifiedProduce(SlicedProduce):
 def _looked_into(node: Node, now: Millis, session: Session, append: PartitionAppend) -> Partition | None:
     """The partition, where its configs ask for a look into the batch which takes longer than a turn has room for."""
     records = append.records
-    if (
-        records is None
-        or len(records) < HEADER_BYTES
-        or _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] <= RECORDS_AT_ONCE
-    ):
+    if records is None or len(records) < HEADER_BYTES or append.is_known or append.error:
         return None
-    if append.is_known or append.error:
+    if _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] <= RECORDS_AT_ONCE:
         return None
     if node.access.authorizer is not None and not _may_write(node, session, append.topic):
         return None
     partition = node.leadership.led(append.topic, append.index)
-    if isinstance(partition, ErrorCode) or not is_looked_into(
-        records, partition.log.config, partition.log.wall.at(now)
-    ):
+    if isinstance(partition, ErrorCode):
         return None
-    return partition
+    return partition if is_looked_into(records, partition.log.config, partition.log.wall.at(now)) else None
 
 
 def append_some(
@@ -678,9 +669,8 @@ class _Uncommon(Exception):
 def parse_common(frame: memoryview, version: int) -> _Parsed | None:
     """Client id, acks, timeout_ms, appends and transactional id of a flexible request; None: ask the codec.
 
-    The client id is only told apart as far as it matters: INTERNAL_TOPICS_CLIENT or None. Counts and names of more than
-    one length byte, tagged fields and anything that does not fit are left to the codec too, so there is one place that
-    says what is malformed.
+    Of client ids only INTERNAL_TOPICS_CLIENT is told apart from others. Counts and names of more than one length byte,
+    tagged fields and anything malformed are left to the codec.
     """
     if version < _FLEXIBLE_SINCE:
         return None
