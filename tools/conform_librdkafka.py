@@ -8,6 +8,9 @@ named. Some tests run Java programs of the suite or tools of Kafka: --kafka is a
 them; without it, librdkafka skips these parts. --bootstrap runs the tests against a broker that is already running,
 for comparison.
 
+Share consumer tests change a group's config and read at once. Other nodes learn of such a change some milliseconds
+after it is acknowledged, as in Kafka, so on three nodes such a test (0172, seldom) can begin at the end of the topic.
+
 Ends with 1 if a test fails that EXPECTED does not name, or if a node logged an error of its own.
 """
 
