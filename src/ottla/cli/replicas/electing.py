@@ -22,8 +22,10 @@ from ottla.cli.connection import (
     plain_failures,
 )
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, counted, print_done, print_rows, ranges
+from ottla.cli.output import Failure, Format, NotUnderstood, counted, print_done, print_rows, ranges, say
+from ottla.cli.plans import Yes, confirm
 from ottla.cli.replicas.balance import Place
+from ottla.cli.replicas.losses import Loss, losses
 from ottla.visible import visible
 
 if TYPE_CHECKING:
@@ -46,20 +48,37 @@ def elect_leaders(
             "--unclean", help="Elect any replica if none in sync is available; records that it lacks are lost."
         ),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what --unclean would lose, and change nothing.")
+    ] = False,
+    yes: Yes = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
     """Have partitions led by the first of their replicas again, of all topics when none is named.
 
-    With --unclean partitions of the named topics that have no leader are led by any replica that is there.
+    With --unclean, any available replica leads the partitions of the named topics that have no leader. The command
+    shows which replica would lead each partition and which records would be lost, and asks for confirmation unless
+    --yes is given.
     """
     if unclean and not topics:
         raise NotUnderstood("Name the topics that may lose records: --unclean elects for no others.")
+    if dry_run and not unclean:
+        raise NotUnderstood("--dry-run shows what --unclean would lose: add --unclean.")
     with plain_failures(), own_clients(client_properties(cluster))() as client:
         places = [(part.topic, part.partition) for part in placed_of(client) if not topics or part.topic in topics]
         missing = sorted(set(topics or ()) - {name for name, _ in places})
         if missing:
             raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows those that are there.")
+        expected = losses(client, places) if unclean else []
+        if expected and format is Format.TABLE:
+            for loss in expected:
+                say(f"{loss.sentence}.", err=not dry_run)
+        if dry_run:
+            _print_plan(expected, format)
+            return
+        if expected:
+            confirm(_question(expected), yes)
         elected, failures = elect(client, places, UNCLEAN if unclean else PREFERRED)
     names = [f"{name}-{index}" for name, index in elected]
     if failures:
@@ -72,6 +91,20 @@ def elect_leaders(
         print_rows(("TOPIC", "PARTITIONS"), [(name, ranges(some)) for name, some in sorted(by_topic.items())], format)
     told = counted(len(elected), "partition") if elected else "no partition: each has its preferred leader"
     print_done(f"Elected leaders of {told}.", format, elected=names)
+
+
+def _print_plan(expected: list[Loss], format: Format) -> None:
+    rows = [(f"{loss.topic}-{loss.partition}", loss.leader, loss.end_offset, loss.records) for loss in expected]
+    if format is Format.JSON:
+        print_rows(("PARTITION", "LEADER", "END-OFFSET", "LOST"), rows, format)
+    else:
+        say("Nothing was changed." if expected else "No partition needs an unclean election: nothing would be lost.")
+
+
+def _question(expected: list[Loss]) -> str:
+    lost = sum(loss.records for loss in expected)
+    known = f" and lose up to {counted(lost, 'acknowledged record')}" if lost else ""
+    return f"Elect leaders of {counted(len(expected), 'partition')}{known}? This cannot be undone."
 
 
 def elect(client: Client, places: list[Place], kind: int) -> tuple[list[Place], list[str]]:
