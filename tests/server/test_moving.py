@@ -1,5 +1,6 @@
 """Three processes: replicas move under a producer with acks=all, become more and fewer, also of internal topics."""
 
+import io
 import json
 import sys
 import threading
@@ -291,6 +292,46 @@ def test_leaders_are_elected_from_the_command_line(cluster: EmbeddedCluster, cli
     soon(lambda: part(client, "led").leader_id == 2)
     assert "of no partition" in ottla("topics", "elect-leaders", "led")
     ottla("topics", "elect-leaders", "--unclean", code=2)
+
+
+def test_what_an_unclean_election_loses_is_shown_before(
+    cluster: EmbeddedCluster, client: Client, ottla: Ottla, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(client, "lossy", [3, 2])
+    put(cluster, "lossy", 5)
+    cluster.kill(3)
+    soon(lambda: part(client, "lossy").isr_nodes == [2])
+    put(cluster, "lossy", 4)
+    cluster.kill(2)
+    try:
+        cluster.start_node(3)
+        soon(lambda: 3 in cluster.active(1) and part(client, "lossy").leader_id == -1)
+        words = ("topics", "elect-leaders", "lossy", "--unclean")
+        sentence = (
+            "partition lossy-0: node 3 would lead with offsets up to 5; node 2, which is down, was in sync and may "
+            "have more records."
+        )
+        assert sentence in ottla(*words, "--dry-run")
+        monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+        refused = ottla(*words, code=1)
+        assert sentence in refused
+        assert "Elect leaders of 1 partition? This cannot be undone. [y/N]" in refused
+        assert part(client, "lossy").leader_id == -1
+        assert "Elected leaders of 1 partition." in ottla(*words, "--yes")
+        soon(lambda: part(client, "lossy").leader_id == 3)
+        assert "nothing would be lost" in ottla(*words, "--dry-run")
+    finally:
+        for node in (2, 3):
+            if not cluster.runs(node):
+                cluster.start_node(node)
+
+
+def put(cluster: EmbeddedCluster, topic: str, count: int) -> None:
+    """So many records, acknowledged by all in-sync replicas."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    for number in range(count):
+        producer.produce(topic, str(number))
+    assert producer.flush(60) == 0
 
 
 def move_all(client: Client, name: str, target: list[int]) -> list[str | None]:

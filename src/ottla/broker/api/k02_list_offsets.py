@@ -11,7 +11,8 @@ flexible, 7 -3, 8 -4, 9 -5, 10 a timeout for tiered storage (without effect here
 
 A follower, a node of the cluster that says its replica id, is told where the log itself ends and begins; strangers with
 a replica id get no more than consumers do. The debugging replica id (-2) asks any replica, leader or not, of its whole
-log.
+log. For the end of a log that does not lead, it gets the leader epoch of the last record, where Kafka answers with that
+of the partition: replicas of a partition without a leader are compared so.
 
 Source: KafkaApis.handleListOffsetRequest, ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp; KIP-320,
 KIP-734, KIP-405.
@@ -136,6 +137,9 @@ def _answer(
     try:
         if request.body.replica_id >= 0 and node.peers.trusts(request.session, request.client_id):
             found = _find_for_follower(partition, asked.timestamp)
+        elif of_any_replica and asked.timestamp == LATEST and not partition.leads:
+            epoch, end = partition.sound_end
+            found = TimestampOffset(-1, end, epoch)
         else:
             log = partition.log
             committed = log.last_stable_offset if request.body.isolation_level == READ_COMMITTED else log.high_watermark

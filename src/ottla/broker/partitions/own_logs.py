@@ -55,7 +55,7 @@ class OwnLogs:
             for index, placed in enumerate(topic.partitions):
                 partition = self._replicas.get(topic.id, index) if awaits_logs(placed) else None
                 if partition is not None and partition.log.failed is None and not partition.is_emptied:
-                    ends[topic.id, index] = placed.leader_epoch, _sound_end(partition)
+                    ends[topic.id, index] = placed.leader_epoch, LogEnd(*partition.sound_end)
         return ends
 
     def refusing(self) -> dict[Place, int]:
@@ -74,10 +74,3 @@ class OwnLogs:
             for index, partition in local.partitions.items():
                 if index < len(placed) and len(placed[index].replicas) > 1:
                     yield (local.id, index), partition
-
-
-def _sound_end(partition: Partition) -> LogEnd:
-    """Where the part of the log ends that is not damaged."""
-    log, damaged_from = partition.log, partition.damaged_from
-    end = log.log_end_offset if damaged_from is None else min(damaged_from, log.log_end_offset)
-    return LogEnd(log.epochs.epoch_at(end - 1), end)

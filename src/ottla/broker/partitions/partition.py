@@ -316,6 +316,13 @@ class Partition:
         )
 
     @property
+    def sound_end(self) -> tuple[int, int]:
+        """The newest leader epoch and the end offset of the part of the log that is not damaged."""
+        log = self.log
+        end = log.log_end_offset if self.damaged_from is None else min(self.damaged_from, log.log_end_offset)
+        return log.epochs.epoch_at(end - 1), end
+
+    @property
     def has_enough_replicas(self) -> bool:
         """Whether as many are in sync as min.insync.replicas asks for: else nothing is appended for acks=all."""
         return self.followers is None or self.followers.enough_to_append

@@ -217,6 +217,8 @@ class Placement(Subscriber):
         )
         partition.is_incomplete = is_incomplete
         partition.is_emptied = log.found.is_empty
+        if was_here and (topic.name, index) not in self.logs.others:
+            partition.leader_high_watermark = self._upkeep.checkpoints.of(topic.name, index)[2]
         partition.damaged_from = log.found.damaged_from
         self._begin(now, partition, placed)
 

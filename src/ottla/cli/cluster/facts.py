@@ -141,13 +141,18 @@ def placed_of(client: Client) -> list[Placed]:
 
 def eligible_of(client: Client, names: list[str]) -> dict[tuple[str, int], list[int]]:
     """The eligible replicas (KIP-966) of each partition of these topics. Raises ClientFailure."""
+    return {place: list(part.eligible_leader_replicas or ()) for place, part in standing_of(client, names).items()}
+
+
+def standing_of(client: Client, names: list[str]) -> dict[tuple[str, int], Any]:
+    """What DescribeTopicPartitions shows of each partition of these topics. Raises ClientFailure."""
     from ottla.protocol.messages.describe_topic_partitions import (
         DescribeTopicPartitionsRequest,
         RequestCursor,
         TopicRequest,
     )
 
-    eligible: dict[tuple[str, int], list[int]] = {}
+    found: dict[tuple[str, int], Any] = {}
     for at in range(0, len(names), TOPICS_ASKED):
         asked = [TopicRequest(name) for name in names[at : at + TOPICS_ASKED]]
         cursor: RequestCursor | None = None
@@ -155,11 +160,11 @@ def eligible_of(client: Client, names: list[str]) -> dict[tuple[str, int], list[
             answer = client.send(DescribeTopicPartitionsRequest(asked, cursor=cursor))
             for topic in answer.topics:
                 for part in topic.partitions:
-                    eligible[topic.name or "", part.partition_index] = list(part.eligible_leader_replicas or ())
+                    found[topic.name or "", part.partition_index] = part
             if answer.next_cursor is None:
                 break
             cursor = RequestCursor(answer.next_cursor.topic_name, answer.next_cursor.partition_index)
-    return eligible
+    return found
 
 
 def min_isr_of(client: Client, names: list[str]) -> Mapping[str, int]:

@@ -1,16 +1,16 @@
 """`ottla topics elect-leaders`: makes preferred replicas leaders again, or any replica if none in sync is left.
 
-An unclean election loses records, so the command shows what it may lose and asks first. Sends ElectLeaders itself:
-confluent-kafka 2.x refuses its own arguments for it.
+Knows the request of Kafka's kafka-leader-election (confluent-kafka 2.x refuses its own arguments for it). Does not know
+who may lead: the cluster does.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.cluster.facts import Placed, eligible_of, placed_of
+from ottla.cli.cluster.facts import placed_of
 from ottla.cli.connection import (
     HERE,
     Cluster,
@@ -25,15 +25,13 @@ from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, counted, print_done, print_rows, ranges, say
 from ottla.cli.plans import Yes, confirm
 from ottla.cli.replicas.balance import Place
-from ottla.cli.replicas.losses import log_ends, losses
+from ottla.cli.replicas.losses import Loss, losses
 from ottla.visible import visible
 
 if TYPE_CHECKING:
     from ottla.client import Client
 
 PREFERRED, UNCLEAN = 0, 1
-NODE_TIMEOUT_S: Final = 5
-"""How long a node may take to report where its logs end."""
 
 
 @with_shared_options
@@ -51,7 +49,7 @@ def elect_leaders(
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show which records --unclean may lose, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what --unclean would lose, and change nothing.")
     ] = False,
     yes: Yes = False,
     cluster: Cluster = HERE,
@@ -59,21 +57,28 @@ def elect_leaders(
 ) -> None:
     """Make the first replica of each partition its leader again; without a topic, in all topics.
 
-    With --unclean, any available replica leads those partitions of the named topics that have no leader. The command
-    first shows the records that this may lose, and asks for confirmation unless you pass --yes."""
+    With --unclean, any available replica leads the partitions of the named topics that have no leader. The command
+    shows which replica would lead each partition and which records would be lost, and asks for confirmation unless
+    --yes is given.
+    """
     if unclean and not topics:
         raise NotUnderstood("Name the topics that may lose records: --unclean elects for no others.")
     if dry_run and not unclean:
-        raise NotUnderstood("--dry-run shows what --unclean may lose: other elections lose nothing.")
-    properties = client_properties(cluster)
-    with plain_failures(), own_clients(properties)() as client:
-        parts = [part for part in placed_of(client) if not topics or part.topic in topics]
-        places = [(part.topic, part.partition) for part in parts]
+        raise NotUnderstood("--dry-run shows what --unclean would lose: add --unclean.")
+    with plain_failures(), own_clients(client_properties(cluster))() as client:
+        places = [(part.topic, part.partition) for part in placed_of(client) if not topics or part.topic in topics]
         missing = sorted(set(topics or ()) - {name for name, _ in places})
         if missing:
             raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows the existing ones.")
-        if unclean and not _is_accepted(client, properties, parts, yes=yes, dry_run=dry_run, format=format):
+        expected = losses(client, places) if unclean else []
+        if expected and format is Format.TABLE:
+            for loss in expected:
+                say(f"{loss.sentence}.", err=not dry_run)
+        if dry_run:
+            _print_plan(expected, format)
             return
+        if expected:
+            confirm(_question(expected), yes)
         elected, failures = elect(client, places, UNCLEAN if unclean else PREFERRED)
     names = [f"{name}-{index}" for name, index in elected]
     if failures:
@@ -88,24 +93,18 @@ def elect_leaders(
     print_done(f"Elected leaders of {told}.", format, elected=names)
 
 
-def _is_accepted(
-    client: Client, properties: dict[str, Any], parts: list[Placed], *, yes: bool, dry_run: bool, format: Format
-) -> bool:
-    """Whether to elect: shows what may be lost, and asks. Raises Failure where the answer is no."""
-    names = sorted({part.topic for part in parts})
-    ends = log_ends(
-        client, lambda address: own_clients({**properties, "bootstrap.servers": address}, NODE_TIMEOUT_S)(), parts
-    )
-    found = losses(parts, eligible_of(client, names), ends)
-    for each in found:
-        say(visible(str(each)) if dry_run else f"ottla: {visible(str(each))}", err=not dry_run)
-    if dry_run:
-        if not found:
-            print_done("No election of these partitions would lose records.", format, elected=[])
-        return False
-    if found:
-        confirm(f"Elect the {'leader' if len(found) == 1 else 'leaders'} and lose these records?", yes)
-    return True
+def _print_plan(expected: list[Loss], format: Format) -> None:
+    rows = [(f"{loss.topic}-{loss.partition}", loss.leader, loss.end_offset, loss.records) for loss in expected]
+    if format is Format.JSON:
+        print_rows(("PARTITION", "LEADER", "END-OFFSET", "LOST"), rows, format)
+    else:
+        say("Nothing was changed." if expected else "No partition needs an unclean election: nothing would be lost.")
+
+
+def _question(expected: list[Loss]) -> str:
+    lost = sum(loss.records for loss in expected)
+    known = f" and lose up to {counted(lost, 'acknowledged record')}" if lost else ""
+    return f"Elect leaders of {counted(len(expected), 'partition')}{known}? This cannot be undone."
 
 
 def elect(client: Client, places: list[Place], kind: int) -> tuple[list[Place], list[str]]:

@@ -1,100 +1,164 @@
-"""Works out what an unclean election would lose, before it does: which log would lead, which logs have more.
+"""Finds what an unclean election would lose: which replica would lead, how far its log reaches, and which replicas are
+known to reach further.
 
-A replica that is up reports where its log ends (ListOffsets with the debugging replica id). What a replica that is down
-has is unknown; whether it was eligible to lead, and so has every acknowledged record, the cluster knows (KIP-966).
+Knows how the cluster chooses (the replica whose log ends last, by leader epoch and offset) and which requests show
+where logs end. Does not elect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.cli.cluster.facts import Placed
+from ottla.cli.cluster.facts import standing_of
 from ottla.cli.output import counted
-from ottla.cli.replicas.balance import Place
 
 if TYPE_CHECKING:
+    from ottla.cli.replicas.balance import Place
     from ottla.client import Client
 
-LATEST, DEBUGGING = -1, -2
+DEBUGGING, LATEST = -2, -1
+"""The replica id of clients that look into any replica, and the timestamp that asks for the end of a log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """One partition whose election may lose records. `ends`: where the logs end, by node, of replicas that answer."""
+class End(NamedTuple):
+    """Where the log of a replica ends. `committed`: the high watermark that its leader last reported to it, -1 if it
+    does not know one."""
 
-    place: Place
+    epoch: int
+    offset: int
+    committed: int = -1
+
+
+class Standing(NamedTuple):
+    """A partition before the election. `counted_on`: the replicas that are in sync or eligible to lead, or were the
+    last ones to be so. `ends`: where the logs of those replicas end that answer."""
+
+    topic: str
+    partition: int
     leader: int
-    ends: Mapping[int, int]
-    down: Sequence[int]
-    eligible: Sequence[int]
-
-    def __str__(self) -> str:
-        end = self.ends[self.leader]
-        said = [f"{self.place[0]}-{self.place[1]}: node {self.leader} would lead with the records before offset {end}."]
-        for node in self.down:
-            has = "has every acknowledged record" if node in self.eligible else "may have more"
-            said.append(f"Node {node}, which does not answer, {has}; it would lose what it has from {end} on.")
-        for node, other in sorted(self.ends.items()):
-            if other > end:
-                said.append(
-                    f"Node {node} has the records before {other}; it would lose {counted(other - end, 'record')}."
-                )
-        return " ".join(said)
+    replicas: tuple[int, ...]
+    counted_on: tuple[int, ...]
+    ends: Mapping[int, End]
 
 
-def losses(
-    parts: Iterable[Placed], eligible: Mapping[Place, Sequence[int]], ends: Mapping[int, Mapping[Place, int]]
-) -> list[Loss]:
-    """The elections among these partitions that may lose records, in order.
+class Loss(NamedTuple):
+    """What one partition loses. `leader` is -1 where no replica can lead; `records` is the greatest number of
+    acknowledged records that are known to be lost; `sentence` tells a person."""
 
-    A partition without a leader gets the replica whose log ends last, of those that answer. One with a leader keeps it,
-    and replicas that have more, because they refuse to follow it, are cut to its log.
-    """
-    found: list[Loss] = []
-    for part in parts:
-        place = part.topic, part.partition
-        known = {node: ends[node][place] for node in part.replicas if place in ends.get(node, ())}
-        down = [node for node in part.replicas if node not in known]
-        if part.leader < 0 and known:
-            found.append(Loss(place, max(known, key=lambda node: known[node]), known, down, eligible.get(place, ())))
-        elif part.leader in known and any(
-            end > known[part.leader] for node, end in known.items() if node not in part.isr
-        ):
-            found.append(Loss(place, part.leader, known, (), ()))
-    return found
+    topic: str
+    partition: int
+    leader: int
+    end_offset: int
+    records: int
+    sentence: str
 
 
-def log_ends(
-    client: Client, client_of: Callable[[str], Client], parts: Sequence[Placed]
-) -> dict[int, dict[Place, int]]:
-    """Where the logs of these partitions end, by node and place; without those of nodes that do not answer.
+def losses(client: Client, places: Iterable[Place]) -> list[Loss]:
+    """What these partitions lose if they are led by any replica. Partitions that lose nothing are left out. Raises
+    ClientFailure."""
+    return [found for each in _standings(client, list(places)) if (found := loss_of(each)) is not None]
 
-    Raises ClientFailure where the cluster does not answer."""
+
+def loss_of(part: Standing) -> Loss | None:
+    """What this partition loses; None if it has a leader that no replica is ahead of."""
+    name, ends = f"partition {part.topic}-{part.partition}", part.ends
+    live = [node for node in part.replicas if node in ends]
+    if part.leader >= 0:
+        leader = part.leader
+        if leader not in ends:
+            return None
+    elif live:
+        leader = max(live, key=lambda node: ends[node][:2])
+    else:
+        return Loss(part.topic, part.partition, -1, -1, 0, f"{name}: no replica is available, so that none can lead")
+    end = ends[leader].offset
+    ahead = {node: ends[node].offset for node in live if node != leader and ends[node].offset > end}
+    down = [] if part.leader >= 0 else [node for node in part.replicas if node not in ends]
+    committed = max(each.committed for each in ends.values())
+    if part.leader >= 0 and not ahead:
+        return None
+    reasons = [f"the log of node {node} ends at {offset}" for node, offset in ahead.items()]
+    lost = max([0, *(offset - end for offset in ahead.values())])
+    for node in down:
+        if node not in part.counted_on:
+            reasons.append(f"node {node}, which is down, may have records that node {leader} lacks")
+        elif committed > end:
+            reasons.append(f"node {node}, which is down, was in sync up to at least {committed}")
+        else:
+            reasons.append(f"node {node}, which is down, was in sync and may have more records")
+    if committed > end:
+        lost = max(lost, committed - end)
+        if not any(node in part.counted_on for node in down):
+            reasons.append(f"records up to {committed} were committed")
+    would = "leads" if part.leader >= 0 else "would lead"
+    reach = f"{name}: node {leader} {would} with offsets up to {end}"
+    outcome = f": up to {counted(lost, 'acknowledged record')} {'is' if lost == 1 else 'are'} lost" if lost else ""
+    if not reasons:
+        reasons.append("no replica is known to have more")
+    return Loss(part.topic, part.partition, leader, end, lost, f"{reach}; {'; '.join(reasons)}{outcome}")
+
+
+# ---- asking --------------------------------------------------------------------------------------------------------
+
+
+def _standings(client: Client, places: list[Place]) -> list[Standing]:
     from ottla.client import ClientFailure
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
-    found: dict[int, dict[Place, int]] = {}
-    for broker in client.send(DescribeClusterRequest(include_fenced_brokers=True)).brokers:
-        places = [(part.topic, part.partition) for part in parts if broker.broker_id in part.replicas]
-        if places and not broker.is_fenced:
-            with suppress(ClientFailure), client_of(f"{broker.host}:{broker.port}") as node:
-                found[broker.broker_id] = _ends_at(node, places)
-    return found
+    known = {place: part for place, part in standing_of(client, sorted({topic for topic, _ in places})).items()}
+    ends: dict[Place, dict[int, End]] = {place: {} for place in places}
+    for broker in client.send(DescribeClusterRequest()).brokers:
+        here = [place for place in places if place in known and broker.broker_id in known[place].replica_nodes]
+        with suppress(ClientFailure):  # a node that does not answer cannot lead
+            for place, end in _ends_on(client, broker.broker_id, here).items():
+                ends[place][broker.broker_id] = end
+    return [
+        Standing(
+            *place,
+            known[place].leader_id,
+            tuple(known[place].replica_nodes),
+            _counted_on(known[place]),
+            ends[place],
+        )
+        for place in places
+        if place in known
+    ]
 
 
-def _ends_at(node: Client, places: Sequence[Place]) -> dict[Place, int]:
+def _counted_on(part: Any) -> tuple[int, ...]:
+    eligible = [*part.isr_nodes, *(part.eligible_leader_replicas or ())]
+    return tuple(eligible or part.last_known_elr or ())
+
+
+def _ends_on(client: Client, node_id: int, places: list[Place]) -> dict[Place, End]:
+    """Where the logs of these partitions end on this node. Raises ClientFailure."""
+    from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
     from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
-    asked: dict[str, list[ListOffsetsPartition]] = {}
+    by_topic: dict[str, list[int]] = {}
     for topic, partition in places:
-        asked.setdefault(topic, []).append(ListOffsetsPartition(partition, timestamp=LATEST))
-    request = ListOffsetsRequest(DEBUGGING, topics=[ListOffsetsTopic(topic, some) for topic, some in asked.items()])
-    return {
-        (topic.name, part.partition_index): part.offset
-        for topic in node.send(request).topics
+        by_topic.setdefault(topic, []).append(partition)
+    if not by_topic:
+        return {}
+    node = client.broker(node_id)
+    asked = [
+        ListOffsetsTopic(topic, [ListOffsetsPartition(index, timestamp=LATEST) for index in indexes])
+        for topic, indexes in by_topic.items()
+    ]
+    answer = node.send(ListOffsetsRequest(replica_id=DEBUGGING, topics=asked))
+    ends = {
+        (topic.name, part.partition_index): End(part.leader_epoch, part.offset)
+        for topic in answer.topics
         for part in topic.partitions
-        if not part.error_code and part.offset >= 0
+        if part.error_code == 0
     }
+    rows = [DescribableLogDirTopic(topic, indexes) for topic, indexes in by_topic.items()]
+    for directory in node.send(DescribeLogDirsRequest(rows)).results:
+        for topic in directory.topics:
+            for part in topic.partitions:
+                end = ends.get((topic.name, part.partition_index))
+                if end is not None and part.offset_lag >= 0 and not part.is_future_key:
+                    ends[topic.name, part.partition_index] = end._replace(committed=end.offset + part.offset_lag)
+    return ends
