@@ -24,6 +24,7 @@ from ottla.broker.effects import Ask, Close, Commit, Effect, Mute, OutcomeUnknow
 from ottla.broker.node import Node
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import Address, Parked, Session
+from ottla.broker.schedule import Timed
 from ottla.broker.served import SPECS
 from ottla.broker.topics.new_topic import NewTopic
 from ottla.log.cost import Stopwatch, counted_us
@@ -398,8 +399,14 @@ class NodeStage:
         """Delete topics."""
         self.change(self.node.topics.deleting([self.node.image.topics[name] for name in names]))
 
+    def deadline_of(self, part: Timed) -> int | None:
+        """When the timers of this part of the node are due."""
+        times = (entry.due() for entry in self.node.schedule._entries if entry.part is part)
+        return min((time for time in times if time is not None), default=None)
+
     def check(self) -> None:
-        """The invariants of the coordinators that are in use."""
+        """The invariants of the timers, and of the coordinators that are in use."""
+        self.node.schedule.check()
         for name in ("groups", "share", "share_members", "share_state"):
             if name in vars(self.node):
                 getattr(self.node, name).check()

@@ -11,6 +11,7 @@ from ottla.broker.api import k01_fetch
 from ottla.broker.effects import Part, Reply
 from ottla.broker.fetch import answer as fetch_answer
 from ottla.broker.requests import Parked
+from ottla.broker.schedule import Timed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -129,7 +130,7 @@ def caught_up(stage: NodeStage, **how: Any) -> FetchRequest:
 
 
 def replies(stage: NodeStage) -> list[Reply]:
-    while stage.node.slices.deadline() is not None:
+    while stage.deadline_of(Timed.SLICES) is not None:
         stage.node.tick(stage.now)
     return [each for each in stage.node.take_effects(stage.now) if isinstance(each, Reply)]
 

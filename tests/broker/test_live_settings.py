@@ -9,6 +9,7 @@ from ottla.broker.cluster.metadata import Metadata, Planned
 from ottla.broker.config.live import EVERY_BROKER, LiveSettings, Subscriber
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.effects import Outbox
+from ottla.broker.schedule import Schedule
 from ottla.machine import Millis, WallClock
 from ottla.metadata.image import MetadataDelta
 from ottla.metadata.memory import MemoryStore
@@ -37,13 +38,17 @@ def make(settings: LiveSettings, planned: Planned) -> None:
     settings._metadata.at_once(0, planned)
 
 
+def unexpected(what: str, error: Exception) -> None:
+    raise error
+
+
 @pytest.fixture
 def settings() -> LiveSettings:
     def tell(now: Millis, delta: MetadataDelta) -> None:
         metadata.move(delta)
         live.follow(now, delta)
 
-    metadata = Metadata(MemoryStore(), Outbox(), tell, node_id=4, entropy=random.Random(1))
+    metadata = Metadata(MemoryStore(), Outbox(), Schedule(unexpected), tell, node_id=4, entropy=random.Random(1))
     live = LiveSettings(BrokerSettings.load({"node.id": "4"}), metadata, WallClock(), print)
     return live
 

@@ -9,6 +9,7 @@ import pytest
 from ottla.broker import slices
 from ottla.broker.api import group_calls, k08_offset_commit, k09_offset_fetch, k47_offset_delete
 from ottla.broker.requests import Parked
+from ottla.broker.schedule import Timed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -230,7 +231,7 @@ def test_topics_of_which_nothing_is_told_are_looked_at_in_slices(
     ticks = 0
     parked = stage.node.receive(stage.now, SESSION, memoryview(encode_request(RequestHeader(9, version), asked))[4:])
     assert isinstance(parked, Parked)
-    while stage.node.slices.deadline() is not None:
+    while stage.deadline_of(Timed.SLICES) is not None:
         stage.node.tick(stage.now)
         ticks += 1
     assert ticks >= len(topics) // 10

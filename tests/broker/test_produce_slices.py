@@ -12,6 +12,7 @@ from ottla.broker import slices
 from ottla.broker.api import k00_produce
 from ottla.broker.effects import Close, Part, Reply, Sync
 from ottla.broker.requests import Parked
+from ottla.broker.schedule import Timed
 from ottla.log import state as log_state
 from ottla.log.answers import StorageFailed
 from ottla.protocol.errors import ErrorCode
@@ -170,7 +171,7 @@ def test_without_acks_there_is_no_answer_and_a_failure_closes(stage: NodeStage, 
     request = to_all(batch(), acks=0)
     request.topic_data.append(TopicProduceData(topic, partition_data=[PartitionProduceData(0, batch())]))
     parked = receive(stage, request)
-    while stage.node.slices.deadline() is not None:
+    while stage.deadline_of(Timed.SLICES) is not None:
         stage.node.tick(stage.now)
     effects = stage.node.take_effects(stage.now)
     assert [each.parts for each in effects if isinstance(each, Reply) and each.ticket == parked.ticket] == [[]]
@@ -193,7 +194,7 @@ def test_a_slice_waits_for_its_commit(fsync: NodeStage) -> None:
     replies: list[Reply] = []
     for appended in (2, 4, 6, 7):
         assert sum(ends(fsync)) == appended
-        assert fsync.node.slices.deadline() is None
+        assert fsync.deadline_of(Timed.SLICES) is None
         replies += carry_out(fsync)
     while not replies:
         replies += carry_out(fsync)

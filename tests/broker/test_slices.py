@@ -37,6 +37,7 @@ from ottla.broker.api import (
 from ottla.broker.coordinators import rounds
 from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import Parked, Request
+from ottla.broker.schedule import Timed
 from ottla.log.files import DiskFiles
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.add_partitions_to_txn import (
@@ -410,7 +411,7 @@ def test_a_piece_that_waits_is_gone_with_its_client(stage: NodeStage) -> None:
     assert len(stage.node.parking) == 2
     stage.node.disconnected(stage.now, SESSION.address.identity)
     assert len(stage.node.parking) == 0
-    assert stage.node.slices.deadline() is None
+    assert stage.deadline_of(Timed.SLICES) is None
 
 
 class ParkedFor(ParkedWork):
@@ -449,7 +450,7 @@ def test_a_request_whose_client_is_gone_is_dropped(stage: NodeStage, monkeypatch
     assert isinstance(stage.node.receive(stage.now, SESSION, memoryview(frame)[4:]), Parked)
     stage.node.disconnected(stage.now, SESSION.address.identity)
     stage.node.tick(stage.now)
-    assert stage.node.slices.deadline() is None
+    assert stage.deadline_of(Timed.SLICES) is None
     assert stage.node.take_effects(stage.now) == []
 
 
@@ -460,9 +461,8 @@ def test_a_failure_in_a_slice_closes_its_connection_and_no_other(
     frame = encode_request(RequestHeader(3, 9, 7, "stage"), all_topics())
     assert isinstance(stage.node.receive(stage.now, SESSION, memoryview(frame)[4:]), Parked)
     monkeypatch.setattr(k03_metadata, "encoded", None)
-    faults: list[str] = []
-    monkeypatch.setattr(stage.node, "fault", lambda sentence, _: faults.append(sentence))
+    stage.faults = []
     stage.node.tick(stage.now)
-    assert len(faults) == len(stage.node.take_effects(stage.now)) == 1
-    assert stage.node.slices.deadline() is None
+    assert len(stage.faults) == len(stage.node.take_effects(stage.now)) == 1
+    assert stage.deadline_of(Timed.SLICES) is None
     assert len(stage.node.parking) == 0

@@ -6,9 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from ottla.broker.effects import Outbox
 from ottla.client import Client
-from ottla.server import clocks, main
+from ottla.server import clocks
 from ottla.testing import EmbeddedBroker
 from tests.server.test_connection import connect, fetch_frame, produce, read_frame, values_in, versions_frame
 
@@ -50,35 +49,6 @@ def test_a_fetch_that_waits_is_answered_in_its_time(broker: EmbeddedBroker, wall
         waits.settimeout(20)
         assert values_in(read_frame(waits)) == []
         assert 0.65 <= time.monotonic() - began < 10
-
-
-def test_what_does_not_say_that_it_is_due_is_late_by_a_second(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A fault in the node, planted here, costs a moment: nothing hangs."""
-    quiet = broker.create_topic()
-    with closing(connect(broker)) as waits:
-        waits.settimeout(20)
-        waits.sendall(fetch_frame(1, quiet, 0, wait_ms=1))
-        read_frame(waits)
-        monkeypatch.setattr(Outbox, "due", lambda outbox, at: None)
-        waits.sendall(fetch_frame(2, quiet, 0, wait_ms=100))
-        assert values_in(read_frame(waits)) == []
-        assert "timer fired late" in caplog.text
-
-
-def test_what_says_that_it_is_due_is_not_told_of_as_late(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Neither while the node starts nor while it is asked all the time."""
-    monkeypatch.setattr(main, "ASK_S", 0.002)
-    with EmbeddedBroker() as broker:
-        quiet = broker.create_topic()
-        with closing(connect(broker)) as waits:
-            waits.settimeout(20)
-            waits.sendall(fetch_frame(1, quiet, 0, wait_ms=100))
-            read_frame(waits)
-    assert "timer fired late" not in caplog.text
 
 
 def test_the_log_append_time_is_the_wall_clocks(broker: EmbeddedBroker, wall: SettableClock) -> None:

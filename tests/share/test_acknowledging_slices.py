@@ -7,6 +7,7 @@ import pytest
 from share_stage import ACCEPT, RELEASE, Member, ShareStage
 
 from ottla.broker.delivery import host, requests
+from ottla.broker.schedule import AT_ONCE, Timed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.share_acknowledge import (
@@ -128,7 +129,7 @@ def test_who_hangs_up_in_the_middle_harms_nobody(tmp_path: Path, monkeypatch: py
     stage.run()
     assert sum(counts(stage, topic_id, "in_flight")) == 0
     assert sum(counts(stage, topic_id, "available_count")) == (PARTITIONS - 1) * RECORDS
-    assert stage.node.share.deadline() != 0
+    assert stage.deadline_of(Timed.SHARE) != AT_ONCE
 
 
 def test_a_topic_that_goes_in_the_middle_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def test_a_lock_that_ends_in_the_middle_refuses_the_rest(tmp_path: Path, monkeyp
 def test_what_a_member_held_comes_back_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage, member, topic_id = begun(tmp_path / "node")
     monkeypatch.setattr(host, "RUNS_PER_STEP", 2)
-    stage.node.share.tick(stage.now)
+    stage.node.tick(stage.now)
     before = sum(counts(stage, topic_id, "in_flight"))
     stage.node.disconnected(stage.now, member.connection)
     stages = [sum(counts(stage, topic_id, "in_flight"))]

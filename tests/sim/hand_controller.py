@@ -221,8 +221,6 @@ class HandController:
 
     def disconnected(self, now: Millis, connection: int) -> None: ...
 
-    deadline_moved = True
-
     def deadline(self) -> Millis | None:
         return None
 

@@ -13,11 +13,12 @@ import pytest
 from ottla.broker.api import k00_produce
 from ottla.broker.api.fetch_reading import Fetch
 from ottla.broker.cluster.metadata import Metadata
-from ottla.broker.effects import Outbox, Reading
+from ottla.broker.coordinators.shards import ShardHost
+from ottla.broker.effects import Reading
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Parked
-from ottla.broker.upkeep.upkeep import Upkeep
+from ottla.broker.schedule import AT_ONCE, Schedule
 from ottla.groups.classic.group import Group
 from ottla.log import failed_sync, retention
 from ottla.log.answers import Appended, ReadResult
@@ -78,9 +79,9 @@ def test_an_acknowledgement_before_the_fsync(monkeypatch: pytest.MonkeyPatch) ->
     assert_found("lost", "nothing at", "acknowledges", "stood", "answers 45", seed=1, wanted=is_durable)
 
 
-def test_a_deadline_that_the_shell_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outbox, "due", lambda self, at: None)
-    assert_found("AssertionError", seed=2)
+def test_a_coordinator_whose_host_does_not_ask_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardHost, "_set_timer", lambda self, hosted: None)
+    assert_found("has no timer", seed=2)
 
 
 def test_an_acknowledgement_before_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +216,7 @@ def test_fenced_members_that_may_commit(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_node_that_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Upkeep, "deadline", lambda self: 0)
+    monkeypatch.setattr(Schedule, "deadline", lambda self: AT_ONCE)
     assert_found("spins")
 
 

@@ -89,8 +89,6 @@ class ToyNode:
 
     def disconnected(self, now: int, connection: int) -> None: ...
 
-    deadline_moved = True
-
     def deadline(self) -> int | None:
         return self.next_tick
 

@@ -147,8 +147,6 @@ class LeaseNode:
 
     def disconnected(self, now: int, connection: int) -> None: ...
 
-    deadline_moved = True
-
     def deadline(self) -> int | None:
         return self.next_tick
 

@@ -161,19 +161,13 @@ Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask | Commit | Reread
 
 
 class Outbox:
-    """Collects the effects of a node in order, until its shell takes them.
+    """Collects the effects of a node in order, until its shell takes them."""
 
-    `deadline_moved`: the node's next deadline may be nearer than the shell was told when it last asked for it; spares
-    the hot path from asking, which costs as much as an append.
-    """
-
-    __slots__ = ("_deadline_told", "_effects", "_next_token", "deadline_moved")
+    __slots__ = ("_effects", "_next_token")
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []
         self._next_token = 1
-        self._deadline_told: Millis | None = None
-        self.deadline_moved = True
 
     def add(self, effect: Effect) -> None:
         self._effects.append(effect)
@@ -188,18 +182,6 @@ class Outbox:
         """A number that no other effect of this node has."""
         token, self._next_token = self._next_token, self._next_token + 1
         return token
-
-    def due(self, at: Millis | None) -> None:
-        """Something is due at this moment; the shell has to know unless it comes earlier anyway."""
-        if at is not None and (self._deadline_told is None or at < self._deadline_told):
-            self.deadline_moved = True
-
-    def tell_deadline(self, deadline: Millis | None) -> None:
-        """The shell is told when to call next. What is nearer than before somebody has said: a shell that asks only
-        then must not come too late."""
-        told = self._deadline_told
-        assert self.deadline_moved or deadline is None or (told is not None and deadline >= told), (deadline, told)
-        self.deadline_moved, self._deadline_told = False, deadline
 
     def take(self) -> list[Effect]:
         """Hand over everything that was added since."""

@@ -1,4 +1,5 @@
-"""Holds what the shell gives a node and all its rooms share: files, clock, chance, settings, and where to tell."""
+"""Holds what the shell gives a node and all its rooms share: files, clocks, chance, settings, timers, and where to
+tell."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.effects import Outbox
+from ottla.broker.schedule import Schedule
 from ottla.log.cost import Stopwatch, TimeSlice
 from ottla.log.files import FileSystem
 from ottla.machine import Entropy, WallClock
@@ -28,6 +30,7 @@ class Environment:
     entropy: Entropy
     wall: WallClock
     outbox: Outbox
+    schedule: Schedule
     same_boot: bool
     notes: Callable[[str], None]
     warn: Callable[[str], None]

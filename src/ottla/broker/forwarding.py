@@ -23,14 +23,13 @@ from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import AwaitsChange, Metadata, Planned
 from ottla.broker.cluster.peers import TIMEOUT_MS, Peers
 from ottla.broker.config.values import Settings
-from ottla.broker.effects import Outbox
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import NODE_REQUEST, Parked, Request
+from ottla.broker.schedule import KeyedTimers, Schedule, Timed
 from ottla.broker.slices import Piece
 from ottla.broker.topics.new_topic import NewTopic, new_internal
 from ottla.broker.topics.topics import Topics
 from ottla.machine import Millis, Ticket, Unanswered
-from ottla.machine.timers import Timers
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.framing import decode_response
@@ -129,7 +128,7 @@ class Forwarding:
         topics: Topics,
         peers: Peers,
         parking: Parking,
-        outbox: Outbox,
+        schedule: Schedule,
         settings: Settings,
         refused: Callable[[Request, ErrorCode, str], Any],
     ) -> None:
@@ -138,15 +137,14 @@ class Forwarding:
         self._topics = topics
         self._peers = peers
         self._parking = parking
-        self._outbox = outbox
         self._settings = settings
         self._refused = refused
         self._sent = 0
-        self._resting: Timers[Ticket] = Timers()
+        self._resting = KeyedTimers[Ticket](schedule, Timed.FORWARDING, self._send_again)
         self._waiting: dict[Ticket, ForwardedRequest] = {}
         self._creating: set[str] = set()
         self._wanted: dict[str, _Wanted] = {}
-        self._ask_again: Timers[str] = Timers()
+        self._ask_again = KeyedTimers[str](schedule, Timed.FORWARDING, self._ask_for_topics)
 
     # ---- requests of clients ---------------------------------------------------------------------------------------
 
@@ -203,7 +201,6 @@ class Forwarding:
             del self._waiting[forwarded.ticket]
             return
         self._resting.set(forwarded.ticket, now + RETRY_MS)
-        self._outbox.deadline_moved = True
 
     # ---- topics ----------------------------------------------------------------------------------------------------
 
@@ -247,7 +244,6 @@ class Forwarding:
     def _ask_for(self, now: Millis, wanted: _Wanted) -> None:
         self.create(now, [wanted.topic])
         self._ask_again.set(wanted.topic.name, now + RETRY_MS)
-        self._outbox.deadline_moved = True
 
     def asked_for(self, now: Millis, names: list[str], answer: object) -> None:
         """What the controller says of topics that were wanted; whether they are there the image tells."""
@@ -268,13 +264,11 @@ class Forwarding:
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> Millis | None:
-        times = (self._resting.deadline(), self._ask_again.deadline())
-        return min((time for time in times if time is not None), default=None)
-
-    def tick(self, now: Millis) -> None:
+    def _send_again(self, now: Millis) -> None:
         while (ticket := self._resting.pop(now)) is not None:
             self._send(now, self._waiting[ticket])
+
+    def _ask_for_topics(self, now: Millis) -> None:
         while (name := self._ask_again.pop(now)) is not None:
             wanted = self._wanted[name]
             if now < wanted.give_up_at:

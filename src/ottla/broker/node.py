@@ -31,7 +31,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker import served
 from ottla.broker.api_spec import RequestSize
@@ -53,6 +53,7 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Decoded, Listening, Parked, Refused, Request, Session
+from ottla.broker.schedule import Schedule
 from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
 from ottla.broker.topics.topics import Topics
@@ -98,16 +99,6 @@ _COORDINATORS: Final = {
 """Topic: the hosts of the coordinators whose memory it is."""
 CLOCK_STEP_MS: Final = 1_000
 """A wall clock that differs by less has drifted, or was slewed; nothing needs to look again for that."""
-REST_MS: Final = 60_000
-"""How long a part of the node whose timer failed is left alone."""
-
-
-class _Part(Protocol):
-    """What has timers."""
-
-    def deadline(self) -> Millis | None: ...
-
-    def tick(self, now: Millis) -> None: ...
 
 
 def _let_through(what: str, error: Exception) -> None:
@@ -145,7 +136,8 @@ class Node:
         self.wall = wall if wall is not None else WallClock()
         self.node_id: int = settings["node.id"]
         self.outbox = Outbox()
-        self.metadata = Metadata(store, self.outbox, self.changed, node_id=self.node_id, entropy=entropy)
+        self.schedule = Schedule(faults)
+        self.metadata = Metadata(store, self.outbox, self.schedule, self.changed, node_id=self.node_id, entropy=entropy)
         self.settings = LiveSettings(settings, self.metadata, self.wall, warnings or notes)
         self.cluster_id = ""
         self.access = Access()
@@ -154,7 +146,7 @@ class Node:
         self.connection_quotas = ConnectionQuotas(self.settings)
         self.listening: tuple[Listening, ...] = ()
         """The listeners of this node's shell, where it has said so."""
-        self.parking = Parking(self.outbox, self.throttle, faults)
+        self.parking = Parking(self.outbox, self.schedule, self.throttle, faults)
         self.environment = Environment(
             node_id=self.node_id,
             files=files,
@@ -163,13 +155,14 @@ class Node:
             entropy=entropy,
             wall=self.wall,
             outbox=self.outbox,
+            schedule=self.schedule,
             same_boot=same_boot,
             notes=notes,
             warn=warnings or notes,
             fault=faults,
             stopwatch=stopwatch,
         )
-        self.peers = Peers(self.outbox, self.node_id)
+        self.peers = Peers(self.outbox, self.schedule, self.node_id)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self._taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
@@ -180,8 +173,7 @@ class Node:
         self.membership = None if joining is None else self._membership(joining)
         self.forwarding = self._forwarding()
         self.fetch_sessions = FetchSessions(self.settings, entropy)
-        self.slices = Slices(self.parking, self.outbox, self.metadata)
-        self._resting: dict[str, Millis] = {}
+        self.slices = Slices(self.parking, self.schedule, self.metadata)
         self._served = served.load(internal=joining is not None)
 
     # ---- life ------------------------------------------------------------------------------------------------------
@@ -262,7 +254,7 @@ class Node:
             return self._served[request.api_key].refused(request, error, sentence)
 
         return Forwarding(
-            self.metadata, self.members, self.topics, self.peers, self.parking, self.outbox, self.settings, refused
+            self.metadata, self.members, self.topics, self.peers, self.parking, self.schedule, self.settings, refused
         )
 
     def _membership(self, joining: Joining) -> Membership:
@@ -282,7 +274,16 @@ class Node:
         rack = self.settings["broker.rack"]
         logs = OwnLogs(self.metadata, self.replicas, self.failures.takes_nothing)
         return Membership(
-            self.metadata, self.members, self.peers, joining, rack, rules_of, return_every_ms, logs, self.notes
+            self.metadata,
+            self.members,
+            self.peers,
+            joining,
+            rack,
+            rules_of,
+            return_every_ms,
+            logs,
+            self.notes,
+            self.schedule,
         )
 
     def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
@@ -294,7 +295,9 @@ class Node:
         return completing(list(self.upkeep.partitions), directory, self.files.pins_max // 2)
 
     def stop(self, now: Millis) -> None:
-        """Close cleanly: parked requests are not answered (their connections go with the process)."""
+        """Close cleanly: parked requests are not answered (their connections go with the process), and no timer fires
+        any more."""
+        self.schedule.stop()
         for host in self._in_use(*_COORDINATORS.values()):
             host.stop()
         self.topics.removals.finish(now)
@@ -328,7 +331,7 @@ class Node:
         host = self._shard_host(SHARE_GROUP_STATE_TOPIC, shards, "share.coordinator.write.timeout.ms")
         if not self.members.is_alone:
             host.elsewhere = Elsewhere(
-                SHARE_GROUP_STATE_TOPIC, self.node_id, self.leadership, self.peers, self.settings, self.outbox
+                SHARE_GROUP_STATE_TOPIC, self.node_id, self.leadership, self.peers, self.settings, self.schedule
             )
         return host
 
@@ -455,7 +458,6 @@ class Node:
                 header, body = decoded
         except MalformedFrame as error:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
-        self.outbox.deadline_moved = True
         request = Request(session, api_key, version, correlation_id, header.client_id, now, body)
         elsewhere = served.is_forwarded and not self.members.is_controller
         answer = self.forwarding.forward(request) if elsewhere else served.handle(self, request)
@@ -485,7 +487,6 @@ class Node:
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
         """The fsyncs asked for by a Sync effect have ended; see there for `failures`. A log goes by its own files."""
-        self.outbox.deadline_moved = True
         self.upkeep.synced(now, token, failures)
         for replication in self._in_use("replication"):
             replication.synced(now)
@@ -503,20 +504,9 @@ class Node:
 
     # ---- time and effects ------------------------------------------------------------------------------------------
 
-    @property
-    def deadline_moved(self) -> bool:
-        """Whether `deadline` may be nearer than when it was last asked for."""
-        return self.outbox.deadline_moved
-
     def deadline(self) -> Millis | None:
-        """When `tick` has to be called next."""
-        times = [self.parking.deadline(), self.upkeep.commits.deadline()]
-        for name, part in self._parts():
-            rest = self._resting.get(name)
-            times.append(part.deadline() if rest is None else rest)
-        deadline = min((time for time in times if time is not None), default=None)
-        self.outbox.tell_deadline(deadline)
-        return deadline
+        """When `tick` has to be called next, as of now."""
+        return self.schedule.deadline()
 
     def _look_at_lease(self, membership: Membership, now: Millis) -> None:
         """Before anything is answered: a process that stood still may have been taken for dead meanwhile."""
@@ -526,39 +516,12 @@ class Node:
     def tick(self, now: Millis) -> None:
         if self.membership is not None:
             self._look_at_lease(self.membership, now)
-        self.outbox.deadline_moved = True
-        self.upkeep.commits.tick(now)
-        self.parking.tick(now)
-        for name, part in self._parts():
-            if self._resting.get(name, now) > now:
-                continue
-            self._resting.pop(name, None)
-            try:
-                part.tick(now)
-            except Exception as error:
-                self._resting[name] = now + REST_MS
-                self.fault(f"timed work of {name} failed and rests for {REST_MS // 1000} s", error)
-
-    def _parts(self) -> list[tuple[str, _Part]]:
-        """What has timers, by name, in the order in which it is served."""
-        names = (*_COORDINATORS.values(), "share", "replication")
-        in_use = [(name, self.__dict__[name]) for name in names if name in self.__dict__]
-        return [
-            ("changes of the metadata", self.metadata),
-            ("long requests", self.slices),
-            ("requests to other nodes", self.peers),
-            ("requests to the controller", self.forwarding),
-            *self.topics.parts(),
-            *(() if self.membership is None else (("the node's place in the cluster", self.membership),)),
-            *in_use,
-            ("upkeep", self.upkeep),
-        ]
+        self.schedule.tick(now)
 
     def wall_clock_is(self, now: Millis, ahead_ms: int) -> None:
         """The wall clock is so far ahead of the monotonic one from now on: somebody set it, or it drifts."""
         by_ms, self.wall.ahead_ms = ahead_ms - self.wall.ahead_ms, ahead_ms
         if abs(by_ms) >= CLOCK_STEP_MS:
-            self.outbox.deadline_moved = True
             self.notes(f"the wall clock was set {'forward' if by_ms > 0 else 'back'} by {abs(by_ms)} ms")
             self.upkeep.wall_clock_was_set(now)
             for host in self._in_use("share"):
@@ -605,17 +568,14 @@ class Node:
 
     def committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None:
         """What became of a Commit effect."""
-        self.outbox.deadline_moved = True
         self.metadata.committed(now, token, outcome)
 
     def reread(self, now: Millis, token: int, answer: Reading | Unread) -> None:
         """What a Reread effect has found."""
-        self.outbox.deadline_moved = True
         self.metadata.reread(now, token, answer)
 
     def changed(self, now: Millis, delta: MetadataDelta) -> None:
         """The metadata store has new rows, whoever wrote them. Deltas come in the order of their generations."""
-        self.outbox.deadline_moved = True
         before = self.metadata.move(delta)
         if self.membership is not None and self.membership.enter() and self.store_memory is not None:
             self.store_memory.reported(self.image)
@@ -682,6 +642,7 @@ class Node:
         """Another node leads this partition from now on, or this one in a new epoch: whoever waits for it is told. What
         a coordinator has left to do there the next one does at once, whether somebody asks for it or not."""
         partition.resign(now)
+        self.failures.leader_changed(partition)
         if partition.leads and topic.name in _COORDINATORS:
             getattr(self, _COORDINATORS[topic.name])
         for host in self._in_use(*_COORDINATORS.values(), "share"):

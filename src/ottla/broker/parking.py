@@ -3,20 +3,19 @@
 Knows: which request a ticket stands for, when it must be answered at the latest, and which tickets a lost connection
 leaves behind. Does not know what a request waits for: that is the `ParkedWork` of the handler that parked it.
 
-Invariant: a ticket is in `_waiting` exactly as long as its answer is owed. The heap may hold tickets that were answered
-before their deadline; they are dropped when they reach its top, and swept when they outnumber the living.
+Invariant: a ticket is in `_waiting` exactly as long as its answer is owed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from ottla.broker.effects import Close, Outbox, Part, Reply
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Request
+from ottla.broker.schedule import Limits, Schedule, Timed
 from ottla.machine import Millis, Ticket
 from ottla.protocol.framing import RequestHeader, encode_response
 
@@ -68,13 +67,15 @@ class Parking:
     `fault` hears of exceptions that nobody expected: the request they came from is closed with its connection.
     """
 
-    def __init__(self, outbox: Outbox, throttle: Throttle, fault: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self, outbox: Outbox, schedule: Schedule, throttle: Throttle, fault: Callable[[str, Exception], None]
+    ) -> None:
         self._outbox = outbox
         self._throttle = throttle
         self._fault = fault
         self._waiting: dict[Ticket, Waiting] = {}
         self._of_connection: dict[int, dict[Ticket, None]] = {}
-        self._deadlines: list[tuple[Millis, Ticket]] = []
+        self._limits = Limits[Ticket](schedule, Timed.REQUESTS, self._expire, self._waiting)
         self._ready: dict[Ticket, None] = {}
         self._next_ticket: Ticket = 1
 
@@ -88,16 +89,12 @@ class Parking:
         self._waiting[ticket] = Waiting(request, deadline, work)
         self._of_connection.setdefault(request.session.address.identity, {})[ticket] = None
         if deadline is not None:
-            self.limit(ticket, deadline)
+            self._limits.add(ticket, deadline)
         return ticket
 
     def limit(self, ticket: Ticket, deadline: Millis) -> None:
         """Call `work.at_deadline` at that moment too, if the ticket is there still."""
-        self._outbox.due(deadline)
-        heappush(self._deadlines, (deadline, ticket))
-        if len(self._deadlines) > 1024 and len(self._deadlines) > 2 * len(self._waiting):
-            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
-            heapify(self._deadlines)
+        self._limits.add(ticket, deadline)
 
     def request_of(self, ticket: Ticket) -> Request | None:
         waiting = self._waiting.get(ticket)
@@ -188,25 +185,13 @@ class Parking:
                     except Exception as error:
                         self.give_up(ticket, "a waiting request", error)
 
-    def deadline(self) -> Millis | None:
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][1] not in self._waiting:
-            heappop(deadlines)
-        return deadlines[0][0] if deadlines else None
-
     def deadlines(self) -> list[tuple[Ticket, Millis]]:
         """Who waits for a deadline that has not come yet, and which."""
-        return [(ticket, deadline) for deadline, ticket in self._deadlines if ticket in self._waiting]
+        return list(self._limits)
 
-    def tick(self, now: Millis) -> None:
+    def _expire(self, now: Millis) -> None:
         """End the waiting of everything that is due, oldest first."""
-        due: list[Ticket] = []
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now:
-            ticket = heappop(deadlines)[1]
-            if ticket in self._waiting:
-                due.append(ticket)
-        for ticket in due:
+        for ticket in self._limits.pop_all(now):
             waiting = self._waiting.get(ticket)
             if waiting is not None:
                 try:

@@ -26,9 +26,10 @@ from struct import pack_into
 from typing import Any, TypeAlias, cast
 
 from ottla.broker.cluster.metadata import Change, Metadata
-from ottla.broker.effects import Outbox, Part
+from ottla.broker.effects import Part
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import Parked, Request
+from ottla.broker.schedule import Backlog, Schedule, Timed
 from ottla.machine import Millis, Ticket
 from ottla.protocol.framing import RequestHeader, encode_response
 from ottla.protocol.wire import Encoded, Message, Struct, write_array_length, write_uvarint
@@ -107,15 +108,14 @@ class SlicedWork(ParkedWork):
 class Slices:
     """The requests of a node that are answered in slices."""
 
-    def __init__(self, parking: Parking, outbox: Outbox, metadata: Metadata) -> None:
+    def __init__(self, parking: Parking, schedule: Schedule, metadata: Metadata) -> None:
         self._parking = parking
-        self._outbox = outbox
         self._metadata = metadata
         self._asking: SlicedWork | None = None
         """Whose change is being handed in."""
         self._ended = False
         """It has ended before that returned."""
-        self._works: deque[SlicedWork] = deque()
+        self._works = Backlog[SlicedWork](schedule, Timed.SLICES, self._serve_next)
         self._resumed: deque[SlicedWork] = deque()
         """Those whose light piece was answered."""
 
@@ -135,7 +135,6 @@ class Slices:
         sliced.ticket = self._parking.park(request, None, sliced)
         if goes_on:
             self._works.append(sliced)
-            self._outbox.deadline_moved = True
         return Parked(sliced.ticket)
 
     def _step(self, now: Millis, sliced: SlicedWork) -> bool:
@@ -175,7 +174,6 @@ class Slices:
             self._resumed.append(sliced)
         else:
             self._works.append(sliced)
-            self._outbox.deadline_moved = True
 
     def each(self, request: Request, serve: Callable[[Request], Any], asked: str, answered: str) -> Any:
         """Serve a request whose elements each stand for themselves; of many, a slice at a time: see `in_pieces`."""
@@ -195,16 +193,14 @@ class Slices:
             return serve(request)
         return self.begin(request, topics_in_pieces(request, serve, asked, answered), is_long=True)
 
-    def deadline(self) -> Millis | None:
-        return 0 if self._works else None
-
-    def tick(self, now: Millis) -> None:
+    def _serve_next(self, now: Millis) -> None:
         """One slice of the request whose turn it is."""
-        works = self._works
-        while works and works[0].gone:
-            works.popleft().work.close()
-        if works:
-            self._run(now, works.popleft())
+        while self._works:
+            sliced = self._works.popleft()
+            if not sliced.gone:
+                self._run(now, sliced)
+                return
+            sliced.work.close()
 
     def serve_resumed(self, now: Millis) -> None:
         """One slice of every request that waited for a light piece alone."""
@@ -230,7 +226,6 @@ class Slices:
         else:
             if goes_on:
                 self._works.append(sliced)
-                self._outbox.deadline_moved = True
 
 
 def encoded(structs: Iterable[Struct], version: int) -> list[Any]:

@@ -35,6 +35,7 @@ from ottla.broker.effects import (
 )
 from ottla.broker.node import Node
 from ottla.broker.requests import Address, Listening, Session
+from ottla.broker.schedule import NEVER
 from ottla.broker.upkeep.identity import StartRefused
 from ottla.log.files import OPEN_FILES_MAX
 from ottla.machine import Millis, Unanswered, WallClock
@@ -75,8 +76,6 @@ DESCRIPTORS_RESERVED = 32
 """Kept back for what is neither a segment nor a connection."""
 LEAVE_MS = 5_000
 """How long a node that is stopped waits for others to lead in its place."""
-ASK_S = 1
-"""How late the node's timed work can come at most where it did not say that it is due earlier than before."""
 STORE_CHECK_S = 0.5
 """How often it is checked that the metadata store is still the one that was opened."""
 IDLE_SWEEPS = 10
@@ -127,7 +126,7 @@ class Server:
         self._next_identity = 1
         self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at: int | None = None
+        self._timer_at: Millis = NEVER
         self._lock: DirectoryLock | None = None
         self._temporary: TemporaryDirectory[str] | None = None
         self.metrics: MetricsListener | None = None
@@ -191,7 +190,6 @@ class Server:
                 raise
         self._sweep_idle()
         self._check_store()
-        self._loop.call_later(ASK_S, self._ask_for_deadline)
         if self._following is not None:
             self._following.look()
         self.settle()
@@ -438,32 +436,19 @@ class Server:
                             self._store.carry_out(effect)
         finally:
             self._settling = False
-        if node.outbox.deadline_moved:
-            self._set_timer(node.deadline())
+        deadline = node.schedule.deadline_before(self._timer_at)
+        if deadline is not None:
+            self._set_timer(deadline)
 
-    def _set_timer(self, deadline: int | None) -> None:
-        if deadline == self._timer_at:
-            return
+    def _set_timer(self, deadline: Millis) -> None:
+        """Call the node at this moment. A deadline that is put off leaves the timer as it is: it finds nothing due."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._timer_at = deadline
-        if deadline is not None:
-            self._timer = self._loop.call_later(max(0, deadline - moment()) / 1000, self._tick)
-
-    def _ask_for_deadline(self) -> None:
-        """Ask the node when it has to be called, whether or not it has said that this is earlier than before."""
-        if self._stopped:
-            return
-        told, was_said = self._timer_at, self.node.outbox.deadline_moved
-        self.node.outbox.deadline_moved = True
-        self._set_timer(self.node.deadline())
-        if self._timer_at is not None and (told is None or self._timer_at < told) and not was_said:
-            log.warning("a node timer fired late; this is a bug, please report it")
-        self._loop.call_later(ASK_S, self._ask_for_deadline)
+        self._timer = self._loop.call_later(max(0, deadline - moment()) / 1000, self._tick)
 
     def _tick(self) -> None:
-        self._timer, self._timer_at = None, None
+        self._timer, self._timer_at = None, NEVER
         try:
             self.node.tick(self.now())
         except Exception:

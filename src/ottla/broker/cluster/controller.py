@@ -18,7 +18,8 @@ from typing import Any, Final
 from ottla.broker.cluster.duties import RulesOf, claim, duties, is_concerned, missing_commits, returned, turnover
 from ottla.broker.cluster.elections import Standing, accepted, preferred, settled
 from ottla.broker.cluster.members import NOBODY, Members
-from ottla.broker.cluster.metadata import Batch, Metadata, Planned
+from ottla.broker.cluster.metadata import Batch, Change, Metadata, Planned
+from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.machine import Millis
 from ottla.metadata.nodes import Place
 from ottla.metadata.store import StoreFailed
@@ -40,6 +41,7 @@ class Controller:
         rules_of: RulesOf,
         return_every_ms: Callable[[], Millis | None],
         notes: Callable[[str], None],
+        schedule: Schedule,
     ) -> None:
         self.rules_of = rules_of
         self._return_every_ms = return_every_ms
@@ -51,7 +53,8 @@ class Controller:
         self._notes = notes
         self._is_looking = False
         self._look_again = False
-        self._retry_at: Millis | None = None
+        self._return = Timer(schedule, Timed.MEMBERSHIP, self._give_back)
+        self._retry = Timer(schedule, Timed.MEMBERSHIP, self.look)
         self._balanced_at: Millis | None = None
         """When leaderships last went back, or this node became the controller; None while it is not."""
 
@@ -101,8 +104,21 @@ class Controller:
             self._balanced_at = None
         elif self._balanced_at is None:
             self._balanced_at = now
-        self._is_looking, self._look_again, self._retry_at = True, False, None
-        self._metadata.change(now, self._work, self)
+        self._look_again = False
+        self._retry.cancel()
+        self._change(now, self._work)
+
+    def _change(self, now: Millis, work: Change) -> None:
+        """Hand in this work. Nothing else begins before it has ended, see `_ended`."""
+        self._is_looking = True
+        self._return.cancel()
+        self._metadata.change(now, work, self)
+
+    def _ended(self) -> None:
+        self._is_looking = False
+        return_at = self._return_at
+        if return_at is not None:
+            self._return.set(return_at)
 
     @property
     def _return_at(self) -> Millis | None:
@@ -141,26 +157,22 @@ class Controller:
             )
 
     def change_ended(self, now: Millis, result: Any) -> None:
-        self._is_looking = False
+        self._ended()
         if self._look_again:
             self.look(now)
 
     def change_failed(self, now: Millis, error: Exception) -> None:
-        self._is_looking = False
-        self._retry_at = now + RETRY_MS
+        self._ended()
+        self._retry.set(now + RETRY_MS)
         if not isinstance(error, StoreFailed):
             raise error
         self._notes(f"the controller's work waits for the metadata store: {error}")
 
-    def deadline(self) -> Millis | None:
-        return_at = None if self._is_looking else self._return_at
-        return min((at for at in (self._retry_at, return_at) if at is not None), default=None)
-
-    def tick(self, now: Millis) -> None:
+    def _give_back(self, now: Millis) -> None:
+        """Leaderships go back to the preferred replicas, unless the settings have changed since the timer was set."""
         return_at = self._return_at
-        if return_at is not None and now >= return_at and not self._is_looking:
+        if return_at is not None and return_at <= now:
             self._balanced_at = now
-            self._is_looking = True
-            self._metadata.change(now, self._returning, self)
-        if self._retry_at is not None and now >= self._retry_at:
-            self.look(now)
+            self._change(now, self._returning)
+        elif return_at is not None:
+            self._return.set(return_at)

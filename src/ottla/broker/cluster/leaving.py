@@ -16,6 +16,7 @@ from ottla.broker.cluster.duties import turnover
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import CLIENT_ID, Peers
+from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.machine import Millis
 from ottla.metadata.nodes import Place
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -25,9 +26,11 @@ LOOK_MS: Final = 10
 
 
 class Leaving:
-    """See the module's docstring. Begins with the first `look`; from then on it has a deadline."""
+    """See the module's docstring. Begins with the first `look`, which its timer repeats."""
 
-    def __init__(self, metadata: Metadata, members: Members, controller: Controller, peers: Peers) -> None:
+    def __init__(
+        self, metadata: Metadata, members: Members, controller: Controller, peers: Peers, schedule: Schedule
+    ) -> None:
         self._metadata = metadata
         self._members = members
         self._controller = controller
@@ -39,11 +42,11 @@ class Leaving:
         self._heard: dict[int, int] = {}
         """The generation that each of the others last said to have."""
         self._asked: set[int] = set()
-        self._look_at: Millis | None = None
+        self._timer = Timer(schedule, Timed.MEMBERSHIP, self.look)
 
     def look(self, now: Millis) -> None:
         """See what is left here; once nothing is, ask whoever has not heard of it."""
-        self._look_at = now + LOOK_MS
+        self._timer.set(now + LOOK_MS)
         before, self._led = self._led, self._still_led()
         if self._has_to_give():
             self._since = None
@@ -64,13 +67,6 @@ class Leaving:
         self._asked.discard(node_id)
         if isinstance(answer, ApiVersionsResponse):
             self._heard[node_id] = answer.finalized_features_epoch
-
-    def deadline(self) -> Millis | None:
-        return self._look_at
-
-    def tick(self, now: Millis) -> None:
-        if self._look_at is not None and now >= self._look_at:
-            self.look(now)
 
     def _has_to_give(self) -> bool:
         """Whether the controller has yet to hear that this node leaves, or another node could lead something in its

@@ -24,6 +24,7 @@ from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
 from ottla.broker.cluster.peers import Peers
+from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.log.checkpoints import note_incarnation, read_lost_since, write_lost_since
 from ottla.log.files import FileSystem
 from ottla.machine import Millis
@@ -94,13 +95,15 @@ class Membership:
         return_every_ms: Callable[[], Millis | None],
         logs: OwnLogs,
         notes: Callable[[str], None],
+        schedule: Schedule,
     ) -> None:
         self._logs = logs
         self.members = members
         self.joining = joining
         self._fresh_until: Millis = 0
-        self.controller = Controller(metadata, members, joining.incarnation, rules_of, return_every_ms, notes)
-        self._leaving = Leaving(metadata, members, self.controller, peers)
+        self._retry = Timer(schedule, Timed.MEMBERSHIP, self._write)
+        self.controller = Controller(metadata, members, joining.incarnation, rules_of, return_every_ms, notes, schedule)
+        self._leaving = Leaving(metadata, members, self.controller, peers, schedule)
         self._metadata = metadata
         self._notes = notes
         self._rack = rack
@@ -114,7 +117,6 @@ class Membership:
         self._lost_commits = 0
         self._is_leaving = False
         self._is_writing = False
-        self._retry_at: Millis | None = None
 
     @property
     def present(self) -> Mapping[int, str] | None:
@@ -286,7 +288,8 @@ class Membership:
 
     def _write(self, now: Millis) -> None:
         if not self._is_writing:
-            self._is_writing, self._retry_at = True, None
+            self._is_writing = True
+            self._retry.cancel()
             self._metadata.change(now, self._registration, self)
 
     def _has_to_say(self) -> bool:
@@ -338,17 +341,7 @@ class Membership:
 
     def change_failed(self, now: Millis, error: Exception) -> None:
         self._is_writing = False
-        self._retry_at = now + RETRY_MS
+        self._retry.set(now + RETRY_MS)
         if not isinstance(error, StoreFailed):
             raise error
         self._notes(f"the node could not be registered yet: {error}")
-
-    def deadline(self) -> Millis | None:
-        times = self._retry_at, self.controller.deadline(), self._leaving.deadline()
-        return min((at for at in times if at is not None), default=None)
-
-    def tick(self, now: Millis) -> None:
-        if self._retry_at is not None and now >= self._retry_at:
-            self._write(now)
-        self.controller.tick(now)
-        self._leaving.tick(now)

@@ -40,8 +40,8 @@ from ottla.broker.effects import (
     Reread,
     Unread,
 )
+from ottla.broker.schedule import KeyedTimers, Schedule, Timed, Timer
 from ottla.machine import Entropy, Millis
-from ottla.machine.timers import Timers
 from ottla.metadata.image import MetadataDelta, MetadataImage, changed, delta_since, read_image
 from ottla.metadata.row_kinds import Record, Row, encoded
 from ottla.metadata.store import CommitUnknown, Delete, Guard, MetadataStore, Put, StoreFailed, Write
@@ -150,6 +150,7 @@ class Metadata:
         self,
         store: MetadataStore,
         outbox: Outbox,
+        schedule: Schedule,
         tell: Callable[[Millis, MetadataDelta], None],
         *,
         node_id: int,
@@ -164,9 +165,9 @@ class Metadata:
         self._waiting: deque[_Turn] = deque()
         self._turn: _Turn | None = None
         self._changes = 0
-        self._patience: Timers[int] = Timers()
+        self._patience = KeyedTimers[int](schedule, Timed.METADATA, self._give_up_late)
         """Until when changes are waited for, by number."""
-        self._retry_at: Millis | None = None
+        self._retry = Timer(schedule, Timed.METADATA, self._read_later)
         self.image = MetadataImage()
 
     # ---- the image -------------------------------------------------------------------------------------------------
@@ -218,7 +219,6 @@ class Metadata:
         self._waiting.append(_Turn(self._changes, change, awaits))
         if until is not None:
             self._patience.set(self._changes, until)
-            self._outbox.deadline_moved = True
         self._go_on(now)
 
     def committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None:
@@ -240,8 +240,7 @@ class Metadata:
         """What the store has that the image had not, after a commit that was not done, or not known to be."""
         turn = self._turn_of(token)
         if isinstance(answer, Unread):
-            self._retry_at = now + RETRY_MS
-            self._outbox.deadline_moved = True
+            self._retry.set(now + RETRY_MS)
             return
         outcome, turn.outcome = turn.outcome, None
         try:
@@ -263,20 +262,17 @@ class Metadata:
                     assert_never(outcome)
         self._go_on(now)
 
-    def deadline(self) -> Millis | None:
-        """When the store is read again that could not be read, or somebody has waited for long enough."""
-        times = (self._retry_at, self._patience.deadline())
-        return min((time for time in times if time is not None), default=None)
-
-    def tick(self, now: Millis) -> None:
+    def _give_up_late(self, now: Millis) -> None:
+        """Somebody has waited for long enough."""
         while (number := self._patience.pop(now)) is not None:
             self._give_up(now, number)
-        if self._retry_at is not None and now >= self._retry_at:
-            self._retry_at = None
-            turn = self._turn
-            assert turn is not None
-            assert turn.outcome is not None
-            self._read_again(turn, turn.outcome)
+
+    def _read_later(self, now: Millis) -> None:
+        """Read the store again, which could not be read."""
+        turn = self._turn
+        assert turn is not None
+        assert turn.outcome is not None
+        self._read_again(turn, turn.outcome)
 
     # ---- the change whose turn it is -------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.broker.effects import Ask, Outbox
 from ottla.broker.requests import NODE_ITSELF, Request, Session
+from ottla.broker.schedule import KeyedTimers, Schedule, Timed
 from ottla.machine import Millis, Unanswered
-from ottla.machine.timers import Timers
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.wire import Buffer
@@ -71,13 +71,13 @@ class OwnRequest(Request):
 class Peers:
     """The requests of one node to the nodes of its cluster."""
 
-    def __init__(self, outbox: Outbox, node_id: int) -> None:
+    def __init__(self, outbox: Outbox, schedule: Schedule, node_id: int) -> None:
         self._outbox = outbox
         self._node_id = node_id
         self._has_secret = False
         self._client_id = CLIENT_ID
         self._under_way: dict[int, _UnderWay] = {}
-        self._timers: Timers[int] = Timers()
+        self._timers = KeyedTimers[int](schedule, Timed.PEERS, self._end_late)
         self._doubted: dict[int, Millis] = {}
         """Until when, of each node that was lost and has not answered since."""
         self._own: deque[tuple[int, Any, int]] = deque()
@@ -111,7 +111,6 @@ class Peers:
         version = int(message.MAX_VERSION) if version is None else version
         self._under_way[token] = _UnderWay(asker, node_id, key, version, line)
         self._timers.set(token, now + TIMEOUT_MS)
-        self._outbox.due(now + TIMEOUT_MS)
         if node_id == self._node_id:
             self._own.append((token, message, version))
         else:
@@ -156,8 +155,6 @@ class Peers:
         known = self._under_way.pop(token, None)
         if known is not None:
             self._timers.cancel(token)
-            if known.line != FETCH_LINE:  # whose asker says itself when it has something to do
-                self._outbox.deadline_moved = True
             known.asker.answered(now, answer)
 
     # ---- requests to the node itself -------------------------------------------------------------------------------
@@ -184,10 +181,7 @@ class Peers:
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> Millis | None:
-        return self._timers.deadline()
-
-    def tick(self, now: Millis) -> None:
+    def _end_late(self, now: Millis) -> None:
         """Let nobody wait any longer than that."""
         while (token := self._timers.pop(now)) is not None:
             self._end(now, token, Unanswered(f"node {self._under_way[token].node_id} did not answer in time"))

@@ -21,10 +21,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.broker.cluster.peers import STATE_LINE, Peers
 from ottla.broker.config.live import LiveSettings
-from ottla.broker.effects import Outbox
 from ottla.broker.partitions.leadership import Leadership
+from ottla.broker.schedule import KeyedTimers, Schedule, Timed
 from ottla.machine import Call, Millis, Unanswered
-from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode
 from ottla.share.state import refuse
 
@@ -100,16 +99,15 @@ class Elsewhere:
         leadership: Leadership,
         peers: Peers,
         settings: LiveSettings,
-        outbox: Outbox,
+        schedule: Schedule,
     ) -> None:
         self._topic_name = topic_name
         self._node_id = node_id
         self._leadership = leadership
         self._peers = peers
         self._settings = settings
-        self._outbox = outbox
         self._queues: dict[int, _Queue] = {}
-        self._again: Timers[int] = Timers()
+        self._again = KeyedTimers[int](schedule, Timed.SHARE_STATE, self._send_waiting)
 
     def takes(self, index: int) -> bool:
         """Whether a call to this partition is another node's to answer, or has to wait for one that is."""
@@ -122,7 +120,6 @@ class Elsewhere:
         queue.waiting.append(_Step(asked, at, call, give_up_at))
         if not queue.under_way and index not in self._again:
             self._again.set(index, now)  # with the next tick, so that calls that are made together leave together
-            self._outbox.due(now)
 
     def _leader_of(self, index: int) -> int | None:
         """None while there is none."""
@@ -177,10 +174,7 @@ class Elsewhere:
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> Millis | None:
-        return self._again.deadline()
-
-    def tick(self, now: Millis) -> None:
+    def _send_waiting(self, now: Millis) -> None:
         """Send what waits, and refuse what has waited for too long."""
         while (index := self._again.pop(now)) is not None:
             queue = self._queues[index]

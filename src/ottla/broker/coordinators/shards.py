@@ -22,7 +22,6 @@ Sources: Kafka's CoordinatorRuntime.java, GroupCoordinatorService.java (error co
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -30,12 +29,14 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.coordinators.elsewhere import Elsewhere
+from ottla.broker.coordinators.loading import Loading
 from ottla.broker.environment import Environment
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import NODE_REQUEST, Parked, Request
+from ottla.broker.schedule import Backlog, KeyedTimers, Timed
 from ottla.log.answers import Appended, AppendRefused, Origin, StorageFailed
 from ottla.log.replay import Replaced, Replay, Unreadable
 from ottla.machine import (
@@ -53,7 +54,7 @@ from ottla.machine import (
     Ticket,
     WallClock,
 )
-from ottla.machine.timers import Timers
+from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import BatchHeader, peek
 from ottla.protocol.records.control import EndTransactionMarker, decode_marker
@@ -92,6 +93,13 @@ SHARDS_PER_TICK: Final = 4
 
 SUSPENDED_MS: Final = 100
 """How long what is due waits for a node that has not heard of its cluster, before it looks again."""
+
+
+_TIMED: Final = {
+    SHARE_GROUP_STATE_TOPIC: Timed.SHARE_STATE,
+    TRANSACTION_STATE_TOPIC: Timed.TRANSACTIONS,
+}
+"""Topic: the part of the node whose timers fire; groups for any other."""
 
 
 class ShardClass(Protocol):
@@ -292,13 +300,14 @@ class ShardHost:
         self._leadership = leadership
         self._peers = peers
         self._hosted: dict[int, Hosted] = {}
-        self._loading: deque[Hosted] = deque()
+        schedule, timed = environment.schedule, _TIMED.get(topic_name, Timed.GROUPS)
+        self._loading: Loading[Hosted] = Loading(schedule, timed, self._load_slice)
         self._damaged: dict[int, Partition] = {}
         """Partitions whose log can't be replayed: nobody coordinates them until the node starts again."""
         self._failed: dict[int, Millis] = {}
         """When the logs of these partitions took no record last."""
-        self._timers: Timers[int] = Timers()
-        self._gone: list[str] = []
+        self._gone = Backlog[str](schedule, timed, self._tell_of_gone)
+        self._timers = KeyedTimers[int](schedule, timed, self._expire)
         self._steps: dict[Ticket, tuple[CoordinatorRequest, int, Hosted]] = {}
         self._next_step: Ticket = 1
 
@@ -313,27 +322,13 @@ class ShardHost:
     def stop(self) -> None:
         """Nothing to save: all that a shard must keep is in its log."""
 
-    def deadline(self) -> Millis | None:
-        """The next deadline of any shard; at once while one loads."""
-        if self._gone:
-            return 0
-        times = [self._timers.deadline(), None if self.elsewhere is None else self.elsewhere.deadline()]
-        if self._loading:
-            times.append(min(hosted.loads_from for hosted in self._loading))
-        return min((time for time in times if time is not None), default=None)
+    def _tell_of_gone(self, now: Millis) -> None:
+        call = self.shard_class.topics_deleted(tuple(self._gone.take()))
+        if call is not None:
+            self.tell_all(now, call)
 
-    def tick(self, now: Millis) -> None:
-        """One slice of loading, and one step of every shard whose deadline has come."""
-        hosted = next((hosted for hosted in self._loading if hosted.loads_from <= now), None)
-        if hosted is not None:
-            self._load_slice(now, hosted)
-        if self._gone:
-            gone, self._gone = self._gone, []
-            call = self.shard_class.topics_deleted(tuple(gone))
-            if call is not None:
-                self.tell_all(now, call)
-        if self.elsewhere is not None:
-            self.elsewhere.tick(now)
+    def _expire(self, now: Millis) -> None:
+        """One step of every shard whose deadline has come."""
         due: list[int] = []
         while len(due) < SHARDS_PER_TICK and (index := self._timers.pop(now)) is not None:
             due.append(index)
@@ -358,7 +353,6 @@ class ShardHost:
             self._damaged.clear()
             return
         self._gone.append(topic.name)
-        self._environment.outbox.deadline_moved = True
 
     def tell_all(self, now: Millis, call: Call) -> None:
         """Let every shard decide on a call that the node makes by itself; nobody waits for an answer."""
@@ -496,12 +490,7 @@ class ShardHost:
             except (AppendRefused, StorageFailed) as failed:
                 self._fail(now, hosted, decision, failed)
                 return
-        deadline = hosted.shard.deadline()
-        if deadline is None:
-            self._timers.cancel(hosted.index)
-        else:
-            self._timers.set(hosted.index, deadline)
-            self._environment.outbox.due(deadline)
+        self._set_timer(hosted)
         partition = hosted.partition
         required = partition.log.log_end_offset
         committed = partition.log.high_watermark >= required
@@ -524,6 +513,14 @@ class ShardHost:
             else:
                 ticket = self.parking.park(NODE_REQUEST, None, UncommittedAsks(self, hosted, decision.asks))
                 partition.wait_for_commit(required, ticket)
+
+    def _set_timer(self, hosted: Hosted) -> None:
+        """A shard was called: it may be due at another moment."""
+        deadline = hosted.shard.deadline()
+        if deadline is None:
+            self._timers.cancel(hosted.index)
+        else:
+            self._timers.set(hosted.index, deadline)
 
     def send(self, now: Millis, hosted: Hosted, asks: Sequence[Ask]) -> None:
         """Send a shard's requests to the nodes of the cluster, unless it has been thrown away."""
@@ -565,7 +562,7 @@ class ShardHost:
         self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
         again, index = self._hosted.get(hosted.index), hosted.index
         if again is not None and now <= self._failed.get(index, -LOAD_AGAIN_MS) + LOAD_AGAIN_MS:
-            again.loads_from = now + LOAD_AGAIN_MS
+            self._loading.put_off(again, now + LOAD_AGAIN_MS)
         self._failed[index] = now
 
     def _refuse(self, now: Millis, step: Ticket, error: ErrorCode) -> None:
@@ -579,8 +576,7 @@ class ShardHost:
         """Throw the shard away; whoever asks next makes a new one."""
         self._hosted.pop(hosted.index, None)
         self._timers.cancel(hosted.index)
-        if hosted in self._loading:
-            self._loading.remove(hosted)
+        self._loading.remove(hosted)
         for step in [step for step, known in self._steps.items() if known[2] is hosted]:
             self._refuse(now, step, error)
         # Its members must not wait for one of them to ask before their sessions run again.
@@ -635,8 +631,7 @@ class ShardHost:
         if hosted.replay.done:
             self._loaded(now, hosted)
         else:
-            self._loading.append(hosted)
-            self._environment.outbox.due(hosted.loads_from)
+            self._loading.add(hosted)
         return hosted
 
     def _load_slice(self, now: Millis, hosted: Hosted) -> None:
@@ -649,8 +644,8 @@ class ShardHost:
             if hosted.replay.done:
                 self._loading.remove(hosted)
                 self._loaded(now, hosted)
-            elif self._loading[0] is hosted:
-                self._loading.rotate(-1)
+            else:
+                self._loading.had_turn(hosted)
         except Replaced:
             self._begin_again(hosted)
         except Unreadable as unreadable:
@@ -663,6 +658,11 @@ class ShardHost:
             self._damaged[hosted.index] = hosted.partition
             self._give_up(hosted)
             self._environment.fault(f"the coordinator of {hosted.partition.name} can't be loaded and is offline", error)
+
+    def load_all(self, now: Millis) -> None:
+        """Load at once everything that may be loaded: for checks."""
+        while self._loading.may_go_on(now):
+            self._loading.load_next(now)
 
     def replayed(self, now: Millis, partition: Partition) -> Shard:
         """What a shard of this partition knows that has read all of its log now, beside the one that is at work: for
@@ -702,8 +702,7 @@ class ShardHost:
         """This shard is not loaded to its end."""
         self._hosted.pop(hosted.index, None)
         self._timers.cancel(hosted.index)
-        if hosted in self._loading:
-            self._loading.remove(hosted)
+        self._loading.remove(hosted)
 
     def _apply(self, now: Millis, hosted: Hosted, batch: memoryview) -> None:
         """Replay one batch; one that is sound and holds no records that can be read was written so."""
@@ -735,9 +734,17 @@ class ShardHost:
             assert hosted.loaded != (hosted in self._loading), f"{hosted.partition.name}: loaded {hosted.loaded}"
             if hosted.loaded:
                 hosted.shard.check()
+                self._check_timer(hosted)
         for step, (asked, at, hosted) in self._steps.items():
             assert asked.replies[at] is None, f"step {step} has its reply"
             assert self._hosted.get(hosted.index) is hosted, f"step {step} waits for a shard that is gone"
+
+    def _check_timer(self, hosted: Hosted) -> None:
+        """The timer of a shard is not later than the shard is due, unless the node has not heard of its cluster."""
+        due, at = hosted.shard.deadline(), self._timers.at(hosted.index)
+        if due is not None and not self._leadership.is_in_doubt(self.topic_name, hosted.index):
+            assert at is not None, f"{hosted.partition.name} has no timer"
+            assert at <= due + SUSPENDED_MS, f"{hosted.partition.name} is due at {due}, its timer at {at}"
 
 
 @lru_cache(maxsize=4096)  # a hash takes as long as a log takes to append, and the same few ids come again and again

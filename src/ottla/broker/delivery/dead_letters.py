@@ -36,6 +36,7 @@ from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import NODE_REQUEST
+from ottla.broker.schedule import KeyedTimers, Timed
 from ottla.broker.topics.new_topic import NewTopic
 from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
 from ottla.machine import Millis, Ticket, WallMillis
@@ -87,11 +88,12 @@ class PendingRange:
 class GroupQueue:
     """The letters of one group that are still to be written."""
 
-    __slots__ = ("due_at", "minute", "pause_ms", "ranges", "this_minute", "why")
+    __slots__ = ("key", "minute", "pause_ms", "ranges", "this_minute", "why")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, group_id: str) -> None:
+        self.key = number, group_id
+        """Of its timer."""
         self.ranges: deque[PendingRange] = deque()
-        self.due_at: Millis | None = None
         self.pause_ms = 0
         self.minute = 0
         self.this_minute = 0
@@ -158,6 +160,9 @@ class DeadLetters:
         """How many parts of a group's letters are under way to other nodes."""
         self._settle = settle
         self._queues: dict[str, GroupQueue] = {}
+        self._numbers = 0
+        self._due = KeyedTimers[tuple[int, str]](environment.schedule, Timed.SHARE, self._write)
+        """When the next letters of a group are written, by number and name."""
         self._written: dict[Key, int] = {}
         self._making: set[str] = set()
         """Dead-letter topics that are being made."""
@@ -172,24 +177,35 @@ class DeadLetters:
         """DeadLetters of this share partition since the node started."""
         return self._written.get(key, 0)
 
-    def deadline(self) -> Millis | None:
-        return min((queue.due_at for queue in self._queues.values() if queue.due_at is not None), default=None)
+    def _queue_of(self, group_id: str) -> GroupQueue:
+        queue = self._queues.get(group_id)
+        if queue is None:
+            self._numbers += 1
+            queue = self._queues[group_id] = GroupQueue(self._numbers, group_id)
+        return queue
 
-    def tick(self, now: Millis) -> None:
-        for group_id, queue in list(self._queues.items()):
-            if queue.due_at is not None and queue.due_at <= now:
-                self._work(now, group_id, queue)
+    def _write(self, now: Millis) -> None:
+        """Some letters of every group that is due."""
+        due = deque(self._due.pop_all(now))
+        try:
+            while due:
+                queue = self._queues.get(due[0][1])
+                if queue is not None and queue.key == due[0]:
+                    self._work(now, due[0][1], queue)
+                due.popleft()
+        finally:
+            for key in due:
+                self._due.set(key, now)  # those that an exception kept from their turn
 
     def take(self, now: Millis, hosted: HostedShare, letters: list[Letter]) -> None:
         """These records became ARCHIVING."""
         group_id = hosted.key.group_id
-        queue = self._queues.setdefault(group_id, GroupQueue())
+        queue = self._queue_of(group_id)
         for first, end, delivery_count, rejected in letters:
             queue.ranges.append(PendingRange(hosted, first, end, delivery_count, rejected))
             self._count(now, hosted, queue, end - first)
-        if queue.due_at is None:
-            queue.due_at = now  # written by the next tick, not under the feet of whoever settles the machine now
-            self._environment.outbox.deadline_moved = True
+        if queue.key not in self._due:
+            self._due.set(queue.key, now)  # by the next tick: whoever called this is settling the machine
 
     def again(self, now: Millis, ticket: Ticket, pending: PendingRange) -> None:
         """What the ticket waited for is lost."""
@@ -198,7 +214,7 @@ class DeadLetters:
 
     def _later(self, now: Millis, pending: PendingRange) -> GroupQueue:
         """Write these letters again after a pause."""
-        queue = self._queues.setdefault(pending.hosted.key.group_id, GroupQueue())
+        queue = self._queue_of(pending.hosted.key.group_id)
         queue.ranges.append(pending)
         self._retry_later(now, queue)
         return queue
@@ -209,14 +225,19 @@ class DeadLetters:
         if queue is not None:
             queue.ranges = deque(pending for pending in queue.ranges if pending.hosted is not hosted)
             if not queue.ranges:
-                del self._queues[hosted.key.group_id]
+                self._end(hosted.key.group_id)
+
+    def _end(self, group_id: str) -> None:
+        """Nothing of this group waits any more."""
+        queue = self._queues.pop(group_id, None)
+        if queue is not None:
+            self._due.cancel(queue.key)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def _work(self, now: Millis, group_id: str, queue: GroupQueue) -> None:
         """Write some letters of this group; the rest waits for the next tick."""
         left = LETTERS_PER_STEP
-        queue.due_at = None
         while queue.ranges and left > 0:
             if self._sent[group_id] >= SENT_MAX:
                 return  # `_arrived_elsewhere` lets it go on
@@ -240,10 +261,9 @@ class DeadLetters:
                 return
             queue.pause_ms, queue.why = 0, ""
         if queue.ranges:
-            queue.due_at = now
-            self._environment.outbox.deadline_moved = True
+            self._due.set(queue.key, now)
         elif not queue.minute:
-            self._queues.pop(group_id, None)
+            self._end(group_id)
 
     def _part_end(self, pending: PendingRange, left: int) -> int:
         """Where the next part ends: after `left` records, or behind a batch whose claim of records can't be true."""
@@ -270,8 +290,7 @@ class DeadLetters:
 
     def _retry_later(self, now: Millis, queue: GroupQueue) -> None:
         queue.pause_ms = min(max(2 * queue.pause_ms, RETRY_MS_MIN), RETRY_MS_MAX)
-        queue.due_at = now + queue.pause_ms
-        self._environment.outbox.deadline_moved = True
+        self._due.set(queue.key, now + queue.pause_ms)
 
     def _send(self, now: Millis, pending: PendingRange) -> None:
         """Append letters for all of the pending. Raises where nothing can be promised about any of them."""
@@ -331,9 +350,8 @@ class DeadLetters:
             self.failures += pending.end - pending.first
             self._say(group_id, self._later(now, pending), why_not)
         queue = self._queues.get(group_id)
-        if queue is not None and queue.ranges and queue.due_at is None:
-            queue.due_at = now
-            self._environment.outbox.deadline_moved = True
+        if queue is not None and queue.ranges and queue.key not in self._due:
+            self._due.set(queue.key, now)
 
     def _append(self, now: Millis, target: Partition, letters: list[Record]) -> None:
         try:
@@ -407,13 +425,12 @@ class DeadLetters:
         self._making.discard(name)
         self._why_not = str(error)
         for group_id, queue in self._queues.items():
-            if queue.ranges and queue.due_at is None:
+            if queue.ranges and queue.key not in self._due:
                 if error is None:
-                    queue.due_at = now
+                    self._due.set(queue.key, now)
                 else:
                     self.failures += 1
                     self._wait(now, group_id, queue, self._why_not)
-        self._environment.outbox.deadline_moved = True
         if error is not None and not isinstance(error, StoreFailed):
             self._environment.fault(f"making the dead-letter topic {name} failed", error)
 

@@ -23,10 +23,8 @@ What other rooms use (`node.share`, a ShareHost, and `node.share_state`, the Sha
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 from ottla.broker.cluster.metadata import Metadata
@@ -48,11 +46,11 @@ from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import NODE_REQUEST, Parked
+from ottla.broker.schedule import Backlog, KeyedTimers, Timed, Timer
 from ottla.broker.topics.new_topic import new_internal
 from ottla.broker.upkeep.failures import Failures
 from ottla.log.answers import OffsetOutOfRange
 from ottla.machine import Call, Millis
-from ottla.machine.timers import Timers
 from ottla.metadata.features import SHARE_VERSION
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topics import TopicImage
@@ -148,40 +146,36 @@ class ShareHost(Subscriber):
         self._states = states
         self.sessions = ShareSessions(environment.settings)
         self.configs = GroupConfigs(environment.settings, environment.settings.of_group)
+        schedule = environment.schedule
+        self._timers = KeyedTimers[Key](schedule, Timed.SHARE, self._expire)
+        self._loads = KeyedTimers[tuple[int, Key]](schedule, Timed.SHARE, self._load_due)
+        """When loads begin, or are tried again, by number and key."""
         self.letters = DeadLetters(environment, metadata, leadership, forwarding, parking, peers, self.settle)
         self.slices = Slices(environment.notes)
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}
         self._of_topic: dict[bytes, dict[Key, HostedShare]] = {}
         self._back_offs = BackOffs()
-        self._timers: Timers[Key] = Timers()
         self._loading: dict[Key, HostedShare] = {}
+        self._numbers = 0
+        self._tick = 0
+        """Which tick the next two count from."""
         self._begun = 0
         """How many loads have begun since the last tick."""
         self._looked = 0
         """How many runs of share partitions were looked at for locks that end, since then."""
         self._without_topic: list[HostedShare] = []
         """Those that are loaded as soon as the coordinators' topic is made."""
-        self._prune_at: Millis | None = None
-        self._acknowledging: deque[ShareWaiter] = deque()
+        self._acknowledging = Backlog[ShareWaiter](schedule, Timed.SHARE, self._acknowledge_more)
         """Requests that acknowledge more than is taken at once."""
+        self._pruning = Timer(schedule, Timed.SHARE, self._prune)
         environment.settings.subscribe("share groups", self)
 
     # ---- life and time ---------------------------------------------------------------------------------------------
 
-    def deadline(self) -> Millis | None:
-        if self._acknowledging:
-            return 0
-        times = [hosted.retry_at for hosted in self._loading.values() if hosted.retry_at is not None]
-        times += [
-            time for time in (self._timers.deadline(), self._prune_at, self.letters.deadline()) if time is not None
-        ]
-        return min(times, default=None)
-
     def acknowledge_later(self, asked: ShareWaiter) -> None:
         """The next slice of this request's acknowledgements has to come with a later tick."""
         self._acknowledging.append(asked)
-        self.environment.outbox.deadline_moved = True
 
     def _acknowledge_more(self, now: Millis) -> None:
         asked = self._acknowledging.popleft()
@@ -193,8 +187,14 @@ class ShareHost(Subscriber):
             else:
                 self.parking.give_up(asked.ticket, "a long acknowledgement", error)
 
-    def tick(self, now: Millis) -> None:
-        self._looked = 0
+    def _count_by_tick(self) -> None:
+        """What is bounded between two ticks begins anew with each."""
+        ticks = self.environment.schedule.ticks
+        if self._tick != ticks:
+            self._tick, self._begun, self._looked = ticks, 0, 0
+
+    def _expire(self, now: Millis) -> None:
+        self._count_by_tick()
         while self._looked < RUNS_PER_STEP and (key := self._timers.pop(now)) is not None:
             hosted = self._hosted.get(key)
             if hosted is not None and hosted.machine is not None:
@@ -206,15 +206,14 @@ class ShareHost(Subscriber):
                     self.environment.fault(
                         f"{hosted.partition.name} of share group {key.group_id} failed, starts over", error
                     )
-        self._begun = 0
-        to_load = (h for h in self._loading.values() if h.retry_at is not None and h.retry_at <= now)
-        for hosted in list(islice(to_load, LOADS_AT_ONCE)):
-            self._load(now, hosted)
-        self.letters.tick(now)
-        if self._acknowledging:
-            self._acknowledge_more(now)
-        if self._prune_at is not None and self._prune_at <= now:
-            self._prune(now)
+
+    def _load_due(self, now: Millis) -> None:
+        self._count_by_tick()
+        for _ in range(LOADS_AT_ONCE):
+            due = self._loads.pop(now)
+            if due is None:
+                break
+            self._load(now, self._loading[due[1]])
 
     def disconnected(self, now: Millis, connection: int) -> None:
         """A connection is gone, and with it the sessions opened over it: what their members hold comes back."""
@@ -259,6 +258,7 @@ class ShareHost(Subscriber):
         for hosted in list(self._of_group.get(session.group_id, {}).values()):
             machine = hosted.machine
             if machine is not None and session.member_id in machine.held:
+                self._count_by_tick()
                 runs_max = max(RUNS_PER_STEP - self._looked, 0)
                 self._looked += machine.release_member(now, session.member_id, runs_max)
                 self.settle(now, hosted)
@@ -277,15 +277,16 @@ class ShareHost(Subscriber):
         partition = self.leadership.led(*place)
         if isinstance(partition, ErrorCode):
             return partition
-        hosted = self._hosted[key] = HostedShare(key, partition, self.configs, self.parking)
+        self._numbers += 1
+        hosted = self._hosted[key] = HostedShare(key, self._numbers, partition, self.configs, self.parking)
         self._of_group.setdefault(group_id, {})[key] = hosted
         self._of_topic.setdefault(place[0], {})[key] = hosted
         self._loading[key] = hosted
+        self._count_by_tick()
         if self._begun < LOADS_AT_ONCE:
             self._load(now, hosted)
         else:
-            hosted.retry_at = now
-            self.environment.outbox.deadline_moved = True
+            self._load_at(now, hosted)
         return hosted
 
     def forget(self, now: Millis, group_id: str, topic_id: bytes | None = None, partition: int | None = None) -> None:
@@ -328,6 +329,7 @@ class ShareHost(Subscriber):
         _remove(self._of_topic, key.topic_id, key)
         self._loading.pop(key, None)
         self._timers.cancel(key)
+        self._loads.cancel((hosted.number, key))
         self.letters.forget(hosted)
         hosted.machine = None
         hosted.fail_awaited(now, error)
@@ -338,7 +340,7 @@ class ShareHost(Subscriber):
     def _load(self, now: Millis, hosted: HostedShare) -> None:
         """Ask the coordinator under which leader epoch this share partition was written last."""
         self._begun += 1
-        hosted.retry_at = None
+        self._loads.cancel((hosted.number, hosted.key))
         if self.lacks_state_topic:
             self._without_topic.append(hosted)
             if len(self._without_topic) == 1:
@@ -352,8 +354,10 @@ class ShareHost(Subscriber):
 
     def _load_later(self, now: Millis, hosted: HostedShare) -> None:
         hosted.retry_ms = min(2 * hosted.retry_ms or LOAD_RETRY_MS, LOAD_RETRY_MS_MAX)
-        hosted.retry_at = now + hosted.retry_ms
-        self.environment.outbox.deadline_moved = True
+        self._load_at(now + hosted.retry_ms, hosted)
+
+    def _load_at(self, at: Millis, hosted: HostedShare) -> None:
+        self._loads.set((hosted.number, hosted.key), at)
 
     def _dated(self, now: Millis, hosted: HostedShare, found: summary.PartitionResult) -> None:
         """Then ask for all that is known, which fences whoever led before."""
@@ -452,12 +456,10 @@ class ShareHost(Subscriber):
         if machine is None:
             return
         key, deadline = hosted.key, machine.deadline()
-        if self._timers.at(key) != deadline:
-            self.environment.outbox.deadline_moved = True
-            if deadline is None:
-                self._timers.cancel(key)
-            else:
-                self._timers.set(key, deadline)
+        if deadline is None:
+            self._timers.cancel(key)
+        elif self._timers.at(key) != deadline:
+            self._timers.set(key, deadline)
         if hosted.waiters and hosted.has_more(now):
             hosted.wake()
 
@@ -524,9 +526,8 @@ class ShareHost(Subscriber):
 
     def prune_later(self, now: Millis) -> None:
         """The share coordinators on this node are in use, or may be: what they need no more goes now and then."""
-        if self._prune_at is None:
-            self._prune_at = now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"]
-            self.environment.outbox.due(self._prune_at)
+        if self._pruning.at is None:
+            self._pruning.set(now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"])
 
     def _call(self, key: Key, body: Any) -> tuple[int, Call]:
         """The body's call and the shard that answers for this key; where there can't be one, it answers so."""
@@ -554,8 +555,7 @@ class ShareHost(Subscriber):
             if self.lacks_state_topic:
                 self._load_later(now, hosted)
             else:
-                hosted.retry_at = now
-                self.environment.outbox.deadline_moved = True
+                self._load_at(now, hosted)
 
     def change_failed(self, now: Millis, error: Exception) -> None:
         self.change_ended(now, None)
@@ -592,7 +592,7 @@ class ShareHost(Subscriber):
 
     def _prune(self, now: Millis) -> None:
         """Let go of what no key's state needs any more."""
-        self._prune_at = now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"]
+        self._pruning.set(now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"])
         for partition, shard in self._states.loaded():
             if isinstance(shard, ShareStateShard):
                 offset = shard.prunable_offset(partition.log.high_watermark)
@@ -646,6 +646,8 @@ class ShareHost(Subscriber):
                 hosted.machine.check()
                 assert not hosted.machine.writes, key
                 assert not hosted.machine.letters, key
+                due, at = hosted.machine.deadline(), self._timers.at(key)
+                assert due is None or (at is not None and at <= due), f"{key} is due at {due}, its timer at {at}"
             assert bool(hosted.waiters) == hosted.partition.is_watched_by(hosted.gate), key
             assert self._of_group[key.group_id][key] is self._of_topic[key.topic_id][key] is hosted, key
         for index in (self._of_group, self._of_topic):

@@ -53,8 +53,8 @@ class HostedShare:
         "key",
         "log_end_offset",
         "machine",
+        "number",
         "partition",
-        "retry_at",
         "retry_ms",
         "shard_index",
         "state_epoch",
@@ -62,10 +62,12 @@ class HostedShare:
         "waiters",
     )
 
-    def __init__(self, key: Key, partition: Partition, configs: GroupConfigs, parking: Parking) -> None:
+    def __init__(self, key: Key, number: int, partition: Partition, configs: GroupConfigs, parking: Parking) -> None:
         self._configs = configs
         self._parking = parking
         self.key = key
+        self.number = number
+        """Of all that this node has loaded, or begun to."""
         self.partition = partition
         self.machine: SharePartition | None = None
         self.log_end_offset = 0
@@ -73,7 +75,6 @@ class HostedShare:
         self.state_epoch = 0
         self.shard_index = -1
         """Which partition of `__share_group_state` remembers it."""
-        self.retry_at: Millis | None = None
         self.retry_ms: Millis = 0
         self.waiters: dict[Ticket, ShareWaiter] = {}
         self.awaited: dict[int, tuple[ShareWaiter, int]] = {}

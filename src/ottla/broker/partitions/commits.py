@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from ottla.broker.effects import Outbox
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.log.answers import Damage
 from ottla.log.files import FileSystem
 from ottla.log.syncing import Syncable
@@ -41,19 +42,21 @@ class GroupCommit:
     """What follows the appends of one node; a `partitions.partition.Commits`.
 
     `by_fsync`: every append is committed by an fsync only. A round has no more
-    files than may be pinned at once.
+    files than may be pinned at once. `look`: fires when housekeeping has to look at `appended_to`.
     """
 
-    def __init__(self, outbox: Outbox, care: Care, *, by_fsync: bool, files: FileSystem) -> None:
+    def __init__(
+        self, outbox: Outbox, schedule: Schedule, care: Care, look: Timer, *, by_fsync: bool, files: FileSystem
+    ) -> None:
         self.by_fsync = by_fsync
         self.appended_to: dict[Partition, None] = {}
-        self._look_at: Millis | None = None
+        self._look = look
         self._outbox = outbox
         self._care = care
         self._files = files
         self._unsynced: dict[Partition, None] = {}
         self._in_flight: dict[int, list[tuple[Partition, int, int]]] = {}
-        self._again_at: Millis | None = None
+        self._rest = Timer(schedule, Timed.COMMITS, self._may_begin)
 
     # ---- appends ---------------------------------------------------------------------------------------------------
 
@@ -64,23 +67,17 @@ class GroupCommit:
     def found_damage(self, partition: Partition, damage: Damage) -> None:
         """A batch in this log is damaged."""
         self._care.found_damage(partition, damage)
-        self._outbox.deadline_moved = True
 
     def look_soon(self, now: Millis, partition: Partition) -> None:
         """An append, or something else, may have brought the log's next deadline nearer."""
         if not self.appended_to:
-            self._look_at = now + LOOK_AFTER_MS
-            self._outbox.due(self._look_at)
+            self._look.set(now + LOOK_AFTER_MS)
         self.appended_to[partition] = None
 
     def take_appended_to(self) -> dict[Partition, None]:
         """The partitions to look at; they are forgotten here."""
         taken, self.appended_to = self.appended_to, {}
         return taken
-
-    def look_deadline(self) -> Millis | None:
-        """When housekeeping looks at the partitions that were appended to; None where there are none."""
-        return self._look_at if self.appended_to else None
 
     def sync_soon(self, partition: Partition) -> None:
         """Cover this partition with the next round."""
@@ -90,19 +87,17 @@ class GroupCommit:
         """This partition is deleted."""
         self._unsynced.pop(partition, None)
         self.appended_to.pop(partition, None)
+        if not self.appended_to:
+            self._look.cancel()
 
     # ---- rounds ----------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> Millis | None:
-        return self._again_at
-
-    def tick(self, now: Millis) -> None:
-        if self._again_at is not None and self._again_at <= now:
-            self._again_at = None
+    def _may_begin(self, now: Millis) -> None:
+        """A round that could not begin may be tried again: the node calls `begin` after every call."""
 
     def begin(self, now: Millis) -> None:
         """One round for all that waits, or as much of it as may be pinned at once: the rest has the next round."""
-        if not self._unsynced or self._again_at is not None or self._in_flight:
+        if not self._unsynced or self._rest.at is not None or self._in_flight:
             return
         commits: list[tuple[Partition, int, int]] = []
         files: list[Syncable] = []
@@ -116,8 +111,7 @@ class GroupCommit:
                     pending = log.pending_sync()
                 except OSError as error:
                     self._care.storage_failed(now, partition, str(error))
-                    self._again_at = now + AGAIN_MS
-                    self._outbox.due(self._again_at)
+                    self._rest.set(now + AGAIN_MS)
                     continue
                 files.extend(pending)
                 commits.append((partition, log.log_end_offset, len(pending)))

@@ -17,6 +17,7 @@ from typing import Final
 
 from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.schedule import Timed, Timer
 from ottla.log.checkpoints import CheckpointUnreadable, read_unrecovered, write_unrecovered
 from ottla.machine import Millis
 
@@ -30,7 +31,7 @@ class Unopened:
         self._environment = environment
         self._open_again = open_again
         self._partitions: dict[Partition, str] = {}
-        self._retry_at: Millis | None = None
+        self._retry = Timer(environment.schedule, Timed.UNOPENED, self._open_all_again)
         self._interrupted: set[tuple[str, int]] = set()
         self._noted: set[tuple[str, int]] = set()
 
@@ -65,22 +66,22 @@ class Unopened:
     def add(self, now: Millis, partition: Partition, why: str) -> None:
         """This partition has no log that could be read; `why` is told once."""
         self._partitions[partition] = why
-        self._retry_at = now + RETRY_MS
+        self._retry.set(now + RETRY_MS)
         self._environment.warn(f"{partition.name} is offline; will retry: {why}")
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
         if self._partitions.pop(partition, None) is not None:
             self._note()
+            if not self._partitions:
+                self._retry.cancel()
 
-    def deadline(self) -> Millis | None:
-        return self._retry_at if self._partitions else None
-
-    def tick(self, now: Millis) -> None:
-        if self._partitions and self._retry_at is not None and self._retry_at <= now:
-            self._retry_at = now + RETRY_MS
-            for partition in list(self._partitions):
-                if self._open_again(now, partition):
-                    del self._partitions[partition]
-                    self._note()
-                    self._environment.notes(f"{partition.name} is in service again")
+    def _open_all_again(self, now: Millis) -> None:
+        self._retry.set(now + RETRY_MS)
+        for partition in list(self._partitions):
+            if self._open_again(now, partition):
+                del self._partitions[partition]
+                self._note()
+                self._environment.notes(f"{partition.name} is in service again")
+        if not self._partitions:
+            self._retry.cancel()

@@ -26,6 +26,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.replication.offsets import OffsetQuestion
 from ottla.broker.replication.throttle import Throttle
+from ottla.broker.schedule import AT_ONCE, NEVER, Reckoning, Timed
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.answers import AppendRefused, DamagedLog, DivergingOffset, StorageFailed
 from ottla.log.cost import BEYOND_USUAL, SEGMENT, TimeSlice
@@ -46,14 +47,32 @@ from ottla.replica.fetcher import (
 
 
 class FetchesOf:
-    """The fetches of one leader; who asks it (`peers.Asker`)."""
+    """The fetches of one leader; who asks it (`peers.Asker`). `due`: when the next fetch is to be sent, or the last
+    answer goes on; NEVER while it waits for something else. It is reckoned anew once somebody has taken the fetcher."""
 
     def __init__(self, fetching: Fetching, leader: int, fetcher: Fetcher) -> None:
         self.leader = leader
-        self.fetcher = fetcher
         self.news: deque[News] = deque()
         """What is left of the last answer."""
+        self._fetcher = fetcher
         self._fetching = fetching
+        self._due: Millis | None = None
+
+    @property
+    def fetcher(self) -> Fetcher:
+        """The machine, whose deadline may be another one afterwards."""
+        self._due = None
+        self._fetching.touched()
+        return self._fetcher
+
+    @property
+    def due(self) -> Millis:
+        if self.news:
+            return AT_ONCE
+        if self._due is None:
+            deadline = self._fetcher.deadline()
+            self._due = NEVER if deadline is None else deadline
+        return self._due
 
     def answered(self, now: Millis, answer: object) -> None:
         self._fetching.answered(now, self, answer)
@@ -83,6 +102,7 @@ class Fetching:
         """What waits for its fsync before it is fetched on."""
         self._refused: dict[Partition, int] = {}
         """The end of the log when it last did not take what its leader sent."""
+        self._reckoning = Reckoning(environment.schedule, Timed.REPLICATION, self._go_on_all, self._due)
 
     # ---- what is followed ------------------------------------------------------------------------------------------
 
@@ -165,9 +185,13 @@ class Fetching:
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> Millis | None:
-        times = [0 if fetches.news else fetches.fetcher.deadline() for fetches in self._of_leader.values()]
-        return min((time for time in times if time is not None), default=None)
+    def touched(self) -> None:
+        """The deadline of a fetcher may be another one from now on."""
+        self._reckoning.touched()
+
+    def _due(self) -> Millis | None:
+        due = min((fetches.due for fetches in self._of_leader.values()), default=NEVER)
+        return None if due == NEVER else due
 
     def send(self, now: Millis) -> None:
         """Send every fetch that is due."""
@@ -178,6 +202,8 @@ class Fetching:
                 continue
             if waits_ms:
                 fetches.fetcher.hold_back(now + waits_ms, self._is_throttled)
+            if fetches.due > now:
+                continue
             request = fetches.fetcher.request(now, broker_epoch)
             if request is not None:
                 self._peers.ask(now, fetches.leader, request, fetches, line=FETCH_LINE)
@@ -191,9 +217,8 @@ class Fetching:
         else:
             fetches.fetcher.unanswered(now)
         self.send(now)
-        self._environment.outbox.due(0 if fetches.news else fetches.fetcher.deadline())
 
-    def tick(self, now: Millis) -> None:
+    def _go_on_all(self, now: Millis) -> None:
         """Go on with answers that were too long for one slice, and send every fetch that is due."""
         time_slice = self._environment.time_slice()
         for fetches in self._of_leader.values():
@@ -223,7 +248,6 @@ class Fetching:
 
     def storage_failed(self, now: Millis, partition: Partition, failed: StorageFailed) -> None:
         """The log could not be cut, or appended to: the cluster is told."""
-        self._environment.outbox.deadline_moved = True
         self._upkeep.failures.storage_failed(now, partition, str(failed))
 
     def _is_throttled(self, key: Key) -> bool:
@@ -354,7 +378,6 @@ class Fetching:
             f"the leader stays, run `ottla topics elect-leaders --unclean {partition.topic_name}` to accept the loss"
         )
         self._upkeep.failures.has_news = True
-        self._environment.outbox.deadline_moved = True
 
     def begin_at(self, now: Millis, partition: Partition, offset: int) -> None:
         """The leader begins behind this log's end: the log is empty and begins there. Raises StorageFailed."""

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.cluster.registrations import Registrations
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition import (
@@ -45,7 +46,7 @@ class _Proposed(NamedTuple):
 class IsrChanges:
     """The proposals of one node; who has asked the controller (`peers.Asker`)."""
 
-    def __init__(self, node_id: int, registrations: Registrations, peers: Peers) -> None:
+    def __init__(self, node_id: int, registrations: Registrations, peers: Peers, schedule: Schedule) -> None:
         self._node_id = node_id
         self._registrations = registrations
         self._peers = peers
@@ -53,19 +54,27 @@ class IsrChanges:
         self._under_way: dict[tuple[bytes, int], _Proposed] | None = None
         self._again_at: Millis = 0
         self._again_ms = AGAIN_MIN_MS
+        self._timer = Timer(schedule, Timed.REPLICATION, self.send)
 
     def propose(self, partition: Partition, proposal: Proposal) -> None:
         """Have this proposal sent; see `send`."""
         assert partition.followers is not None
-        self._waiting[partition] = _Proposed(partition, partition.followers, proposal)
+        self._wait(_Proposed(partition, partition.followers, proposal))
 
-    def deadline(self) -> Millis | None:
-        return self._again_at if self._waiting and self._under_way is None else None
+    def _wait(self, proposed: _Proposed) -> None:
+        self._waiting[proposed.partition] = proposed
+        if self._under_way is None:
+            self._timer.set(self._again_at)
 
     def send(self, now: Millis) -> None:
         """Send what waits, unless a request is under way or the controller is left alone for a moment."""
-        if not self._waiting or self._under_way is not None or now < self._again_at:
+        if self._under_way is not None:
             return
+        if now < self._again_at:
+            if self._waiting:
+                self._timer.set(self._again_at)
+            return
+        self._timer.cancel()
         current = [each for each in self._waiting.values() if each.is_current]
         self._waiting.clear()
         controller_id = self._registrations.controller_id
@@ -118,10 +127,10 @@ class IsrChanges:
 
     def _refuse(self, now: Millis, proposed: _Proposed, error: int) -> None:
         if proposed.is_current and proposed.followers.refused(proposed.proposal, error):
-            self._waiting[proposed.partition] = proposed
             if now >= self._again_at:
                 self._again_at = now + self._again_ms
                 self._again_ms = min(2 * self._again_ms, AGAIN_MAX_MS)
+            self._wait(proposed)
 
     def _settle(self, now: Millis, proposed: _Proposed, part: ResponsePartitionData) -> None:
         partition, followers, proposal = proposed

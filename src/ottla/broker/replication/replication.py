@@ -23,6 +23,7 @@ from ottla.broker.replication.fetching import Fetching, key_of
 from ottla.broker.replication.isr_changes import IsrChanges
 from ottla.broker.replication.throttle import FOLLOWER, LEADER, Throttle
 from ottla.broker.replication.waits import FetchWaits
+from ottla.broker.schedule import Timed, Timer
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.machine import Millis
 from ottla.replica.fetcher import Key
@@ -45,13 +46,13 @@ class Replication:
         self._replicas = replicas
         registrations = Registrations(metadata)
         self.leader_throttle = Throttle(LEADER, environment.node_id, environment.settings, metadata)
+        self._look = Timer(environment.schedule, Timed.REPLICATION, self._look_at_followers)
         follower_throttle = Throttle(FOLLOWER, environment.node_id, environment.settings, metadata)
         self._fetching = Fetching(environment, metadata, registrations, peers, upkeep, follower_throttle)
-        self._changes = IsrChanges(environment.node_id, registrations, peers)
+        self._changes = IsrChanges(environment.node_id, registrations, peers, environment.schedule)
         self.fetch_waits = FetchWaits(parking)
         self._keys: dict[str, dict[Key, None]] = {}
         """What is fetched, by topic."""
-        self._look_at: Millis | None = None
 
     # ---- who leads -------------------------------------------------------------------------------------------------
 
@@ -69,8 +70,8 @@ class Replication:
                     self._fetching.follow(now, partition, leader)
                 elif partition.followers is not None:
                     is_new_leader = is_new_leader or partition.followers.awaits_first_fetch
-                    if self._look_at is None:
-                        self._look_at = now + self._look_every_ms
+                    if self._look.at is None:
+                        self._look.set(now + self._look_every_ms)
             for key in self._keys.pop(name, {}):
                 if key not in followed:
                     self._fetching.drop(key)
@@ -136,25 +137,14 @@ class Replication:
     def _look_at_followers(self, now: Millis) -> None:
         """Propose that those leave who have been behind for too long."""
         led = [partition for partition in self._replicas if partition.followers is not None]
-        self._look_at = now + self._look_every_ms if led else None
+        if led:
+            self._look.set(now + self._look_every_ms)
         for partition in led:
             assert partition.followers is not None
             proposal = partition.followers.shrink(now, partition.log.log_end_offset)
             if proposal is not None:
                 self._changes.propose(partition, proposal)
             partition.advance(now)  # nobody waits any longer for who was about to join and did not
-
-    # ---- time ------------------------------------------------------------------------------------------------------
-
-    def deadline(self) -> Millis | None:
-        times = (self._look_at, self._fetching.deadline(), self._changes.deadline())
-        return min((time for time in times if time is not None), default=None)
-
-    def tick(self, now: Millis) -> None:
-        if self._look_at is not None and self._look_at <= now:
-            self._look_at_followers(now)
-        self._fetching.tick(now)
-        self._changes.send(now)
 
     def check(self) -> None:
         """Raises AssertionError."""

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from ottla.broker.cluster.metadata import Batch, Metadata, NobodyAwaits, Planned
 from ottla.broker.environment import Environment
+from ottla.broker.schedule import Backlog, Timed, Timer
 from ottla.broker.topics.adoption import place_of
 from ottla.log.answers import StorageFailed
 from ottla.log.log import Log
@@ -57,12 +59,13 @@ class Removals:
     def __init__(self, environment: Environment, metadata: Metadata) -> None:
         self._environment = environment
         self._metadata = metadata
-        self._waiting: list[Removal] = []
+        schedule = environment.schedule
+        self._retry = Timer(schedule, Timed.REMOVALS, self._try_again)
+        self._waiting = Backlog[Removal](schedule, Timed.REMOVALS, self._remove_some)
         self._stuck: list[Removal] = []
         self._nobody = NobodyAwaits("forgetting deleted topics", environment.fault)
         self._settled: list[str] = []
         """Notes of deletions of which nothing is left; they go after the start's own commit."""
-        self._retry_at: Millis = 0
 
     def begin(
         self, now: Millis, paths: Iterable[str], deleted: Iterable[DeletedTopic], unread: AbstractSet[str]
@@ -81,20 +84,17 @@ class Removals:
 
     def add(self, topic: DeletedTopic | None, logs: Iterable[Log]) -> None:
         """These logs are nobody's now, as their topic was deleted or has no replica here: they go at the next ticks."""
-        self._waiting += [Removal(log.directory, log, topic) for log in logs]
+        for log in logs:
+            self._waiting.append(Removal(log.directory, log, topic))
 
-    def deadline(self) -> Millis | None:
-        """When `tick` has something to do: at once, while anything waits for its first try."""
-        if self._waiting:
-            return 0
-        return self._retry_at if self._stuck else None
+    def _try_again(self, now: Millis) -> None:
+        """What could not be removed waits for another try."""
+        stuck, self._stuck = self._stuck, []
+        for removal in stuck:
+            self._waiting.append(removal)
 
-    def tick(self, now: Millis) -> None:
-        if self._stuck and now >= self._retry_at:
-            self._waiting += self._stuck
-            self._stuck = []
-        if self._waiting:
-            self.remove(now, self._waiting[:REMOVALS_PER_TICK])
+    def _remove_some(self, now: Millis) -> None:
+        self.remove(now, list(islice(self._waiting, REMOVALS_PER_TICK)))
 
     def finish(self, now: Millis) -> None:
         """At a clean stop: remove everything that waits for it."""
@@ -135,9 +135,8 @@ class Removals:
             removal.path, removal.log = path, None
 
     def _stick_waiting(self, now: Millis, removal: Removal, error: Exception) -> None:
-        for some in (self._waiting, self._stuck):
-            if removal in some:
-                some.remove(removal)
+        self._waiting.discard({removal})
+        self._stuck = [each for each in self._stuck if each is not removal]
         self._stick(now, removal, error)
 
     def is_in_the_way(self, name: str, index: int) -> bool:
@@ -153,8 +152,10 @@ class Removals:
     def _take_away(self, now: Millis, removals: list[Removal]) -> list[str]:
         """Remove these directories; returns the notes of topics that have none left."""
         going = set(removals)
-        self._waiting = [removal for removal in self._waiting if removal not in going]
+        self._waiting.discard(going)
         self._stuck = [removal for removal in self._stuck if removal not in going]
+        if not self._stuck:
+            self._retry.cancel()
         self._remove(now, removals)
         left = {removal.topic.key for removal in (*self._waiting, *self._stuck) if removal.topic is not None}
         return sorted({removal.topic.key for removal in removals if removal.topic is not None} - left)
@@ -182,7 +183,7 @@ class Removals:
 
     def _stick(self, now: Millis, removal: Removal, error: Exception) -> None:
         self._stuck.append(removal)
-        self._retry_at = now + RETRY_MS
+        self._retry.set(now + RETRY_MS)
         if not removal.told:
             removal.told = True
             self._environment.warn(f"{removal.path} can't be removed, which is tried again: {error}")

@@ -24,7 +24,6 @@ from ottla.broker.environment import Environment
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.replicas import Replicas
-from ottla.broker.partitions.unopened import Unopened
 from ottla.broker.topics.new_topic import NewTopic, new_internal
 from ottla.broker.topics.placement import Hears, Placement
 from ottla.broker.topics.removal import Removals
@@ -65,11 +64,6 @@ class Topics:
             environment, metadata, members, replicas, self.removals, self.producer_ids, upkeep, parking, metrics, hears
         )
         self._folded: dict[str, set[str]] = {}
-
-    def parts(self) -> list[tuple[str, Removals | Unopened]]:
-        """What has timers, by name."""
-        unopened = self._placement.unopened
-        return [("the removal of deleted topics", self.removals), ("offline partitions", unopened)]
 
     def colliding_with(self, name: str) -> str | None:
         """A topic whose name differs only in '.' and '_'."""

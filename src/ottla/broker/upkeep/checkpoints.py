@@ -16,6 +16,7 @@ from typing import Final
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.effects import Outbox, Store, Withdrawal
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.schedule import Backlog, KeyedTimers, Schedule, Timed
 from ottla.log.answers import StorageFailed
 from ottla.log.checkpoints import (
     CheckpointUnreadable,
@@ -42,7 +43,8 @@ AGAIN_MS: Final = 1_000
 
 
 class Checkpoints:
-    """The checkpoint files of one node. `partitions`: those that are open, kept by whoever opens and deletes them."""
+    """The checkpoint files of one node. `partitions`: those that are open, kept by whoever opens and deletes them.
+    `write`: called when files are due, which `take_due` names."""
 
     def __init__(
         self,
@@ -51,6 +53,8 @@ class Checkpoints:
         settings: LiveSettings,
         outbox: Outbox,
         partitions: Collection[Partition],
+        schedule: Schedule,
+        write: Callable[[Millis], None],
     ) -> None:
         self._files = files
         self._directory = directory
@@ -64,8 +68,9 @@ class Checkpoints:
         self._written: dict[str, bytes] = {}
         self._gone: set[str] = set()
         """Names of deleted topics that the files may still have."""
-        self._due: dict[str, Millis] = {}
-        self._not_stored: dict[str, None] = {}
+        self._not_stored = Backlog[int](schedule, Timed.UPKEEP, self._write_again)
+        """Files that could not be written, by their place in CHECKPOINTS."""
+        self._due = KeyedTimers[int](schedule, Timed.UPKEEP, write)
         self._withdrawals = {name: Withdrawal() for name in CHECKPOINTS}
         """Those of what was handed out since the last cut."""
 
@@ -122,22 +127,21 @@ class Checkpoints:
 
     def start(self, now: Millis) -> None:
         """Every log is open: write each file once its interval has passed."""
-        self._due = {name: now + self._settings[_INTERVALS[name]] for name in CHECKPOINTS}
+        for at, name in enumerate(CHECKPOINTS):
+            self._due.set(at, now + self._settings[_INTERVALS[name]])
         here = {(partition.topic_name, partition.index) for partition in self._partitions}
         self._gone = {topic for known in self._read.values() for topic, _ in known.keys() - here}
 
-    def deadlines(self) -> list[Millis]:
-        return list(self._due.values())
+    def _write_again(self, now: Millis) -> None:
+        for at in self._not_stored.take():
+            self._due.set(at, min(self._due.at(at) or now, now + AGAIN_MS))
 
     def take_due(self, now: Millis) -> list[str]:
         """The files whose interval has passed; the next one begins."""
-        for name in self._not_stored:
-            self._due[name] = min(self._due[name], now + AGAIN_MS)
-        self._not_stored.clear()
-        due = [name for name, at in self._due.items() if at <= now]
-        for name in due:
-            self._due[name] = now + self._settings[_INTERVALS[name]]
-        return due
+        due = self._due.pop_all(now)
+        for at in due:
+            self._due.set(at, now + self._settings[_INTERVALS[CHECKPOINTS[at]]])
+        return [CHECKPOINTS[at] for at in due]
 
     def store(self, name: str) -> None:
         """Replace this file, if it would say anything else."""
@@ -153,7 +157,7 @@ class Checkpoints:
         """A file could not be written: it is soon, even if nothing changes. What it says may be of a deleted topic."""
         name = path.rpartition("/")[2]
         self._written.pop(name, None)
-        self._not_stored[name] = None
+        self._not_stored.append(CHECKPOINTS.index(name))
 
     def write_all(self) -> None:
         """Write every file at once, for a stop. Raises OSError."""

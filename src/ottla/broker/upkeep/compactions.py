@@ -14,6 +14,7 @@ from typing import Final
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.schedule import Timed, Timer
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
 
@@ -32,8 +33,10 @@ class Compactions:
         self._notes = environment.notes
         self._fault = environment.fault
         self._partitions = partitions
-        self._round_at: Millis | None = None
-        self._slice_at: Millis | None = None
+        self._round_at: Millis = 0
+        """When the next round may begin."""
+        self._round = Timer(environment.schedule, Timed.UPKEEP, self._begin_round)
+        self._next_slice = Timer(environment.schedule, Timed.UPKEEP, self._compact_slice)
         self._under_way: tuple[Partition, Iterator[Syncable | None]] | None = None
         self._token: int | None = None
         """Of the sync that the compaction under way waits for."""
@@ -44,10 +47,17 @@ class Compactions:
     def start(self, now: Millis) -> None:
         """Every log is open: begin a round once the interval has passed."""
         self._round_at = now + self._settings["log.cleaner.backoff.ms"]
+        self._round.set(self._round_at)
 
     def stop(self) -> None:
         """Leave the compaction under way; the log is as it was."""
+        self._end()
+
+    def _end(self) -> None:
+        """No compaction is under way any more: the next round may begin."""
         self._under_way = None
+        self._next_slice.cancel()
+        self._round.set(self._round_at)
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
@@ -55,45 +65,41 @@ class Compactions:
         self._uncleanable.discard(partition)
         # One that waits for the disk ends when that is done: its file is pinned.
         if self._under_way is not None and self._under_way[0] is partition and self._token is None:
-            self._under_way = None
+            self._end()
 
     @property
     def busy(self) -> bool:
         """Whether a compaction is under way."""
         return self._under_way is not None
 
-    def deadline(self) -> Millis | None:
-        """When the next round or slice is due; a compaction that waits for the disk has no next slice."""
-        return self._round_at if self._under_way is None else self._slice_at
+    def _begin_round(self, now: Millis) -> None:
+        """Choose the log that needs a compaction most."""
+        self._round_at = now + self._settings["log.cleaner.backoff.ms"]
+        self._round.set(self._round_at)
+        self._compacted.clear()
+        self._begin(now)
 
-    def tick(self, now: Millis) -> None:
-        """Run one slice of the compaction under way, or choose the log that needs one most."""
-        if self._under_way is None and self._round_at is not None and self._round_at <= now:
-            self._round_at = now + self._settings["log.cleaner.backoff.ms"]
-            self._compacted.clear()
-            self._begin(now)
-        if self._under_way is None or self._slice_at is None or self._slice_at > now:
-            return
+    def _compact_slice(self, now: Millis) -> None:
+        """Run one slice of the compaction under way; one that waits for the disk has no next slice."""
+        assert self._under_way is not None
         partition, slices = self._under_way
         try:
             file = next(slices)
         except StopIteration:
-            self._under_way = None
-            self._slice_at = now
+            self._end()
             self._begin(now)
             return
         except OSError as error:
             self._give_up(error.strerror or str(error))
             return
         except Exception as error:
-            self._under_way = None
+            self._end()
             self._uncleanable.add(partition)
             self._fault(f"compaction of {partition.name} failed and ends until the node starts again", error)
             return
         if file is None:
-            self._slice_at = now + SLICE_PAUSE_MS
+            self._next_slice.set(now + SLICE_PAUSE_MS)
         else:
-            self._slice_at = None  # until the file is on the disk
             self._token = self._outbox.sync([file])
 
     def synced(self, now: Millis, token: int, failed: str | None) -> bool:
@@ -101,16 +107,18 @@ class Compactions:
         if token != self._token:
             return False
         self._token = None
-        self._slice_at = now
-        if failed is not None and self._under_way is not None:
-            self._give_up(failed)
+        if self._under_way is not None:
+            if failed is None:
+                self._next_slice.set(now)
+            else:
+                self._give_up(failed)
         return True
 
     def _give_up(self, why: str) -> None:
         """The log is as it was; the next round tries again."""
         if self._under_way is not None:
             self._notes(f"compaction of {self._under_way[0].name} gave up: {why}")
-            self._under_way = None
+            self._end()
 
     def _begin(self, now: Millis) -> None:
         """Choose the log that needs it most; each has one turn in a round, also where its compaction gave up."""
@@ -128,7 +136,8 @@ class Compactions:
             self._compacted.add(best)
             compaction = Compaction(best.log, now, in_sync=self.in_sync(best), notes=self._note_once)
             self._under_way = (best, iter(compaction))
-            self._slice_at = now
+            self._round.cancel()
+            self._next_slice.set(now)
 
     def in_sync(self, partition: Partition) -> bool:
         """Whether every replica of it is, as far as this node has heard."""

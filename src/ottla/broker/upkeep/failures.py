@@ -6,10 +6,11 @@ fsync failed is cut back to what is known to be on the disk, or stays shut. Does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.schedule import KeyedTimers, Schedule, Timed, Timer
 from ottla.log.answers import Damage, DamagedLog
 from ottla.machine import Millis
 
@@ -24,21 +25,23 @@ RETRY_MS: Final = 5_000
 class Failures:
     """The failures of one node's partitions; a `partitions.commits.Care`.
 
-    `partitions`: those that are open. `taken_back` hears of a partition whose end was cut off: nobody was told of it
-    but a coordinator in this node.
+    `partitions`: those that are open, with the keys of their timers. `taken_back` hears of a partition whose end was
+    cut off: nobody was told of it but a coordinator in this node.
     """
 
     def __init__(
         self,
         notes: Callable[[str], None],
         taken_back: Callable[[Millis, Partition], None],
-        partitions: Container[Partition],
+        partitions: Mapping[Partition, tuple[int, Partition]],
+        schedule: Schedule,
     ) -> None:
         self._notes = notes
         self._taken_back = taken_back
         self._partitions = partitions
         self._wrong: dict[Partition, str] = {}
-        self._reopen_at: Millis | None = None
+        self._recoveries = KeyedTimers[tuple[int, Partition]](schedule, Timed.UPKEEP, self._take_to_work)
+        self._reopening = Timer(schedule, Timed.UPKEEP, self._reopen_all)
         self._failed_writes: dict[Partition, Millis] = {}
         """When a write to logs last failed that are tried again."""
         self.damaged: dict[Partition, list[Damage]] = {}
@@ -69,6 +72,7 @@ class Failures:
         """A write of this log failed. Where that closed the log, who waits for a commit is told."""
         if partition.log.failed is None:
             self._failed_writes[partition] = now
+            self.leader_changed(partition)
             self._note(partition, WRITE, f"could not be written to, every append tries again: {why}")
         elif partition in self._partitions:
             self._note(partition, SHUT, f"takes no more writes: {why}")
@@ -91,7 +95,8 @@ class Failures:
         partition.resign(now)
         if not self._reopen(now, partition, why):
             self._note(partition, SHUT, f"takes no more writes: {log.failed}")
-            self._reopen_at = self._reopen_at or now + REOPEN_MS
+            if self._reopening.at is None:
+                self._reopening.set(now + REOPEN_MS)
 
     def write_worked(self, partition: Partition) -> None:
         """An append to this log ended well."""
@@ -101,26 +106,34 @@ class Failures:
         """An fsync of this log ended well."""
         self._works_again(partition, SYNC, "can be synced again")
 
-    def forget(self, partition: Partition) -> None:
-        """This partition is deleted."""
+    def forget(self, partition: Partition, key: tuple[int, Partition] | None) -> None:
+        """This partition is deleted. `key`: of its timers, if it was open."""
         self._wrong.pop(partition, None)
         self.damaged.pop(partition, None)
         self._failed_writes.pop(partition, None)
+        if key is not None:
+            self._recoveries.cancel(key)
 
-    def deadline(self) -> Millis | None:
-        followed = [at + RETRY_MS for partition, at in self._failed_writes.items() if not partition.leads]
-        return min((at for at in (self._reopen_at, *followed) if at is not None), default=None)
+    def leader_changed(self, partition: Partition) -> None:
+        """Whether this node leads the partition may be different: only a follower may have nothing to write."""
+        key, failed_at = self._partitions.get(partition), self._failed_writes.get(partition)
+        if key is None or failed_at is None or partition.leads:
+            if key is not None:
+                self._recoveries.cancel(key)
+        else:
+            self._recoveries.set(key, failed_at + RETRY_MS)
 
-    def tick(self, now: Millis) -> None:
-        """Try to open the shut logs again, where a cut that failed is all that keeps them shut; and a follower that
-        failed to write and has had nothing to write since may be in sync again."""
-        for partition, at in list(self._failed_writes.items()):
-            if not partition.leads and at + RETRY_MS <= now:
-                self._works_again(partition, WRITE, "is taken to take writes again")
-        if self._reopen_at is not None and self._reopen_at <= now:
-            shut = [partition for partition, what in self._wrong.items() if what == SHUT and partition.log.in_doubt]
-            left = [partition for partition in shut if not self._reopen(now, partition, str(partition.log.failed))]
-            self._reopen_at = now + REOPEN_MS if left else None
+    def _take_to_work(self, now: Millis) -> None:
+        """A follower that failed to write and has had nothing to write since may be in sync again."""
+        while (due := self._recoveries.pop(now)) is not None:
+            self._works_again(due[1], WRITE, "is taken to take writes again")
+
+    def _reopen_all(self, now: Millis) -> None:
+        """Try to open the shut logs again, where a cut that failed is all that keeps them shut."""
+        shut = [partition for partition, what in self._wrong.items() if what == SHUT and partition.log.in_doubt]
+        left = [partition for partition in shut if not self._reopen(now, partition, str(partition.log.failed))]
+        if left:
+            self._reopening.set(now + REOPEN_MS)
 
     def _reopen(self, now: Millis, partition: Partition, why: str) -> bool:
         # A leader's followers may have what would be cut, and other records must not take its place; a follower has
@@ -147,5 +160,6 @@ class Failures:
         if self._wrong and self._wrong.get(partition) == what:
             del self._wrong[partition]
             self._failed_writes.pop(partition, None)
+            self.leader_changed(partition)
             self.has_news = True
             self._notes(f"{partition.name} {sentence}")

@@ -12,6 +12,7 @@ from typing import Final
 
 from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.schedule import Timed, Timer
 from ottla.log.answers import Damage
 from ottla.log.scrubbing import scrubbing
 from ottla.machine import Millis
@@ -38,12 +39,14 @@ class Scrubs:
         self._found = found
         self._left: deque[Partition] = deque()
         self._under_way: tuple[Partition, Iterator[int | Damage]] | None = None
-        self._pass_at: Millis | None = None
-        self._slice_at: Millis | None = None
+        self._pass_at: Millis = 0
+        """When the next pass may begin."""
+        self._pass = Timer(environment.schedule, Timed.UPKEEP, self._begin_pass)
+        self._next_slice = Timer(environment.schedule, Timed.UPKEEP, self._check_slice)
 
     def start(self, now: Millis) -> None:
         """Every log is open: begin the first pass soon."""
-        self._pass_at = now + min(FIRST_AFTER_MS, self._every_ms)
+        self._pass.set(now + min(FIRST_AFTER_MS, self._every_ms))
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
@@ -60,24 +63,22 @@ class Scrubs:
         rate: int = self._settings[SETTING]
         return rate
 
-    def deadline(self) -> Millis | None:
-        return self._slice_at if self._slice_at is not None else self._pass_at
+    def _begin_pass(self, now: Millis) -> None:
+        self._pass_at = now + self._every_ms
+        if self._rate > 0:
+            self._left.extend(partition for partition in self._partitions if partition.log.segments)
+            self._next_slice.set(now)
+        else:
+            self._pass.set(self._pass_at)
 
-    def tick(self, now: Millis) -> None:
-        """Begin a pass, or check the next slice."""
-        if self._slice_at is None and self._pass_at is not None and self._pass_at <= now:
-            self._pass_at = now + self._every_ms
-            if self._rate > 0:
-                self._left.extend(partition for partition in self._partitions if partition.log.segments)
-                self._slice_at = now
-        if self._slice_at is None or self._slice_at > now:
-            return
+    def _check_slice(self, now: Millis) -> None:
+        """Check the next slice; a pass is not begun before this one is through."""
         size = self._slice()
         if self._under_way is None and not self._left:
-            self._slice_at = None
+            self._pass.set(self._pass_at)
             return
         rate = self._rate
-        self._slice_at = now + max(SLICE_PAUSE_MS, size * 1000 // rate if rate > 0 else self._every_ms)
+        self._next_slice.set(now + max(SLICE_PAUSE_MS, size * 1000 // rate if rate > 0 else self._every_ms))
 
     def _slice(self) -> int:
         """Check the next slice of the log under way, or of the next one; how many bytes that were."""

@@ -16,6 +16,7 @@ from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.environment import Environment
 from ottla.broker.partitions.commits import LOOK_AFTER_MS, GroupCommit
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.schedule import KeyedTimers, Timed, Timer
 from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, Checkpoints
 from ottla.broker.upkeep.compactions import Compactions
 from ottla.broker.upkeep.failures import Failures
@@ -24,7 +25,6 @@ from ottla.log.answers import StorageFailed
 from ottla.log.left import Left
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
-from ottla.machine.timers import Timers
 from ottla.metadata.store import MetadataStore, StoreFailed
 
 REST_MS: Final = 60_000
@@ -51,18 +51,23 @@ class Upkeep:
         self, environment: Environment, metadata: Metadata, *, taken_back: Callable[[Millis, Partition], None]
     ) -> None:
         files, settings, outbox = environment.files, environment.settings, environment.outbox
+        schedule = environment.schedule
         self.partitions: dict[Partition, tuple[int, Partition]] = {}
-        self.checkpoints = Checkpoints(files, environment.directory, settings, outbox, self.partitions)
-        self.failures = Failures(environment.notes, taken_back, self.partitions)
+        look = Timer(schedule, Timed.UPKEEP, self._look_at_appended_to, comes_along=True)
+        self._timers = KeyedTimers[tuple[int, Partition]](schedule, Timed.UPKEEP, self._maintain_due)
+        self.checkpoints = Checkpoints(
+            files, environment.directory, settings, outbox, self.partitions, schedule, self._write_checkpoints
+        )
+        self.failures = Failures(environment.notes, taken_back, self.partitions, schedule)
         self.compactions = Compactions(environment, metadata, self.partitions)
         self.scrubs = Scrubs(environment, self.partitions, self.failures.found_damage)
-        self.commits = GroupCommit(outbox, self.failures, by_fsync=settings["ottla.durability"] == "fsync", files=files)
+        by_fsync = settings["ottla.durability"] == "fsync"
+        self.commits = GroupCommit(outbox, schedule, self.failures, look, by_fsync=by_fsync, files=files)
         self._files = files
         self._directory = environment.directory
         self._outbox = outbox
         self._notes = environment.notes
         self._fault = environment.fault
-        self._timers: Timers[tuple[int, Partition]] = Timers()
         self._watched = 0
         self._flushes: dict[int, tuple[Partition, int]] = {}
         self._flushing: dict[Partition, None] = {}
@@ -119,7 +124,7 @@ class Upkeep:
         self.checkpoints.topic_deleted(partition.topic_name)
         self.compactions.forget(partition)
         self.scrubs.forget(partition)
-        self.failures.forget(partition)
+        self.failures.forget(partition, key)
         self._resting.pop(partition, None)
         self._to_flush.pop(partition, None)
 
@@ -140,25 +145,19 @@ class Upkeep:
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> Millis | None:
-        times = self.checkpoints.deadlines()
-        others = (
-            self._timers.deadline(),
-            self.commits.look_deadline(),
-            self.compactions.deadline(),
-            self.scrubs.deadline(),
-            self.failures.deadline(),
-        )
-        return min((*times, *(time for time in others if time is not None)), default=None)
-
-    def tick(self, now: Millis) -> None:
+    def _look_at_appended_to(self, now: Millis) -> None:
+        """What was appended to may be due earlier than it was."""
         for partition in self.commits.take_appended_to():
             self._schedule(now, partition)
             if partition.log.syncing.newborn:  # its directory is not on the disk: a power cut would take all of it
                 self._flush(now, partition)
             self.failures.write_worked(partition)
+
+    def _maintain_due(self, now: Millis) -> None:
         while (due := self._timers.pop(now)) is not None:
             self._maintain(now, due[1])
+
+    def _write_checkpoints(self, now: Millis) -> None:
         for name in self.checkpoints.take_due(now):
             self.checkpoints.store(name)
             if name == HIGH_WATERMARK and self.commits.by_fsync:
@@ -166,9 +165,6 @@ class Upkeep:
                 self.checkpoints.store(RECOVERY_POINT)
             if name == RECOVERY_POINT:
                 self._flush_rolled(now)
-        self.failures.tick(now)
-        self.compactions.tick(now)
-        self.scrubs.tick(now)
 
     def _maintain(self, now: Millis, partition: Partition) -> None:
         if partition in self._busy:

@@ -48,8 +48,6 @@ UNSENT_MAX = 16 << 10
 CALM_DISK_US: Micros = 4 * MS
 """A sync takes no longer where nothing is wrong."""
 
-ASKS_EVERY = 8
-"""Steps of a node after which it is asked for its deadline though it has not said that this moved: it had to say so."""
 
 RINGS_A_SECOND_MAX = 700
 """More ticks than that in a simulated second, and a real node would burn a core."""
@@ -65,9 +63,6 @@ class NodeUnderTest(Protocol):
     def receive(self, now: Millis, session: Session, frame: memoryview) -> Sequence[Part] | Parked | None: ...
 
     def disconnected(self, now: Millis, connection: int) -> None: ...
-
-    @property
-    def deadline_moved(self) -> bool: ...
 
     def deadline(self) -> Millis | None: ...
 
@@ -125,7 +120,6 @@ class Life:
         self.sides: dict[int, NodeSide] = {}
         self._alarm: Booking | None = None
         self._alarm_us: Micros = 0
-        self._steps = 0
         self._rings = 0
         self._rings_second = 0
         self._disk_work: deque[Sync | Store] = deque()
@@ -297,10 +291,7 @@ class Life:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _set_alarm(self) -> None:
-        """As the real shell does it, which asks only where the deadline moved."""
-        self._steps += 1
-        if not self.node.deadline_moved and self._steps % ASKS_EVERY:
-            return
+        """As the real shell does it: only a deadline that is nearer moves the alarm."""
         deadline = self.node.deadline()
         if deadline is None:
             return

@@ -95,6 +95,7 @@ class Watch:
         for partition in partitions_of(node):
             self._look_at_log(partition)
             self._look_at_epoch(node, partition)
+        node.schedule.check()
         node.groups.check()
         look_at_fetch_sessions(life)
         self._deadlines.look(node)

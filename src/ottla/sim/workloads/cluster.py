@@ -211,6 +211,7 @@ class Cluster:
             self.look(node.node_id)
             if node.replicas.by_name:
                 node.replication.check()
+                node.schedule.check()
         for checker in self.checkers:
             checker.look_at_rest(nodes)
 

@@ -224,8 +224,7 @@ class Run:
         now = host.clock.now_ms
         twin.start(now)
         for shards in (twin.groups, twin.transactions):
-            while shards.deadline() == 0:
-                shards.tick(now)
+            shards.load_all(now)
         return self.image_of(twin)
 
     def outcome(self) -> Outcome:

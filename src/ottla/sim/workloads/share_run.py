@@ -97,8 +97,7 @@ class ShareRun(Run):
         before = _state_of(node)
         super()._check_at_rest()
         node = node_of(self.host.life)
-        while node.share_state.deadline() == 0:
-            node.share_state.tick(self.host.clock.now_ms)
+        node.share_state.load_all(self.host.clock.now_ms)
         after = _state_of(node)
         if before != after:
             raise Broken(f"the share state was {before} and is {after} after the restart")
