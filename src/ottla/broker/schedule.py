@@ -41,6 +41,7 @@ AT_ONCE: Final[Millis] = 0
 REST_MS: Final = 60_000
 """How long a timer rests whose work failed unexpectedly."""
 NEVER: Final[Millis] = 1 << 62
+"""Later than any deadline."""
 _COMING: Final[Millis] = -NEVER
 """In place of the time of an entry: its turn in this pass is still to come."""
 _SWEPT_FROM: Final = 1024
