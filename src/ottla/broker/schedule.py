@@ -362,13 +362,13 @@ class Schedule:
     def _fire(self, now: Millis, entry: _Entry) -> None:
         """Let a timer fire if it is due, which it need not be any more."""
         comes_along = entry in self.along and entry.rests_until <= now
-        if comes_along or entry.at() <= now:
-            try:
+        try:
+            if comes_along or entry.at() <= now:
                 entry.fire(now)
-            except Exception as error:
-                entry.rests_until = now + REST_MS
-                self._fault(f"timed work of {entry.part.value} failed and rests for {REST_MS // 1000} s", error)
-        if entry.queued == _COMING:
+        except Exception as error:
+            entry.rests_until = now + REST_MS
+            self._fault(f"timed work of {entry.part.value} failed and rests for {REST_MS // 1000} s", error)
+        finally:
             self._enter_again(entry)
 
     def _enter_again(self, entry: _Entry) -> None:
