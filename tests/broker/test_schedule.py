@@ -123,7 +123,6 @@ def test_nothing_fires_once_the_node_has_stopped() -> None:
     schedule.tick(9)
     assert fired == []
     assert schedule.deadline() is None
-    assert schedule.deadline_before(9) is None
 
 
 def test_a_timer_whose_work_fails_rests_alone_and_is_tried_again() -> None:
@@ -198,14 +197,16 @@ def test_limits_of_what_has_ended_take_no_room() -> None:
     assert list(limits) == [(number, 30_000 + number) for number in sorted(living)]
 
 
-def test_a_host_is_told_only_of_what_is_earlier_than_its_own_timer() -> None:
+def test_a_host_need_not_ask_before_something_is_due_earlier() -> None:
     schedule = Schedule(raising)
+    assert schedule.earliest > 50
     timer = Timer(schedule, Timed.UPKEEP, lambda now: None)
     timer.set(50)
-    assert schedule.deadline_before(50) is None
-    assert schedule.deadline_before(51) == 50
+    assert schedule.earliest == 50
     timer.set(60)
-    assert schedule.deadline_before(55) is None
+    assert schedule.deadline() == schedule.earliest == 60
+    timer.set(40)
+    assert schedule.earliest == 40
 
 
 @given(
@@ -251,4 +252,6 @@ def test_the_head_of_the_heap_is_the_earliest_of_all(steps: list[tuple[str, int,
                 assert sorted(name for name, _ in fired) == sorted(due)
                 twin = {name: at for name, at in twin.items() if at > now}
         schedule.check()
-        assert schedule.deadline() == min(twin.values(), default=None)
+        deadline = schedule.deadline()
+        assert deadline == min(twin.values(), default=None)
+        assert deadline is None or schedule.earliest == deadline

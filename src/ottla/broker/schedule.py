@@ -41,6 +41,7 @@ AT_ONCE: Final[Millis] = 0
 REST_MS: Final = 60_000
 """How long a timer rests whose work failed unexpectedly."""
 NEVER: Final[Millis] = 1 << 62
+"""Later than any deadline."""
 _COMING: Final[Millis] = -NEVER
 """In place of the time of an entry: its turn in this pass is still to come."""
 _SWEPT_FROM: Final = 1024
@@ -267,7 +268,7 @@ class Reckoning:
 class Schedule:
     """The timers of one node. See the module's docstring."""
 
-    __slots__ = ("_entries", "_fault", "_heap", "_is_stopped", "along", "ticks")
+    __slots__ = ("_entries", "_fault", "_heap", "_is_stopped", "along", "earliest", "ticks")
 
     def __init__(self, fault: Callable[[str, Exception], None]) -> None:
         self._fault = fault
@@ -276,6 +277,8 @@ class Schedule:
         self._is_stopped = False
         self.along: dict[_Entry, None] = {}
         """Those that fire in the next pass, whatever that is for."""
+        self.earliest: Millis = NEVER
+        """Nothing is due before this. An I/O host whose own timer is not later need not ask for the deadline."""
         self.ticks = 0
         """How many passes there were: what a part may do between two of them it counts by this."""
 
@@ -290,6 +293,8 @@ class Schedule:
     def enter(self, entry: _Entry, due: Millis) -> None:
         """Put this timer into the heap; it is not there, or later."""
         entry.queued = due
+        if due < self.earliest:
+            self.earliest = due
         heap = self._heap
         heappush(heap, (due, entry.order, entry))
         if len(heap) > _SWEPT_FROM and len(heap) > 4 * len(self._entries):
@@ -309,21 +314,15 @@ class Schedule:
             at = entry.at()
             assert at >= queued, f"{entry.part.value}: due at {at}, in the heap at {queued}"
             if at == queued:
+                self.earliest = queued
                 return queued
             entry.queued = at
             if at == NEVER:
                 heappop(heap)
             else:
                 heapreplace(heap, (at, order, entry))
+        self.earliest = NEVER
         return None
-
-    def deadline_before(self, at: Millis) -> Millis | None:
-        """The same if it is earlier than this, else None. Costs next to nothing then."""
-        heap = self._heap
-        if not heap or heap[0][0] >= at:
-            return None
-        deadline = self.deadline()
-        return deadline if deadline is not None and deadline < at else None
 
     def tick(self, now: Millis) -> None:
         """Fire everything that is due."""
@@ -363,13 +362,13 @@ class Schedule:
     def _fire(self, now: Millis, entry: _Entry) -> None:
         """Let a timer fire if it is due, which it need not be any more."""
         comes_along = entry in self.along and entry.rests_until <= now
-        if comes_along or entry.at() <= now:
-            try:
+        try:
+            if comes_along or entry.at() <= now:
                 entry.fire(now)
-            except Exception as error:
-                entry.rests_until = now + REST_MS
-                self._fault(f"timed work of {entry.part.value} failed and rests for {REST_MS // 1000} s", error)
-        if entry.queued == _COMING:
+        except Exception as error:
+            entry.rests_until = now + REST_MS
+            self._fault(f"timed work of {entry.part.value} failed and rests for {REST_MS // 1000} s", error)
+        finally:
             self._enter_again(entry)
 
     def _enter_again(self, entry: _Entry) -> None:
@@ -385,6 +384,7 @@ class Schedule:
     def check(self) -> None:
         """Raises AssertionError."""
         entries = {(queued, order) for queued, order, _ in self._heap}
+        assert all(self.earliest <= queued for queued, _ in entries)
         for entry in self._entries:
             at = entry.at()
             assert at >= entry.queued, f"{entry.part.value}: due at {at}, in the heap at {entry.queued}"

@@ -436,12 +436,13 @@ class Server:
                             self._store.carry_out(effect)
         finally:
             self._settling = False
-        deadline = node.schedule.deadline_before(self._timer_at)
-        if deadline is not None:
-            self._set_timer(deadline)
+        if node.schedule.earliest < self._timer_at:
+            self._set_timer(node.deadline())
 
-    def _set_timer(self, deadline: Millis) -> None:
+    def _set_timer(self, deadline: Millis | None) -> None:
         """Call the node at this moment. A deadline that is put off leaves the timer as it is: it finds nothing due."""
+        if deadline is None or deadline >= self._timer_at:
+            return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline

@@ -16,7 +16,7 @@ from typing import Final
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.effects import Outbox, Store, Withdrawal
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.schedule import Backlog, KeyedTimers, Schedule, Timed
+from ottla.broker.schedule import NEVER, KeyedTimers, Schedule, Timed, Timer
 from ottla.log.answers import StorageFailed
 from ottla.log.checkpoints import (
     CheckpointUnreadable,
@@ -68,8 +68,9 @@ class Checkpoints:
         self._written: dict[str, bytes] = {}
         self._gone: set[str] = set()
         """Names of deleted topics that the files may still have."""
-        self._not_stored = Backlog[int](schedule, Timed.UPKEEP, self._write_again)
+        self._not_stored: dict[int, None] = {}
         """Files that could not be written, by their place in CHECKPOINTS."""
+        self._again = Timer(schedule, Timed.UPKEEP, self._write_again, comes_along=True)
         self._due = KeyedTimers[int](schedule, Timed.UPKEEP, write)
         self._withdrawals = {name: Withdrawal() for name in CHECKPOINTS}
         """Those of what was handed out since the last cut."""
@@ -133,8 +134,10 @@ class Checkpoints:
         self._gone = {topic for known in self._read.values() for topic, _ in known.keys() - here}
 
     def _write_again(self, now: Millis) -> None:
-        for at in self._not_stored.take():
+        """What could not be written is due soon."""
+        for at in self._not_stored:
             self._due.set(at, min(self._due.at(at) or now, now + AGAIN_MS))
+        self._not_stored.clear()
 
     def take_due(self, now: Millis) -> list[str]:
         """The files whose interval has passed; the next one begins."""
@@ -157,7 +160,8 @@ class Checkpoints:
         """A file could not be written: it is soon, even if nothing changes. What it says may be of a deleted topic."""
         name = path.rpartition("/")[2]
         self._written.pop(name, None)
-        self._not_stored.append(CHECKPOINTS.index(name))
+        self._not_stored[CHECKPOINTS.index(name)] = None
+        self._again.set(NEVER)  # with the next tick: this call does not know the time
 
     def write_all(self) -> None:
         """Write every file at once, for a stop. Raises OSError."""
