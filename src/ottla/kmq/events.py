@@ -125,8 +125,8 @@ class Rewind:
 class HandOver:
     """The message may be due: the receiver reads it, decides with `decided`, writes the copy and its end marker.
 
-    It is handed over again until an end marker is read. `deadline_ms`: when its time-out is over; `since_ms`: when its
-    back-off starts; `clock_ms`: the time of this handover; `asked_ms`: the time of the previous one, None for the
+    It is handed over again until an end marker is read. `deadline_ms`: when its time-out is over. `since_ms`: when its
+    back-off starts. `clock_ms`: the time of this handover. `asked_ms`: the time of the previous one, None for the
     first.
     """
 

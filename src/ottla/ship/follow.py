@@ -1,7 +1,7 @@
 """Follows one file: tracks what is read, pending and acknowledged.
 
 A file is known by its identity, not by its name. Invariants: a mark moves only over bytes whose records the broker has
-acknowledged, in order, without a gap; bytes that the topic already holds (`islands`) are never sent again.
+acknowledged, in order and without a gap. Bytes that the topic already holds (`islands`) are never sent again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEAD_SIZE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is kept of a file across a restart: its identity, and how much of it was acknowledged."""
+    """The state of a file that is kept across a restart: its identity, and how much of it was acknowledged."""
 
     id: str
     """Assigned before the first record is sent; the header `file_id`."""

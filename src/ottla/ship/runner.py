@@ -42,7 +42,7 @@ LOST_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Shipping:
-    """What to ship, and how."""
+    """The options of a run."""
 
     patterns: Sequence[str]
     topic: str

@@ -1,7 +1,7 @@
 """Sends lines to the topic, and reads which of them it holds, through confluent-kafka.
 
 The producer is librdkafka's idempotent producer. Invariants: a record is retried until the broker accepts it or rejects
-it permanently; records of one partition arrive in the order in which they were sent.
+it permanently. Records of one partition arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
