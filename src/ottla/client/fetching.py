@@ -19,7 +19,7 @@ from ottla.protocol.wire import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to fetch of a partition: from which offset, and how many bytes at most."""
+    """A partition to fetch: from which offset, and how many bytes at most."""
 
     topic: str
     partition: int
