@@ -1,7 +1,7 @@
-"""`ottla topics elect-leaders`: has the preferred replicas lead again, or any where none in sync is left.
+"""`ottla topics elect-leaders`: makes the preferred replicas leaders again, or any replica if none in sync is left.
 
-Knows the request of Kafka's kafka-leader-election (confluent-kafka 2.x refuses its own arguments for it). Does not know
-who may lead: the cluster does.
+It sends the request of Kafka's kafka-leader-election (confluent-kafka 2.x rejects its own arguments for it). The
+cluster decides which replicas may lead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def elect_leaders(
 ) -> None:
     """Make the first replica of each partition its leader again; without a topic, in all topics.
 
-    With --unclean, any available replica leads those partitions of the named topics that have no leader."""
+    With --unclean, any available replica leads those partitions of the named topics that have no leader.
+    """
     if unclean and not topics:
         raise NotUnderstood("Name the topics that may lose records: --unclean elects for no others.")
     with plain_failures(), own_clients(client_properties(cluster))() as client:
@@ -74,7 +75,7 @@ def elect_leaders(
 
 
 def elect(client: Client, places: list[Place], kind: int) -> tuple[list[Place], list[str]]:
-    """The partitions that have a new leader, and a sentence for each that could not get one."""
+    """The partitions that have a new leader, and a sentence for each partition that could not get one."""
     from ottla.client.errors import check
     from ottla.protocol.errors import ErrorCode
     from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions

@@ -255,8 +255,8 @@ def build_batch(
     """A whole batch with its CRC.
 
     `max_timestamp` is the time of all records with LOG_APPEND_TIME, and otherwise the largest of theirs.
-    `last_offset_delta` preserves the end of a batch whose last records were compacted away. A batch without records
-    needs both. Raises ValueError if offsets do not increase from `base_offset`.
+    `last_offset_delta` preserves the end of a batch whose last records were compacted away. Both also apply to a batch
+    without records. Raises ValueError if offsets do not increase from `base_offset`.
     """
     codec = codec_number(compression)
     records = list(records)
