@@ -56,7 +56,7 @@ ANSWERS = {
 
 @dataclass(frozen=True, slots=True)
 class ShareReading:
-    """What to read, for which group, and when to stop."""
+    """The options of reading as a member of a share group."""
 
     group: str
     topics: list[str]
