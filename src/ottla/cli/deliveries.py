@@ -105,7 +105,7 @@ class Deliveries:
                 self.failure = line, error
         self._moved_at = time.monotonic()
 
-    # ---- progress reports --------------------------------------------------------------------------------------
+    # ---- progress reports ------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         while not self._ended.is_set():

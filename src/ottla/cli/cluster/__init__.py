@@ -271,7 +271,7 @@ def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
         say(f"{len(rows) - ROWS_MAX} more topics: --format json shows all.")
 
 
-# ---- supervising nodes -----------------------------------------------------------------------------------------
+# ---- supervising nodes ---------------------------------------------------------------------------------------------
 
 
 def planned(directory: Path, nodes: int | None, listen: str | None, settings: list[str]) -> Plan:

@@ -130,7 +130,7 @@ def command(directory: Path, plan: Plan, number: int) -> list[str]:
     return words
 
 
-# ---- running processes -----------------------------------------------------------------------------------------
+# ---- running processes ---------------------------------------------------------------------------------------------
 
 
 def running_nodes(directory: Path) -> dict[int, int]:

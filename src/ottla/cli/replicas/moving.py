@@ -92,7 +92,7 @@ def sizes_on(broker: Any, client_of: Callable[[str], Client]) -> dict[Place, int
     return {(topic.name, part.partition_index): part.partition_size for topic in topics for part in topic.partitions}
 
 
-# ---- carrying out moves ----------------------------------------------------------------------------------------
+# ---- carrying out moves --------------------------------------------------------------------------------------------
 
 
 def carry_out(client: Client, moves: Sequence[Move], throttle: int | None, asked: Collection[Place] = ()) -> int:
@@ -260,7 +260,7 @@ def elect(client: Client, places: Iterable[Place]) -> None:
         client.send(ElectLeadersRequest(topic_partitions=topics, timeout_ms=30_000))
 
 
-# ---- output ----------------------------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

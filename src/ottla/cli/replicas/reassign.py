@@ -229,7 +229,7 @@ def moves_of(targets: dict[Place, tuple[int, ...]], places: dict[Place, Replicas
     return [Move(each.place, each.nodes, target, each.bytes) for each, target in known if each.nodes != target]
 
 
-# ---- output ----------------------------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------------------------
 
 
 def show(moves: Sequence[Move], format: Format) -> None:
