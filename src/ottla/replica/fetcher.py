@@ -1,8 +1,8 @@
 """Runs a follower's fetch loop: all partitions that this node follows on one leader, in one incremental session.
 
-It tracks which partitions are fetched, from which offset and in which leader epoch, which of them rest after a failure,
-and the state of the leader's session (KIP-227). It makes requests, and turns each answer into actions on the logs. The
-caller carries out the actions and reports the new end of each log.
+It tracks which partitions are fetched, from which offset and in which leader epoch, and which of them rest after a
+failure. It also tracks the state of the leader's session (KIP-227). It makes requests, and turns each answer into
+actions on the logs. The caller carries out the actions and reports the new end of each log.
 
     request(now)      ->  a Fetch, or None while one is in flight or there is nothing to fetch
     answered(now, ..) ->  Records | Diverges | OutOfRange | LeaderDamaged for each partition that has news

@@ -1,8 +1,8 @@
 """Keeps the leader's view of the other replicas of one partition: their progress, and which are in sync.
 
-It covers one leader epoch of one partition. It has the end offsets from which followers fetched, the time when each was
-caught up, the committed in-sync replicas (ISR), and the one pending change to them. It determines how far the high
-watermark may advance.
+It covers one leader epoch of one partition. It has the end offsets from which followers fetched, and the time when each
+was caught up. It also has the committed in-sync replicas (ISR), and the one pending change to them. It determines how
+far the high watermark may advance.
 
 The leader proposes a change of the ISR to the controller, and the change takes effect once the controller has committed
 it. Until then the *maximal* ISR counts: the committed one, plus a replica that is about to join, and including replicas

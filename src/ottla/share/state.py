@@ -1,7 +1,7 @@
 """Keeps the durable state of share partitions in one partition of `__share_group_state`: the share coordinator's shard.
 
-For each (group, topic id, partition) it keeps the epochs that fence, the start offset, and the state and delivery count
-of every offset that is not simply available. Members, locks and the topic's own log are not part of it.
+For each (group, topic id, partition) it keeps the epochs that fence and the start offset. It also keeps the state and
+delivery count of every offset that is not simply available. Members, locks and the topic's own log are not part of it.
 
 One call is about one key; the caller splits a request for several keys. A write becomes a ShareUpdate. A ShareSnapshot
 follows after `snapshot_updates` of them, once they are larger than the last snapshot, so that a large state is not

@@ -1,7 +1,7 @@
 """Runs the nodes of a cluster of one machine as processes: their files, and how they are started, watched and stopped.
 
-The directory of a cluster contains `cluster.json` with its plan, `metadata.sqlite`, and for each node N its data in N/,
-its process id in N/ottla.pid and its log in N.log.
+The directory of a cluster contains `cluster.json` with its plan, and `metadata.sqlite`. Node N has its data in N/, its
+process id in N/ottla.pid and its log in N.log.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def tell(sentence: str) -> None:
 
 def command(directory: Path, plan: Plan, number: int) -> list[str]:
     """The command that starts this node. By default its replication factors are 3, or the number of nodes if that is
-    less, and its lease is short, because it need not wait for a network."""
+    less. Its lease is short, because it need not wait for a network."""
     from ottla.broker.topics.new_topic import replication_factors
 
     defaults = [f"{key}={factor}" for key, factor in replication_factors(len(plan.members)).items()]
