@@ -1,12 +1,12 @@
-"""Matches names with regular expressions that clients chose: RE2's syntax, whole names.
+"""Matches names with regular expressions from clients: RE2's syntax, whole names.
 
-Knows expressions and names, of topics and of transactions. Knows nothing of the rooms, and all may use it.
+The names are those of topics and of transactional ids. Every package may import this module.
 
-RE2 takes time in proportion to the name, whatever the expression is, and refuses one that would take more than
-`_MEMORY_MAX` bytes. It is imported when the first expression comes; where it is missing no expression is valid.
+RE2 takes time in proportion to the name, whatever the expression is, and rejects an expression that would take more
+than `_MEMORY_MAX` bytes. It is imported for the first expression; if it is missing, no expression is valid.
 
-Source: Kafka's GroupMetadataManager.java (refreshRegularExpressions), which uses RE2/J;
-TransactionStateManager.scala; KIP-848, KIP-1152.
+Source: Kafka's GroupMetadataManager.java (refreshRegularExpressions), which uses RE2/J; TransactionStateManager.scala;
+KIP-848, KIP-1152.
 """
 
 from collections.abc import Iterable
@@ -15,15 +15,15 @@ from typing import Any, Final
 
 _MEMORY_MAX: Final = 1 << 20
 _LENGTH_MAX: Final = 4_096
-"""Characters of an expression."""
+"""The maximum length of an expression, in characters."""
 
 
 class InvalidExpression(Exception):
-    """Why an expression can't be used."""
+    """Says why an expression cannot be used."""
 
 
 def matching(expression: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Those of these names that the expression stands for, in order. Raises InvalidExpression."""
+    """The names that match the expression, sorted. Raises InvalidExpression."""
     matches = _compiled(expression).Match
     return tuple(sorted(name for name in names if matches(name)))
 
@@ -40,7 +40,7 @@ def _compiled(expression: str) -> Any:
     options.max_mem = _MEMORY_MAX
     try:
         re2.compile(expression, options=options)
-        # A set of one, for its match makes no object for each name.
+        # A set with one expression, because its match makes no object per name.
         compiled = re2.Set.FullMatchSet(options)
         compiled.Add(expression)
         compiled.Compile()

@@ -1,7 +1,7 @@
-"""Keeps directories and files from other users of the machine, whatever the umask is.
+"""Keeps directories and files private to the node's user, whatever the umask is.
 
-A directory that is made gets mode 0700, a file 0600. At a later start a directory that everybody can read or enter, as
-an umask leaves it, gets mode 0700 too. One that is open to a group alone was opened by an operator: it stays so. Files
+New directories get mode 0700, new files 0600. At a later start, a directory that all users can read or enter, because
+of an umask, gets mode 0700 too. A directory that only a group can enter keeps its mode: an operator chose it. Files
 with secrets or metadata are always 0600.
 """
 
@@ -16,13 +16,13 @@ DIRECTORY: Final = 0o700
 FILE: Final = 0o600
 _NOT_THE_OWNER: Final = stat.S_IRWXG | stat.S_IRWXO
 _MARKS: Final = frozenset((".lock", "meta.properties", "cluster.json", "metadata.sqlite", "ottla.pid"))
-"""One of these names is in every directory of ours."""
+"""Every data directory of Ottla contains one of these names."""
 _OF_FILE_SYSTEMS: Final = frozenset(("lost+found",))
 
 
 def make_directory(path: str | os.PathLike[str], *, is_ours: bool = False) -> str | None:
-    """Let there be this directory, closed to other users; a sentence where it stays open to them. `is_ours`: nobody
-    else can have made it. Raises OSError."""
+    """Create the directory if it is missing, and close it to other users. Returns a sentence if other users can still
+    enter it. `is_ours`: only this node can have created it. Raises OSError."""
     os.makedirs(path, mode=DIRECTORY, exist_ok=True)
     mode = os.stat(path).st_mode
     if not mode & stat.S_IRWXO:
@@ -38,30 +38,30 @@ def make_directory(path: str | os.PathLike[str], *, is_ours: bool = False) -> st
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open`: nobody else may read the file, or write it. Raises OSError."""
+    """An opener for `open` that prevents other users from reading or writing the file. Raises OSError."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, FILE)
     if stat.S_IMODE(os.fstat(descriptor).st_mode) & _NOT_THE_OWNER:
-        with suppress(OSError):  # it is somebody else's
+        with suppress(OSError):  # the file belongs to another user
             os.fchmod(descriptor, FILE)
     return descriptor
 
 
 def write(path: str | os.PathLike[str], text: str) -> None:
-    """Write this file anew. Raises OSError."""
+    """Replace the contents of the file. Raises OSError."""
     with open(path, "w", opener=opener) as file:
         file.write(text)
 
 
 def make_file(path: str) -> None:
-    """Let there be this file, empty if it is new, without opening one that is there: to close it would drop the locks
-    that this process has on it. Raises OSError where it can't be made."""
+    """Create the file, empty, if it is missing. An existing file is not opened, because closing it would release this
+    process's locks on it. Raises OSError if it cannot be created."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
     close_file(path)
 
 
 def close_file(path: str) -> None:
-    """Keep other users from this file, if it is there."""
+    """Make an existing file private to its owner."""
     with suppress(OSError):
         if stat.S_IMODE(os.stat(path).st_mode) & _NOT_THE_OWNER:
             os.chmod(path, FILE)

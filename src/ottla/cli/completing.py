@@ -1,7 +1,7 @@
-"""Completes names of configs in a shell.
+"""Completes names of configs on the command line.
 
-Knows: the tables of configs that this version has, so no broker is asked. Does not know: names of topics and groups,
-which a cluster has (connection.py).
+It uses the tables of configs in this version, so it asks no broker. Names of topics and groups, which only a cluster
+knows, are completed by connection.py.
 """
 
 from collections.abc import Iterable
@@ -23,19 +23,19 @@ def config_names(kind: str) -> Iterable[str]:
 
 
 def kind_of(ctx: typer.Context) -> str:
-    """What stands before on the command line; a topic where the command has no such argument."""
+    """The kind of resource earlier on the command line; a topic if the command has no such argument."""
     if "kind" not in ctx.params:
         return "topic"
-    return str(ctx.params["kind"] or next(iter(ctx.args), ""))  # an unfinished line leaves arguments where they are
+    return str(ctx.params["kind"] or next(iter(ctx.args), ""))  # an unfinished line leaves its arguments there
 
 
 def complete_settings(ctx: typer.Context, incomplete: str) -> list[str]:
-    """NAME= of a config of the kind that stands before."""
+    """NAME= of the configs for the kind of resource on the command line."""
     return starting(config_names(kind_of(ctx)), incomplete, "=")
 
 
 def complete_configs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """NAME of a config of the kind that stands before."""
+    """NAME of the configs for the kind of resource on the command line."""
     return starting(config_names(kind_of(ctx)), incomplete)
 
 

@@ -1,7 +1,7 @@
 """`ottla configs`: describe and alter the configs of topics, brokers and groups.
 
-Knows: resources, sources and the four ways to alter (KIP-339). Does not know: which configs there are; the cluster
-says, and refuses what it does not know.
+Supports all resources, sources and the four operations of KIP-339. The cluster decides which configs exist, and rejects
+unknown ones.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ SOURCES = (
     "CLIENT_METRICS_CONFIG",
     "GROUP_CONFIG",
 )
-"""By the number in a DescribeConfigs answer (ConfigSource in DescribeConfigsResponse.java)."""
+"""By number in a DescribeConfigs answer (ConfigSource in DescribeConfigsResponse.java)."""
 
 
 class Resource(StrEnum):
-    """What a config can belong to."""
+    """The kinds of resources that have configs."""
 
     TOPIC = "topic"
     BROKER = "broker"
@@ -58,7 +58,7 @@ class Resource(StrEnum):
 
 
 def complete_resource(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of topics or groups, by the kind that stands before."""
+    """Names of topics or groups, by the kind earlier on the command line."""
     kind = kind_of(ctx)
     return {"topic": complete_topics, "group": complete_groups}.get(kind, lambda incomplete: [])(incomplete)
 
@@ -122,7 +122,7 @@ def alter(
 
 
 def require(admin: AdminClient, kind: Resource, name: str) -> None:
-    """Raise Failure where there is no such topic or broker. A group may be configured before its first member comes."""
+    """Raise Failure if there is no such topic or broker. A group may be configured before its first member joins."""
     if kind is Resource.TOPIC:
         existing.described_topics(admin, [name])
     elif kind is Resource.BROKER:
@@ -147,7 +147,7 @@ def describe_entries(admin: AdminClient, kind: str, names: Iterable[str]) -> dic
 
 
 def own_entries(admin: AdminClient, kind: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """What was set on each resource itself."""
+    """The configs that were set on each resource itself."""
     own = {"DYNAMIC_TOPIC_CONFIG", "GROUP_CONFIG"}
     return {
         name: {entry.name: entry.value for entry in entries if source(entry) in own}
@@ -165,7 +165,7 @@ def alter_entries(
     append: list[str] | None = None,
     subtract: list[str] | None = None,
 ) -> None:
-    """Change some configs of one resource (IncrementalAlterConfigs). Raises Failure when nothing is asked for."""
+    """Change some configs of one resource (IncrementalAlterConfigs). Raises Failure if no change is given."""
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
     asked = ((AlterConfigOpType.SET, set), (AlterConfigOpType.APPEND, append), (AlterConfigOpType.SUBTRACT, subtract))

@@ -1,7 +1,7 @@
-"""Connects the commands to a cluster: the options they share, and clients of confluent-kafka made from them.
+"""Connects the commands to a cluster: the options they share, and confluent-kafka clients made from them.
 
-Knows: addresses, client properties, which errors of librdkafka mean what to a person. Does not know: what any command
-wants from the cluster. Heavy modules are imported when a command runs, never when its help is shown.
+It parses addresses and client properties, and turns errors of librdkafka into messages for people. Heavy modules are
+imported when a command runs, never when its help is shown.
 """
 
 from __future__ import annotations
@@ -67,14 +67,15 @@ LOCAL = "localhost:9092"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Which cluster a command speaks to, and how: options of every command that does."""
+    """The cluster that a command connects to, and how: options of every command that connects."""
 
     bootstrap: Bootstrap = LOCAL
     command_config: CommandConfig = None
     properties: Properties = None
 
     def given_properties(self) -> dict[str, str]:
-        """Client properties of the file and of the arguments, which win; raises Failure where they can't be read."""
+        """Client properties from the file and the arguments, which override it; raises Failure if they cannot be
+        read."""
         read = read_properties(str(self.command_config)) if self.command_config else {}
         return read | pairs(self.properties, "A property")
 
@@ -84,14 +85,14 @@ HERE = Cluster()
 
 
 def named(given: T) -> T:
-    """The callback of arguments that are names; raises typer.BadParameter where one is empty."""
+    """The callback of arguments that are names; raises typer.BadParameter for an empty name."""
     if given == "" or (isinstance(given, (list, tuple)) and "" in given):
         raise typer.BadParameter("a name cannot be empty")
     return given
 
 
 def pairs(given: list[str] | None, what: str) -> dict[str, str]:
-    """KEY=VALUE arguments as a dictionary; raises Failure where there is no equals sign."""
+    """KEY=VALUE arguments as a dictionary; raises Failure for one without an equals sign."""
     found: dict[str, str] = {}
     for each in given or ():
         key, equals, value = each.partition("=")
@@ -102,13 +103,13 @@ def pairs(given: list[str] | None, what: str) -> dict[str, str]:
 
 
 def address(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """(host, port) of HOST:PORT or [IPV6]:PORT; raises Failure where it is neither."""
+    """(host, port) of HOST:PORT or [IPV6]:PORT; raises Failure for any other text."""
     scheme, found, rest = text.partition("://")
     if found:
         raise NotUnderstood(f"{text!r} is no address: write {rest.rstrip('/') or 'HOST:PORT'}, without {scheme}://.")
     bare = text.removeprefix("[").removesuffix("]")
     if bare.count(":") > 1 and text in (bare, f"[{bare}]"):
-        host, port = bare, ""  # an IPv6 address by itself
+        host, port = bare, ""  # an IPv6 address without a port
     else:
         host, _, port = text.rpartition(":") if ":" in text else (text, "", "")
         host = host.removeprefix("[").removesuffix("]")
@@ -120,14 +121,14 @@ def address(text: str, default_port: int | None = None) -> tuple[str, int]:
 
 
 def addresses(bootstrap: str) -> str:
-    """HOST:PORT,... with every port there and IPv6 addresses in brackets, as clients want it."""
+    """HOST:PORT,... with explicit ports and IPv6 addresses in brackets, as clients expect it."""
     found = [address(each.strip(), 9092) for each in bootstrap.split(",")]
     return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in found)
 
 
 def require_listener(bootstrap: str, given: Mapping[str, Any] | None = None) -> None:
-    """Raise Failure when no address accepts a connection, as librdkafka would retry for a minute; also when the first
-    one that does speaks another security protocol than a client with the `given` properties."""
+    """Raise Failure if no address accepts a connection, because librdkafka would retry for a minute. Also raise it if
+    the first address that does uses a security protocol other than that of the `given` properties."""
     from ottla.cli.listener_probe import mismatch
 
     whys: list[str] = []
@@ -148,14 +149,14 @@ def require_listener(bootstrap: str, given: Mapping[str, Any] | None = None) -> 
 
 
 def client_properties(cluster: Cluster) -> dict[str, Any]:
-    """librdkafka's properties for this cluster; raises Failure when it cannot be reached."""
+    """librdkafka's properties for this cluster; raises Failure if it cannot be reached."""
     given = cluster.given_properties()
     require_listener(cluster.bootstrap, given)
     return {"bootstrap.servers": addresses(cluster.bootstrap), "client.id": "ottla", "log_level": 2, **given}
 
 
 def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) -> Callable[[], Client]:
-    """What makes clients of our own for the cluster that these client properties name; raises Failure for SASL."""
+    """A function that makes Ottla's own clients for the cluster of these client properties; raises Failure for SASL."""
     from ottla.client import Client
 
     protocol = str(given.get("security.protocol", "plaintext")).upper()
@@ -167,7 +168,7 @@ def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) 
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """Turn what our own client raises into sentences."""
+    """Turn the errors of Ottla's own client into sentences."""
     from ottla.client import ClientFailure
 
     try:
@@ -186,14 +187,14 @@ def connect(cluster: Cluster) -> AdminClient:
 
 @contextmanager
 def client(cluster: Cluster) -> Iterator[Client]:
-    """Our own client for this cluster; its failures are told as sentences."""
+    """Ottla's own client for this cluster; its errors become sentences."""
     make = own_clients(client_properties(cluster))
     with plain_failures(), make() as made:
         yield made
 
 
 def tls_of(given: Mapping[str, Any]) -> ssl.SSLContext:
-    """What librdkafka's properties say of TLS; raises Failure where their files cannot be read."""
+    """The TLS context for librdkafka's properties; raises Failure if their files cannot be read."""
     import ssl
 
     try:
@@ -207,7 +208,7 @@ def tls_of(given: Mapping[str, Any]) -> ssl.SSLContext:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn Kafka's exceptions into sentences, and what confluent-kafka says of arguments out of its range."""
+    """Turn Kafka's exceptions, and confluent-kafka's errors for arguments out of range, into sentences."""
     from confluent_kafka import KafkaException
 
     try:
@@ -221,7 +222,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def sentence(error: Any) -> str:
-    """What a KafkaError says, with Kafka's own name for it, as one sentence."""
+    """The text of a KafkaError, with Kafka's own name for it, as one sentence."""
     from ottla.protocol.errors import ErrorCode
 
     text = str(error.str()).strip().rstrip(".").removeprefix("Broker: ").removeprefix("Local: ")
@@ -236,24 +237,24 @@ def sentence(error: Any) -> str:
 
 
 def with_done(failures: list[str], verb: str, done: Iterable[str]) -> str:
-    """What failed, and what was done all the same."""
+    """A message about what failed, and what succeeded nevertheless."""
     names = ", ".join(done)
     return "\n".join(map(visible, failures)) + (f" {verb} {visible(names)} all the same." if names else "")
 
 
 BROKER = re.compile(r"^(?:\S*://)?([^/\s]+)/\S+?: (.*?)(?: \(after .*)?$", re.DOTALL)
-"""HOST:PORT/NODE: what failed (after some time in some state)."""
+"""HOST:PORT/NODE: the failure (after some time in some state)."""
 
 
 def trouble(error: Any) -> str:
-    """What librdkafka says of a broker that it can't reach, as one sentence that begins with its address."""
+    """librdkafka's message about an unreachable broker, as one sentence that begins with its address."""
     text = sentence(error)
     found = BROKER.match(text)
     return text if found is None else f"{found[1]}: {found[2].rstrip('.')}."
 
 
 def wait(futures: dict[Any, Future[T]], verb: str = "Done:") -> dict[str, T]:
-    """The results of an admin call, by name; raises Failure naming every one that failed, and those that did not."""
+    """The results of an admin call, by name; raises Failure, naming each call that failed and those that succeeded."""
     from confluent_kafka import KafkaException
 
     results: dict[str, T] = {}
@@ -272,8 +273,10 @@ def wait(futures: dict[Any, Future[T]], verb: str = "Done:") -> dict[str, T]:
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The topics that a regular expression, which begins with ^, finds; internal ones only if it begins with ^__.
-    Raises NotUnderstood."""
+    """The topics that match a regular expression, which begins with ^; internal topics only if it begins with ^__.
+
+    Raises NotUnderstood.
+    """
     try:
         found = re.compile(pattern)
     except re.error as error:
@@ -283,8 +286,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def complete_topics(incomplete: str) -> list[str]:
-    """Names of topics for shell completion, the cluster's own only where they are begun; nothing when no broker
-    answers."""
+    """Names of topics for shell completion; internal ones only after an underscore. Nothing if no broker answers."""
     bootstrap = os.environ.get("OTTLA_BOOTSTRAP", LOCAL)
     try:
         topics = connect(Cluster(bootstrap)).list_topics(timeout=2).topics
@@ -295,10 +297,10 @@ def complete_topics(incomplete: str) -> list[str]:
 
 
 def complete_groups(incomplete: str) -> list[str]:
-    """Names of consumer groups for shell completion; nothing when no broker answers."""
+    """Names of consumer groups for shell completion; nothing if no broker answers."""
     bootstrap = os.environ.get("OTTLA_BOOTSTRAP", LOCAL)
     try:
-        admin = connect(Cluster(bootstrap))  # kept until the answer is there: the answer dies with it
+        admin = connect(Cluster(bootstrap))  # keep the client alive until the answer arrives
         listed = admin.list_consumer_groups(request_timeout=2).result(2)
     except Exception:
         return []
@@ -306,7 +308,7 @@ def complete_groups(incomplete: str) -> list[str]:
 
 
 def complete_share_groups(incomplete: str) -> list[str]:
-    """Names of share groups for shell completion; nothing when no broker answers."""
+    """Names of share groups for shell completion; nothing if no broker answers."""
     from ottla.client import Client
     from ottla.client.share_groups import list_share_groups
 

@@ -1,8 +1,8 @@
 """`ottla consume`: records of topics to standard output, as text or one JSON object a line.
 
-Knows: where to begin, when to stop, how a record is shown. With --group the positions are the group's and are
-committed as records are printed; without it nothing is left behind on the cluster. With --share each record is
-acknowledged by itself (consume_share.py).
+Decides where to begin, when to stop, and how a record is printed. With --group the positions are the group's, and they
+are committed as records are printed; without it the command changes nothing on the cluster. With --share each record is
+acknowledged separately (consume_share.py).
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def consume(
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin where there is no position of a group; `partition` None: all of them."""
+    """Where to begin without a committed position of a group; `partition` None: all partitions."""
 
     partition: int | None
     offset: str | None
@@ -191,7 +191,7 @@ def consume_topics(
     timeout: float | None,
     exit_at_end: bool,
 ) -> int:
-    """Print records, as a member of the group or on one's own; how many there were."""
+    """Print records, as a member of the group or without one; returns how many."""
     from confluent_kafka import Consumer
 
     waiting = Waiting(given, group)
@@ -224,7 +224,7 @@ def consume_topics(
 
 
 def existing(consumer: Consumer, topics: list[str]) -> dict[str, Any]:
-    """The topics that are named, and those that a regular expression finds; raises Failure where one is not there."""
+    """The named topics, and those that match a regular expression; raises Failure for a missing one."""
     found: dict[str, Any] = {}
     for name in topics:
         if name.startswith("^"):
@@ -251,7 +251,7 @@ def begins_at_the_end(consumer: Consumer, known: dict[str, Any], group: str | No
 
 
 def positions(consumer: Consumer, known: dict[str, Any], start: Start) -> list[TopicPartition]:
-    """Every partition, or the one that was named, and where to begin in it."""
+    """Every partition, or the chosen one, and the offset to begin at."""
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
     if start.partition is not None:
@@ -297,7 +297,7 @@ def print_records(
     timeout: float | None,
     exit_at_end: bool,
 ) -> int:
-    """Print records until it is time to stop, and say how many there were."""
+    """Print records until it is time to stop; returns how many."""
     from confluent_kafka import KafkaError, KafkaException
 
     count, last, ended = 0, time.monotonic(), set[tuple[str, int]]()
@@ -336,7 +336,7 @@ def print_records(
 
 
 class Waiting:
-    """Says, once, why no record comes: `why` at first, or that no broker answers."""
+    """Reports, once, why no record arrives: `why` at first, or that no broker answers."""
 
     def __init__(self, given: dict[str, Any], group: str | None) -> None:
         self.why: str | None = None
@@ -352,13 +352,13 @@ class Waiting:
         if self._is_away and not self._is_told:
             try:
                 require_listener(self._bootstrap)
-                self._is_away = False  # it was one of several addresses, ::1 of localhost for example
+                self._is_away = False  # one of several addresses failed, for example ::1 of localhost
             except Failure as failure:
                 self._is_told = True
                 tell(f"{failure} Trying on since {time.strftime('%H:%M:%S')}.")
 
     def is_share_group(self) -> bool:
-        """Whether the group to be joined is a share group; False where the cluster does not say."""
+        """Whether the group to join is a share group; False if the cluster does not say."""
         from ottla.client import ClientFailure
         from ottla.client.share_groups import list_share_groups
 
@@ -377,7 +377,7 @@ class Waiting:
 
 
 class Printed:
-    """What was printed. A group's position moves on when its records have left this process, not before: `head` may
+    """The printed records. The group's position advances only when records have left this process, because `head` may
     have closed the pipe."""
 
     FLUSHED_AT = 500
@@ -390,7 +390,7 @@ class Printed:
         try:
             sys.stdout.write(text)
         except BaseException:
-            self.pending.clear()  # nobody knows which of these left; the next flush may find nothing left to do
+            self.pending.clear()  # unknown which of these left; the next flush may have nothing to do
             raise
         self.pending.append(message)
         if len(self.pending) >= self.FLUSHED_AT:
@@ -405,5 +405,5 @@ class Printed:
             try:
                 self._consumer.store_offsets(message)
             except KafkaException as error:
-                if error.args[0].code() != KafkaError._STATE:  # the partition is another member's by now
+                if error.args[0].code() != KafkaError._STATE:  # the partition belongs to another member now
                     raise

@@ -1,11 +1,11 @@
 """`ottla consume --share`: a member of a share group at the keyboard.
 
-Knows what can become of a record that was printed: accepted (done), released (somebody gets it again), rejected (nobody
-does), or whatever the person answers; what to tell who sees nothing. Does not know how a record is printed.
+Each printed record is accepted (done), released (delivered again), rejected (not delivered again), or acknowledged as
+the user answers. If no records arrive, the command reports why.
 
-A record is acknowledged after it was printed, and no record is fetched that will not be: each fetch counts as a
-delivery. What is to be released is held until the end, else the same records would come again at once, until they are
-delivered too often.
+A record is acknowledged after it was printed, and the command fetches only records that it will print, because each
+fetch counts as a delivery. Records to be released are kept until the end. Otherwise the same records would return at
+once, until they reach the delivery limit.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 RECORDS_AT_ONCE = 1000
 POLL_MS = 250
 SILENT_S = 1.5
-"""After so long without a record the command says why there may be none."""
+"""After this long without a record the command reports why there may be none."""
 AGAIN_S = 0.5
 
 
 class Acknowledging(StrEnum):
-    """What becomes of records that were printed."""
+    """How printed records are acknowledged."""
 
     ACCEPT = "accept"
     RELEASE = "release"
@@ -56,7 +56,7 @@ ANSWERS = {
 
 @dataclass(frozen=True, slots=True)
 class ShareReading:
-    """What is read as whom, and when to stop."""
+    """The options of reading as a member of a share group."""
 
     group: str
     topics: list[str]
@@ -68,7 +68,7 @@ class ShareReading:
 
 
 def consume_share(given: dict[str, Any], reading: ShareReading) -> int:
-    """Print records as a member of the share group and acknowledge each; how many there were."""
+    """Print records as a member of the share group and acknowledge each; returns how many."""
     from ottla.client import ErrorAnswer
     from ottla.client.share_member import ShareMember
 
@@ -93,7 +93,7 @@ def consume_share(given: dict[str, Any], reading: ShareReading) -> int:
 
 
 def existing(asked: Client, topics: list[str]) -> list[str]:
-    """The topics that are named, and those that a regular expression finds now. Raises Failure for a missing one."""
+    """The named topics, and those that match a regular expression now. Raises Failure for a missing one."""
     found: dict[str, None] = {}
     for name in topics:
         if name.startswith("^"):
@@ -110,7 +110,7 @@ def existing(asked: Client, topics: list[str]) -> list[str]:
 
 
 def standing(asked: Client, reading: ShareReading) -> list[ShareOffset]:
-    """Where the group stands in the topics that are read; nothing where there is no such group."""
+    """The group's positions in these topics; an empty list if there is no such group."""
     from ottla.client import ErrorAnswer
     from ottla.client.share_groups import share_group_offsets
 
@@ -121,8 +121,8 @@ def standing(asked: Client, reading: ShareReading) -> list[ShareOffset]:
 
 
 def begin_at_the_beginning(given: dict[str, Any], group: str, is_new: bool) -> None:
-    """Where a share group begins is a config of the group: it is set for good, and means nothing to one that stands
-    somewhere already. Both are said."""
+    """Let a new share group begin at the first record. This is a config of the group: it stays set, and has no effect
+    on a group that already has positions. The function reports both."""
     from confluent_kafka.admin import AdminClient
 
     from ottla.cli.configs import alter_entries, own_entries
@@ -143,7 +143,7 @@ RESET = "share.auto.offset.reset"
 
 @dataclass(slots=True)
 class Hint:
-    """Says once why no record comes, where that can be known."""
+    """Reports once why no record arrives, if the reason can be found."""
 
     given: dict[str, Any]
     reading: ShareReading
@@ -157,7 +157,7 @@ class Hint:
         if time.monotonic() < self.ask_at:
             return
         self.ask_at = time.monotonic() + SILENT_S
-        with suppress(ClientFailure, Failure):  # who reads says that the broker is away
+        with suppress(ClientFailure, Failure):  # the poller reports that no broker answers
             why = self.why()
             if why is not None:
                 tell(why)
@@ -180,7 +180,7 @@ class Hint:
             )
         lags = [each.lag for each in standing(self.asked, self.reading)]
         if not lags or min(lags) < 0:
-            return None  # no member has been given its partitions yet
+            return None  # no member has an assignment yet
         lag = sum(lags)
         if lag:
             return f"{counted(lag, 'record')} of {topics} not done: held by members of {group}, or held back."
@@ -191,7 +191,7 @@ class Hint:
 
 
 def print_records(member: ShareMember, reading: ShareReading, hint: Hint) -> int:
-    """Print and acknowledge until it is time to stop, and say how many were printed."""
+    """Print and acknowledge records until it is time to stop; returns how many were printed."""
     count, last, kept = 0, time.monotonic(), list["Delivered"]()
     poller = Poller(member)
     try:
@@ -223,14 +223,14 @@ def print_records(member: ShareMember, reading: ShareReading, hint: Hint) -> int
 
 
 class Poller:
-    """Asks for records; where the broker is away it says so, once, and tries on."""
+    """Polls for records; if no broker answers, it reports that once and retries."""
 
     def __init__(self, member: ShareMember) -> None:
         self._member = member
         self._is_away = False
 
     def poll(self, most: int) -> list[Delivered]:
-        """The next records, none when none came in time. Raises ClientFailure where trying on is of no use."""
+        """The next records; an empty list if none arrived in time. Raises ClientFailure if a retry cannot help."""
         from ottla.client import BadAnswer, ClientFailure, ErrorAnswer
 
         try:
@@ -261,7 +261,7 @@ def acknowledge(member: ShareMember, records: list[Delivered], ack: Acknowledgin
 
 
 def ask(each: Delivered) -> Acknowledging | None:
-    """What the person says; None where there is nothing more to be said: q, or the end of the input."""
+    """The user's answer; None for "quit": q, or the end of the input."""
     tries = each.delivery_count
     often = f", delivered {tries} times" if tries > 1 else ""
     where = f"{each.topic}-{each.place[1]} offset {each.record.offset}"
@@ -270,7 +270,7 @@ def ask(each: Delivered) -> Acknowledging | None:
         print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if not line or not sys.stdin.isatty():
-            say("", err=True)  # nobody pressed Enter
+            say("", err=True)  # the prompt's line has no line end yet
         if not line:
             return None
         answer = line.strip().lower()[:1]
@@ -279,5 +279,5 @@ def ask(each: Delivered) -> Acknowledging | None:
 
 
 def tell(sentence: str) -> None:
-    """A sentence beside the records."""
+    """Print a sentence on standard error, apart from the records."""
     say(f"ottla: {sentence}", err=True)

@@ -1,13 +1,14 @@
-"""Sends records to the cluster and follows them: how many were acknowledged, what failed first, and why nothing moves.
+"""Sends records to the cluster and reports on them: how many were acknowledged, the first failure, and why nothing
+moves.
 
-Knows librdkafka's delivery reports, its errors and those lines of its log that say why it sends a batch again: it
-tries on in silence for `message.timeout.ms` (five minutes), so a full disk or a broker that has gone would look like a
-command that hangs. Does not know where the records come from.
+librdkafka retries silently for `message.timeout.ms` (five minutes), so a full disk or a missing broker would look like
+a command that hangs. Therefore this module follows its delivery reports, its errors, and the lines of its log that
+explain a retry.
 
-A thread serves the reports, so that also a command that waits for input says within seconds that nothing moves.
+A thread serves the reports, so that even a command that waits for input reports within seconds that nothing moves.
 
-Invariant: every record that was given to `send` is counted once, as acknowledged or as failed, when `finish` returns
-that was given no limit.
+Invariant: when `finish` without a limit returns, every record that was given to `send` is counted once, as acknowledged
+or as failed.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1
 SILENT_S = 3.0
-"""After so long without an acknowledgement the command says that it waits."""
+"""After this long without an acknowledgement the command reports that it waits."""
 AGAIN_S = 30.0
-"""And again after so long, or when the reason is another one."""
+"""It reports again after this long, or when the reason changes."""
 
 REFUSED = re.compile(r"encountered error: (?:Broker: |Local: )?(.*?) \(actions .*Retry")
-"""What librdkafka logs of a batch that it will send again."""
+"""librdkafka's log line about a batch that it will retry."""
 
 
 class Deliveries:
-    """Sends records with a producer of its own and counts what becomes of them."""
+    """Sends records with a producer of its own and counts the results."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         from confluent_kafka import KafkaException, Producer
 
         self.sent = self.acknowledged = self.failed = 0
         self.failure: tuple[int, Any] | None = None
-        """The line of the first record that was not taken, and the KafkaError."""
+        """The line number of the first record that failed, and the KafkaError."""
         self._moved_at = time.monotonic()
         self._told: tuple[float, str] | None = None
         self._why = ""
@@ -59,7 +60,7 @@ class Deliveries:
         self._thread.start()
 
     def send(self, topic: str, line: int, **record: Any) -> None:
-        """Queue one record; wait while the queue is full. Raises Failure where librdkafka refuses it by itself."""
+        """Queue one record; wait while the queue is full. Raises Failure if librdkafka itself rejects it."""
         from confluent_kafka import KafkaException
 
         if self.sent == self.acknowledged + self.failed:
@@ -77,7 +78,7 @@ class Deliveries:
                 raise Failure(f"Line {line}: {error}.") from None
 
     def finish(self, within_s: float | None = None) -> None:
-        """Wait until something is known of every record, or so long."""
+        """Wait until every record has a result, or for at most `within_s`."""
         until = None if within_s is None else time.monotonic() + within_s
         while len(self._producer) and (until is None or time.monotonic() < until):
             self._producer.flush(POLL_S)
@@ -86,7 +87,7 @@ class Deliveries:
 
     @property
     def reason(self) -> str:
-        """Why the first record that was not taken was not, as a sentence."""
+        """Why the first failed record failed, as a sentence."""
         from confluent_kafka import KafkaError
 
         assert self.failure is not None
@@ -104,7 +105,7 @@ class Deliveries:
                 self.failure = line, error
         self._moved_at = time.monotonic()
 
-    # ---- what is said meanwhile ------------------------------------------------------------------------------------
+    # ---- progress reports ------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         while not self._ended.is_set():
@@ -112,7 +113,7 @@ class Deliveries:
             self._look()
 
     def _look(self) -> None:
-        """Say that nothing moves, or that it does again."""
+        """Report that nothing moves, or that records move again."""
         now, waiting = time.monotonic(), self.sent - self.acknowledged - self.failed
         still_s = now - self._moved_at
         if not waiting or still_s < SILENT_S:
@@ -134,7 +135,7 @@ class Deliveries:
             self._why = trouble(error)
 
     def _log(self) -> logging.Logger:
-        """Where librdkafka logs to: nothing is shown of it, but why a batch is sent again is remembered."""
+        """The logger for librdkafka: it prints nothing, but keeps the reasons for retries."""
         logger = logging.Logger("librdkafka")
         logger.addHandler(Refusals(self))
         return logger
@@ -144,7 +145,7 @@ class Deliveries:
 
 
 class Refusals(logging.Handler):
-    """Picks out of librdkafka's log why a batch is sent again."""
+    """Collects the reasons for retries from librdkafka's log."""
 
     def __init__(self, deliveries: Deliveries) -> None:
         super().__init__()
@@ -157,5 +158,5 @@ class Refusals(logging.Handler):
 
 
 def clock(seconds: float) -> str:
-    """The time of day so many seconds from now."""
+    """The time of day that many seconds from now."""
     return time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))

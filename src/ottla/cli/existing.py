@@ -1,8 +1,7 @@
-"""Finds out whether a topic, a broker or a group that a person names is there.
+"""Checks whether a named topic, broker or group exists.
 
-Knows: which questions tell it without making what is asked for: a metadata request for one topic by name would create
-it on a cluster that creates topics by themselves, DescribeTopics and a list of all do not. Does not know: why a command
-wants to know.
+The requests must not create what they ask for. A metadata request for one topic by name would create it on a cluster
+with automatic topic creation; DescribeTopics and a list of all topics do not.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 PARTITIONS_MAX = 100_000
 REPLICAS_MAX = 10_000
-"""As many as librdkafka asks for in one topic."""
+"""librdkafka's maximum number of replicas in a request to create a topic."""
 
 INTERNAL = {
     "__consumer_offsets": "the committed offsets of every consumer group",
@@ -31,13 +30,13 @@ INTERNAL = {
     "__transaction_state": "the transactions of every producer",
     "__cluster_metadata": "what the cluster knows of itself",
 }
-"""What is kept in Kafka's own topics, by their names."""
+"""The contents of Kafka's own topics, by name."""
 
 Internal = Annotated[bool, typer.Option("--internal", help="Allow an internal topic of the cluster.")]
 
 
 def refuse_internal(topics: Iterable[str], done: str, meant: str | None = "--internal") -> None:
-    """Raise Failure where one of the topics is the cluster's own: `done` to it, other things would be lost."""
+    """Raise Failure if one of the topics is internal: `done` to it, other data would be lost."""
     for name in topics:
         if name in INTERNAL:
             way = f" Add {meant} if that is what you want." if meant else ""
@@ -45,7 +44,7 @@ def refuse_internal(topics: Iterable[str], done: str, meant: str | None = "--int
 
 
 def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, Any]:
-    """confluent-kafka's TopicDescription of each topic. Raises Failure naming every topic that is not there."""
+    """confluent-kafka's TopicDescription of each topic. Raises Failure naming every missing topic."""
     from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
     wanted = sorted(set(names))
@@ -69,19 +68,19 @@ def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, Any]
 
 
 def require_topics(topics: Sequence[str], there: Iterable[str]) -> None:
-    """Raise Failure where one of these topics is not there."""
+    """Raise Failure if one of these topics does not exist."""
     missing = sorted(set(topics) - set(there))
     if missing:
         raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows the existing ones.")
 
 
 def partition_count(admin: AdminClient, topic: str) -> int:
-    """How many partitions a topic has. Raises Failure where it is not there."""
+    """How many partitions a topic has. Raises Failure if it does not exist."""
     return len(described_topics(admin, [topic])[topic].partitions)
 
 
 def require_broker(admin: AdminClient, name: str) -> None:
-    """Raise Failure where the cluster has no broker of this id: its requests would wait for it."""
+    """Raise Failure if the cluster has no broker with this id: requests to it would wait."""
     if not (name.isascii() and name.isdigit()):
         raise NotUnderstood(f"A broker is named by its id, a number, not {name!r}.")
     with plain_errors():
@@ -93,7 +92,7 @@ def require_broker(admin: AdminClient, name: str) -> None:
 
 
 def group_exists(asked: Client, name: str) -> bool:
-    """Whether the cluster has a group of this name, of whatever type."""
+    """Whether the cluster has a group of this name, of any type."""
     from ottla.client.share_groups import list_groups
 
     return any(group == name for group, _ in list_groups(asked))

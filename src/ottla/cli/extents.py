@@ -1,8 +1,9 @@
-"""Finds out how far the logs of partitions reach, what they weigh on disk and who else may lead them, for people who
-look at topics.
+"""Finds the log start and end of partitions, their size on disk and their eligible leaders, for commands that show
+topics.
 
-Knows ListOffsets, DescribeLogDirs and DescribeTopicPartitions (of which confluent-kafka lacks two). What a partition or
-a cluster does not say, a partition out of service or one behind SASL, stays unknown and spoils nothing of the others.
+It uses ListOffsets, DescribeLogDirs and DescribeTopicPartitions (two of which confluent-kafka lacks). Facts that a
+partition or cluster does not provide stay unknown, for example those of an offline partition or behind SASL. They do
+not affect other partitions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Extent(NamedTuple):
-    """The first offset, the one after the last, and bytes on the leader's disk; None for what is not known."""
+    """The first offset, the one after the last, and bytes on the leader's disk; None if unknown."""
 
     earliest: int | None
     latest: int | None
@@ -27,7 +28,7 @@ class Extent(NamedTuple):
 
 
 def extents(admin: AdminClient, given: dict[str, Any], leaders: dict[Partition, int | None]) -> dict[Partition, Extent]:
-    """By topic and partition, of which the leaders' node ids are given."""
+    """The extents by topic and partition, for these partitions with the node ids of their leaders."""
     from confluent_kafka.admin import OffsetSpec
 
     led = [place for place, leader in leaders.items() if leader is not None]
@@ -73,7 +74,7 @@ def known_sizes(given: dict[str, Any], leaders: dict[Partition, int | None]) -> 
 
 
 def known_eligible(given: dict[str, Any], topics: list[str]) -> dict[Partition, list[int]]:
-    """Who may lead a partition without being in sync (KIP-966), where the cluster says it."""
+    """The nodes that may lead a partition without being in sync (KIP-966), if the cluster provides them."""
     from ottla.client import ClientFailure
     from ottla.protocol.messages.describe_topic_partitions import (
         DescribeTopicPartitionsRequest,

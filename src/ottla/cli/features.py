@@ -1,7 +1,7 @@
 """`ottla features`: list and set the levels of the cluster's features.
 
-Knows what kafka-features.sh shows, under its column names. Does not know which features there are, nor what a level
-turns on: the cluster says, and refuses what it does not support. Works against any Kafka.
+Shows what kafka-features.sh shows, under its column names. The cluster decides which features and levels exist, and
+rejects unsupported ones. Works with any Kafka.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def set_(
 
 
 def require_supported(told: Any, name: str, level: int) -> None:
-    """Raise Failure where the cluster has no such feature, or not this level of it."""
+    """Raise Failure if the cluster has no such feature, or does not support this level."""
     supported = {each.name: each for each in told.supported_features}
     if name not in supported:
         close = get_close_matches(name, supported, 1, 0.8)

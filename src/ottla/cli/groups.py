@@ -1,7 +1,6 @@
 """`ottla groups`: list, describe, delete, reset-offsets, delete-offsets.
 
-Knows: what kafka-consumer-groups.sh shows, under its column names. Does not know: how new positions are chosen
-(resets.py).
+Shows what kafka-consumer-groups.sh shows, under its column names. resets.py chooses new positions.
 """
 
 from __future__ import annotations
@@ -206,7 +205,7 @@ def delete_offsets(
 
 
 def listings(admin: AdminClient) -> list[Any]:
-    """Every group, sorted by name; raises Failure where a broker did not answer."""
+    """Every group, sorted by name; raises Failure if a broker did not answer."""
     with plain_errors():
         found = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result(REQUEST_TIMEOUT_S)
         if found.errors:
@@ -215,7 +214,7 @@ def listings(admin: AdminClient) -> list[Any]:
 
 
 def describe_groups(admin: AdminClient, names: list[str], must_exist: bool) -> dict[str, Any]:
-    """Descriptions by name; raises Failure where a group has to exist and does not."""
+    """Descriptions by name; raises Failure if a group must exist and does not."""
     if not names:
         return {}
     with plain_errors():
@@ -235,7 +234,7 @@ def require_inactive(admin: AdminClient, group: str) -> None:
 
 
 def committed_offsets(admin: AdminClient, group: str) -> list[TopicPartition]:
-    """What the group has committed, sorted."""
+    """The committed offsets of the group, sorted."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     with plain_errors():
@@ -268,7 +267,7 @@ def owned_by(member: Any) -> list[tuple[str, int]]:
 
 
 def shown(partitions: list[tuple[str, int]]) -> str:
-    """Partitions the way Kafka shows them: clicks(0,1),orders(2)."""
+    """Partitions in Kafka's notation: clicks(0,1),orders(2)."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
@@ -276,7 +275,7 @@ def shown(partitions: list[tuple[str, int]]) -> str:
 
 
 def tell_held_back(admin: AdminClient, rows: list[tuple[Any, ...]]) -> None:
-    """Say where a transaction is open, on standard error: the lag counts what readers may not see yet."""
+    """Report open transactions on standard error: the lag includes records that readers may not see yet."""
     ends = {(row[1], row[2]): row[4] for row in rows if row[4] is not None}
     stable = resets.offsets(admin, "stable", ends)
     held = [place for place, offset in sorted(stable.items()) if offset < ends[place]]
@@ -303,7 +302,7 @@ def held_back_rows(cluster: Cluster, admin: AdminClient, group: Any) -> Iterable
 
 
 def offset_rows(admin: AdminClient, group: Any) -> Iterable[tuple[Any, ...]]:
-    """One row per partition that the group has committed or owns; without a log end where no leader tells it."""
+    """One row per partition that the group has committed or owns; without a log end if no leader reports it."""
     from confluent_kafka.admin import OffsetSpec
 
     committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, group.group_id)}

@@ -1,7 +1,6 @@
 """`ottla kmq`: create, tracker, stats, redrive.
 
-Knows: queues by start and end markers as their operator sees them. Does not know: how they work (ottla.kmq).
-Nothing here needs an Ottla node: any Kafka will do.
+Operators' commands for queues with start and end markers (ottla.kmq). They need no Ottla node: any Kafka will do.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ Metrics = Annotated[
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What KMQ refuses, and what Kafka does, as a sentence."""
+    """Turn KmqRefused and Kafka's errors into sentences."""
     from ottla.kmq import KmqRefused
 
     with plain_errors():
@@ -107,7 +106,7 @@ def refusals() -> Iterator[None]:
 
 
 def config_of(queue: str, **settings: Any) -> KmqConfig:
-    """With KmqConfig's defaults for names that are empty."""
+    """The config, with KmqConfig's defaults for empty names."""
     from ottla.kmq import KmqConfig
 
     with refusals():
@@ -116,7 +115,7 @@ def config_of(queue: str, **settings: Any) -> KmqConfig:
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryOptions:
-    """Options of both trackers: the names of a queue, and how its messages come again."""
+    """Options of both trackers: the names of a queue, and how its messages are redelivered."""
 
     markers: Markers = ""
     dead_letters: DeadLetters = ""
@@ -206,7 +205,7 @@ def tracker(
     from ottla.kmq import RedeliveryTracker
 
     config = redelivery.config(queue, open_max=open_max)
-    gc.set_threshold(100_000, 20, 20)  # markers come by the thousand, and none of them is garbage in a circle
+    gc.set_threshold(100_000, 20, 20)  # markers arrive in thousands, and none of them is cyclic garbage
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("ottla.kmq").setLevel(logging.WARNING if quiet else logging.INFO)
     with refusals():
@@ -217,7 +216,7 @@ def tracker(
 
 @contextmanager
 def stopped_by_signals(stop: Any) -> Iterator[None]:
-    """SIGTERM and SIGINT end it in an orderly way: positions committed, the group left."""
+    """On SIGTERM and SIGINT, stop cleanly: commit positions and leave the group."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
         signal.signal(number, lambda number, frame: stop())
@@ -230,7 +229,7 @@ def stopped_by_signals(stop: Any) -> Iterator[None]:
 
 @contextmanager
 def serving(made: Any, where: str | None) -> Iterator[None]:
-    """Metrics over HTTP meanwhile."""
+    """Serve metrics over HTTP meanwhile."""
     if where is None:
         yield
         return

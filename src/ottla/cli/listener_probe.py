@@ -1,8 +1,9 @@
-"""Finds out whether a listener speaks what a client is set to: TLS or not, SASL or not.
+"""Checks whether a listener's security protocol matches a client's settings: TLS or not, SASL or not.
 
-librdkafka retries for half a minute where it does not, and then reports that the transport failed. One request tells:
-a listener without SASL answers SaslHandshake with ILLEGAL_SASL_STATE, one with SASL names its mechanisms, and both do
-so in the clear or behind TLS. Only what is certain is reported: a listener that says nothing is left to librdkafka.
+If it does not, librdkafka retries for half a minute, and then reports that the transport failed. One request shows it
+sooner. A listener without SASL answers SaslHandshake with ILLEGAL_SASL_STATE, and one with SASL names its mechanisms;
+both do so in plaintext or over TLS. Only a certain mismatch is reported: a listener that does not answer is left to
+librdkafka.
 
 Source: Kafka's SaslServerAuthenticator.java, KafkaApis.handleSaslHandshakeRequest.
 """
@@ -24,20 +25,21 @@ ANSWER_BYTES_MAX = 1 << 12
 _CORRELATION_ID = 7
 _UNSUPPORTED_SASL_MECHANISM, _ILLEGAL_SASL_STATE = 33, 34
 _MECHANISM = "PLAIN"
-"""What a client that is not set to SASL asks for: any answer but ILLEGAL_SASL_STATE means that it has to be."""
+"""The mechanism in the request of a client without SASL: any answer except ILLEGAL_SASL_STATE means that it needs
+SASL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a listener says to SaslHandshake: its error code, and the mechanisms that it offers."""
+    """A listener's answer to SaslHandshake: its error code, and the mechanisms that it offers."""
 
     code: int
     mechanisms: tuple[str, ...]
 
 
 def mismatch(where: str, connect: Callable[[], socket.socket], properties: Mapping[str, Any]) -> str | None:
-    """The sentence that says why a client with these properties can't speak to the listener; None if it can, or if that
-    is not certain. `connect` opens a connection to it. Raises OSError if the first one can't be opened."""
+    """A sentence that says why a client with these properties cannot use the listener; None if it can, or if that is
+    uncertain. `connect` opens a connection to it. Raises OSError if the first one cannot be opened."""
     protocol = str(properties.get("security.protocol", "PLAINTEXT")).upper()
     mechanism = str(properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI")
     wants_tls, wants_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
@@ -66,8 +68,8 @@ def mismatch(where: str, connect: Callable[[], socket.socket], properties: Mappi
 def _first_answer(
     first: socket.socket, connect: Callable[[], socket.socket], mechanism: str, wants_tls: bool
 ) -> tuple[Answer | None, bool]:
-    """The listener's answer and whether it came behind TLS: as the client wants it, else the other way. Raises OSError,
-    of which TimeoutError is one: a listener that says nothing would not say more the other way."""
+    """The listener's answer, and whether it came over TLS. Tries the client's setting first, then the opposite. Raises
+    OSError, including TimeoutError: a listener that does not answer would not answer the other way either."""
     with first:
         answer = _answer_behind_tls(first, mechanism) if wants_tls else _answer(first, mechanism)
     if answer is not None:
@@ -84,7 +86,7 @@ def _protocol(tls: bool, sasl: bool) -> str:
 
 
 def _answer_behind_tls(connected: socket.socket, mechanism: str) -> Answer | None:
-    """The listener's answer; whether its certificate can be trusted is the client's own business."""
+    """The listener's answer; whether its certificate is trusted is left to the client."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -99,7 +101,7 @@ def _answer_behind_tls(connected: socket.socket, mechanism: str) -> Answer | Non
 
 
 def _answer(connected: socket.socket, mechanism: str) -> Answer | None:
-    """What the listener says to SaslHandshake; None where it says nothing in time, or nothing of Kafka's."""
+    """The listener's answer to SaslHandshake; None if it does not answer in time, or not with Kafka's protocol."""
     name = mechanism.encode()
     request = struct.pack(">hhih", ApiKey.SASL_HANDSHAKE, 0, _CORRELATION_ID, -1) + struct.pack(">h", len(name)) + name
     try:
@@ -129,7 +131,7 @@ def _read(frame: bytes) -> Answer | None:
 
 
 def _exactly(connected: socket.socket, size: int) -> bytes:
-    """So many bytes. Raises OSError where the connection ends before."""
+    """Read exactly `size` bytes. Raises OSError if the connection ends before."""
     found = b""
     while len(found) < size:
         chunk = connected.recv(size - len(found))

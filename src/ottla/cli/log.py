@@ -1,6 +1,6 @@
-"""`ottla log`: what stands in a file of a partition's directory, Ottla's or Kafka's, and whether all of it is sound.
+"""`ottla log`: shows the contents of a file of a partition's directory, Ottla's or Kafka's, and verifies them.
 
-Reads only; never opens a log, so a node may be running on it.
+It only reads and never opens a log, so a node may be running on it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def dump(
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.filename is None:  # not the file's: what is printed cannot be written
+        if error.filename is None:  # not an error of the file: the output cannot be written
             raise
         raise Failure(f"{file} cannot be read: {error.strerror}.") from None
 
@@ -118,7 +118,7 @@ def verify(
 
 
 def line(entry: Entry) -> str:
-    """An entry as DumpLogSegments prints one: name: value, in a row; records stand under their batch."""
+    """An entry as DumpLogSegments prints one: `name: value` pairs in a row; records are indented under their batch."""
     parts = [f"{name}: {shown(value)}" for name, value in entry.items() if name != "records"]
     under = ["| " + line(record) for record in entry.get("records", ())]
     return "\n".join((visible(" ".join(parts)), *under))
@@ -138,7 +138,7 @@ def base_offset(file: Path) -> int:
 
 
 def segment(file: Path, records: bool) -> Iterator[Entry]:
-    """One entry per batch; what is no batch ends it, with a sentence where it stands."""
+    """One entry per batch; invalid bytes end it, with a sentence about their position."""
     from ottla.protocol.records import CorruptRecords, UnsupportedMagic, decode_records, has_valid_crc, iter_batches
     from ottla.protocol.records.compression import READER_BYTES_MAX
 
@@ -214,7 +214,7 @@ def control_entry(record: Record) -> Entry:
 
 
 def internal_entry(record: Record, topic: str) -> Entry | None:
-    """A coordinator's record, decoded; None where it is none that we know."""
+    """A decoded coordinator record; None for an unknown type."""
     from ottla.protocol.coordinator_records import decode_record
     from ottla.protocol.errors import MalformedFrame
 
@@ -226,7 +226,7 @@ def internal_entry(record: Record, topic: str) -> Entry | None:
 
 
 def fields(message: Any) -> Any:
-    """A generated message as what JSON can hold."""
+    """A generated message as values that JSON can represent."""
     if isinstance(message, (bytes, bytearray, memoryview)):
         return plain(bytes(message))
     if isinstance(message, list):
@@ -237,7 +237,7 @@ def fields(message: Any) -> Any:
 
 
 def entries(file: Path, shape: Struct) -> Iterator[tuple[Any, ...]]:
-    """The whole entries of an index file; an unfinished one at the end is left out."""
+    """The whole entries of an index file; an unfinished entry at the end is left out."""
     content = file.read_bytes()
     yield from shape.iter_unpack(content[: len(content) - len(content) % shape.size])
 
@@ -248,7 +248,7 @@ def offset_index(file: Path) -> Iterator[Entry]:
     base, last = base_offset(file), -1
     for relative, position in entries(file, OFFSET_ENTRY):
         if relative <= last or position == 0:
-            return  # a preallocated file: zeros follow the last entry; the batch at 0 needs none
+            return  # preallocated: zeros follow the last entry; the batch at position 0 has none
         last = relative
         yield {"offset": base + relative, "position": position}
 

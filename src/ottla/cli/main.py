@@ -1,9 +1,9 @@
-"""Runs the command line: one noun a file, and `serve` on a path of its own.
+"""Runs the command line: each noun has a file, and `serve` has a path of its own.
 
-Knows: which nouns there are, and how a failure is told: one plain sentence on stderr and an exit code that is not 0.
-`serve` must have a node up in a fraction of a second, so it is parsed before anything heavy is imported.
+It prints a failure as one plain sentence on stderr, with an exit code that is not 0. `serve` must start a node in a
+fraction of a second, so it is parsed before anything heavy is imported.
 
-Invariant: no traceback reaches a person, unless OTTLA_TRACEBACK is set.
+Invariant: no traceback is printed, unless OTTLA_TRACEBACK is set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 could not be done, 2 not understood, 130 interrupted."""
+    """Run one command and return its exit code: 0 success, 1 failure, 2 invalid arguments, 130 interrupted."""
     if arguments is None:
         arguments = sys.argv[1:]
     try:
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        abandon_output()  # the reader (head, less) has gone: nothing to tell, nobody to tell it
+        abandon_output()  # the reader (head, less) has exited: there is nothing to report
         return DONE
     except Exception as error:
         if os.environ.get("OTTLA_TRACEBACK"):
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def interrupt(number: int, frame: object) -> None:
-    """SIGTERM ends a command as SIGINT does: it leaves its group and flushes what it holds."""
+    """SIGTERM ends a command as SIGINT does: the command leaves its group and flushes its output."""
     raise KeyboardInterrupt
 
 
@@ -55,11 +55,11 @@ def run(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, interrupt)
     try:
         code = parsed(arguments)
-        if sys.stdout is not None:  # closed by who started this
+        if sys.stdout is not None:  # None if the parent closed it
             sys.stdout.flush()
         return code if isinstance(code, int) else DONE
     except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # click's own way of ending then
+        if isinstance(ended.__context__, BrokenPipeError):  # click ends this way on a broken pipe
             raise ended.__context__ from None
         raise
     except Failure as failure:
@@ -76,8 +76,8 @@ def run(arguments: list[str]) -> int:
 
 
 def parsed(arguments: list[str]) -> object:
-    """Run what the arguments name, and return what it returned. Of a noun's commands the noun alone is loaded: loading
-    all of them takes three times as long."""
+    """Run the command that the arguments name, and return its result. Only that command's noun is loaded: loading all
+    nouns takes three times as long."""
     from ottla.cli.nouns import HELP, NOUNS
 
     if arguments and arguments[0] in NOUNS:
@@ -94,13 +94,13 @@ def parsed(arguments: list[str]) -> object:
 
 
 def tell(sentence: str) -> None:
-    """Say on standard error what went wrong; nobody may be there to read it."""
+    """Print an error on standard error, ignoring a closed one."""
     with suppress(OSError, ValueError):
         print(f"ottla: {visible_lines(sentence)}", file=sys.stderr, flush=True)
 
 
 def unforeseen(error: Exception) -> str:
-    """A sentence for an error that no command has one for."""
+    """A sentence for an unexpected error."""
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {why}."
@@ -113,7 +113,7 @@ def unforeseen(error: Exception) -> str:
 
 
 def abandon_output() -> None:
-    """What is still in the buffer of standard output goes nowhere: the end of the process would try it again."""
+    """Discard the buffer of standard output: otherwise the interpreter would try to write it again at exit."""
     with suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -1,6 +1,6 @@
-"""`ottla metrics`: print what watches a cluster, a dashboard for Grafana and alert rules for Prometheus.
+"""`ottla metrics`: print files for monitoring a cluster, a dashboard for Grafana and alert rules for Prometheus.
 
-Both are files of the package, made for the names in docs/operations.md. No broker is asked.
+Both are files of the package, made for the names in docs/operations.md. The commands ask no broker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`ottla nodes`: list, drain and remove nodes of a cluster.
 
-Knows what is asked of the cluster before a node goes. Does not know how replicas are moved (moving.py), nor where to
-(balance.py).
+Sends the requests that must precede a node's removal. moving.py moves replicas, and balance.py chooses their
+targets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ app = typer.Typer(help="List the nodes of a cluster, drain them and remove them.
 
 NAMES_MAX = 5
 LED_S = 10.0
-"""How long others have to take over a leadership."""
+"""How long other nodes may take to become leaders."""
 
 Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="Number of the node.")]
 Throttle = Annotated[
@@ -74,7 +74,8 @@ def drain(
     """Move the leaderships of a node, and with --replicas its replicas, to other nodes; return when this is done.
 
     Without --replicas the node stays a follower and becomes the last choice as leader; `ottla cluster rebalance`
-    restores its share."""
+    restores its share.
+    """
     properties = client_properties(cluster)
     with plain_failures(), own_clients(properties)() as client:
         require_known(client, node)
@@ -101,7 +102,8 @@ def drain(
 def remove(node: Node, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
     """Remove a stopped node without replicas from the cluster.
 
-    `ottla cluster start` leaves it out from then on. Starting that node adds it again."""
+    `ottla cluster start` leaves it out from then on. Starting that node adds it again.
+    """
     from ottla.client import ErrorAnswer
     from ottla.client.errors import check
     from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest
@@ -119,22 +121,22 @@ def remove(node: Node, cluster: Cluster = HERE, format: Output = Format.TABLE) -
 
 
 def require_known(client: Client, node: int) -> None:
-    """Raise Failure where the cluster has no such node."""
+    """Raise Failure if the cluster has no such node."""
     known = sorted(known_to(client))
     if node not in known:
         raise Failure(f"The cluster has no node {node}: it has {', '.join(map(str, known))}.")
 
 
 def known_to(asked: Client | Connection) -> set[int]:
-    """The nodes of the cluster, those among them that are down too. Raises ClientFailure."""
+    """The nodes of the cluster, including those that are down. Raises ClientFailure."""
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
     return {each.broker_id for each in asked.send(DescribeClusterRequest(include_fenced_brokers=True)).brokers}
 
 
 def await_led_by_others(client: Client, node: int) -> None:
-    """Have the preferred replicas lead what this node leads; return when it leads nothing. Raises Failure naming what
-    it leads still."""
+    """Elect the preferred replicas of the partitions that this node leads; return when it leads none. Raises Failure
+    naming the partitions that it still leads."""
     until = time.monotonic() + LED_S
     while led := moving.led_by(client, node):
         may_go = [(part.topic, part.partition) for part in led if set(part.isr) - {node}]

@@ -1,4 +1,4 @@
-"""Lists the nouns of the command line: each is a module of this package with commands of its own, its `app`."""
+"""Lists the nouns of the command line: each is a module of this package with an `app` of its own commands."""
 
 from typing import Any, Final
 
@@ -18,6 +18,6 @@ NOUNS: Final = (
     "log",
     "metrics",
 )
-"""In the order in which they are shown."""
+"""In the order of the help text."""
 HELP: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}
-"""What every command understands."""
+"""Options that every command accepts."""

@@ -1,6 +1,6 @@
-"""Lets commands share options: a parameter whose type is a dataclass stands for one option per field.
+"""Lets commands share options: a parameter whose type is a dataclass becomes one option per field.
 
-Knows: signatures, which is all that typer looks at. Does not know: any option.
+It works on signatures alone, which is all that typer reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_shared_options(command: Command) -> Command:
-    """The command as typer shall see it. The default of such a parameter gives the defaults of its options."""
+    """The command with the signature for typer. The default of such a parameter supplies the defaults of its
+    options."""
     hints = get_type_hints(command, include_extras=True)
     parameters = list(signature(command).parameters.values())
 
@@ -31,7 +32,7 @@ def with_shared_options(command: Command) -> Command:
 
 
 def options_of(name: str, kind: Any, default: Any) -> Iterator[Parameter]:
-    """The option of a parameter, or those of its fields."""
+    """The option of a parameter, or the options of its fields."""
     if not is_dataclass(kind):
         yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         return
@@ -41,7 +42,7 @@ def options_of(name: str, kind: Any, default: Any) -> Iterator[Parameter]:
 
 
 def value_of(name: str, kind: Any, given: dict[str, Any]) -> Any:
-    """The value of a parameter, of what was given for its options."""
+    """The value of a parameter, built from the values of its options."""
     if not is_dataclass(kind):
         return given[name]
     hints = get_type_hints(kind, include_extras=True)

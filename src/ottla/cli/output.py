@@ -1,10 +1,9 @@
-"""Prints what commands found: aligned columns under Kafka's names for people, JSON for programs.
+"""Prints the results of commands: aligned columns under Kafka's names for people, JSON for programs.
 
-Knows: rows and columns. Does not know: Kafka. Columns are plain text in a pipe and on a terminal alike, so that what a
-person reads is what grep and awk see.
+Columns are plain text in a pipe and on a terminal alike, so that grep and awk see what a person reads.
 
-Names of groups, clients and members may hold anything, so every command prints through this module; the exceptions are
-records themselves (tests/cli/test_output.py names them).
+Names of groups, clients and members may contain any characters, so every command prints through this module; the
+exceptions are records themselves (tests/cli/test_output.py names them).
 """
 
 import json
@@ -18,20 +17,20 @@ from ottla.visible import UNSEEN, visible, visible_lines
 
 
 class Format(StrEnum):
-    """How a command prints what it found."""
+    """How a command prints its result."""
 
     TABLE = "table"
     JSON = "json"
 
 
 class Failure(Exception):
-    """What a command could not do, as one plain sentence for the person who typed it."""
+    """A command failed; the text is one plain sentence for the person who ran it."""
 
     code = 1
 
 
 class NotUnderstood(Failure):
-    """What was typed that makes no sense, whatever the cluster says: the exit code of every bad option."""
+    """The arguments are invalid, whatever the state of the cluster: the exit code is that of an invalid option."""
 
     code = 2
 
@@ -84,8 +83,8 @@ def ranges(numbers: Iterable[int]) -> str:
 def print_rows(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], format: Format, *, none: str = "Nothing to show."
 ) -> None:
-    """Print rows as a table, None as "-", or as a JSON list of objects. Without rows, no table is printed: `none` says
-    so on standard error."""
+    """Print rows as a table, None as "-", or as a JSON list of objects. Without rows it prints no table, but `none` on
+    standard error."""
     if format is Format.JSON:
         print_json([dict(zip(map(field, columns), row, strict=True)) for row in rows])
         return
@@ -110,23 +109,23 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON that reads as it is, but for what a terminal would carry out."""
+    """JSON with readable characters, except control characters, which are escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return UNSEEN.sub(lambda found: "\n" if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
 
 
 def say(sentence: str, *, err: bool = False) -> None:
-    """Print one line, on standard error with `err`; names in it may hold anything."""
+    """Print one line, on standard error with `err`; names in it are escaped."""
     print(visible(sentence), file=sys.stderr if err else sys.stdout, flush=err)
 
 
 def say_lines(text: object, *, err: bool = False) -> None:
-    """Print a text that has lines of its own."""
+    """Print a text of several lines."""
     print(visible_lines(str(text)), file=sys.stderr if err else sys.stdout, flush=err)
 
 
 def print_done(sentence: str, format: Format, **fields: Any) -> None:
-    """Say what was done: a sentence for people, its parts for programs."""
+    """Report what was done: a sentence for people, its parts for programs."""
     if format is Format.JSON:
         print_json(fields)
     else:

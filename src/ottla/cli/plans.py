@@ -1,8 +1,8 @@
-"""Shows a plan before much is changed at once: the options for it, --execute and --dry-run.
+"""Shows a plan before a command changes much at once: the options --execute and --dry-run.
 
-What names its target does it (delete, alter, pause). What takes something away from a client that may be at work asks
-first, unless --yes is given (`transactions abort`). What works out its targets by a rule (reset-offsets, redrive,
-vacuum) shows what it would do, and does it with --execute.
+A command whose target is named acts at once (delete, alter, pause). A command that may disturb a running client asks
+first, unless --yes is given (`transactions abort`). A command that selects its targets by a rule (reset-offsets,
+redrive, vacuum) shows the plan, and acts only with --execute.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Limit = Annotated[
 
 
 def choose_one(execute: bool, dry_run: bool) -> None:
-    """Raise NotUnderstood where both were given."""
+    """Raise NotUnderstood if both were given."""
     if execute and dry_run:
         raise NotUnderstood("Choose one of --execute and --dry-run.")
 
 
 def tell_unchanged(execute: bool, format: Format) -> None:
-    """Tell a person who has seen a plan how it is carried out."""
+    """After a plan was shown, tell the user how to execute it."""
     if not execute and format is Format.TABLE:
         say("Nothing was changed: add --execute to do this.", err=True)
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask a person; raise Failure unless the answer is yes."""
+    """Ask for confirmation; raise Failure unless the answer is yes."""
     if yes:
         return
     print(f"ottla: {question} [y/N] ", end="", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""Prints records as text, as one JSON object a line, or as a format string says.
+"""Prints records as text, as one JSON object a line, or by a format string.
 
-Knows how kafka-console-consumer.sh and kcat print records. Does not know where they come from.
+The formats are those of kafka-console-consumer.sh and kcat.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Shape(StrEnum):
 
 
 class Columns(NamedTuple):
-    """Which parts of a record are shown in text beside its value."""
+    """The parts of a record that the text format prints besides its value."""
 
     keys: bool
     timestamps: bool
@@ -38,7 +38,7 @@ class Columns(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A record to be printed. `timestamp_type` counts in TIMESTAMP_TYPES."""
+    """A record to print. `timestamp_type` indexes TIMESTAMP_TYPES."""
 
     topic: str
     partition: int
@@ -49,18 +49,18 @@ class Shown(NamedTuple):
     key: bytes | str | None
     value: bytes | str | None
     delivery_count: int | None = None
-    """How often a share group has delivered it, this time included; None without a share group."""
+    """How often a share group has delivered it, including this delivery; None without a share group."""
 
 
 def of_message(message: Message) -> Shown:
     """A message of confluent-kafka."""
     place = str(message.topic()), int(message.partition() or 0), int(message.offset() or 0)
-    headers: Any = message.headers() or ()  # a list of pairs, whatever the type says
+    headers: Any = message.headers() or ()  # a list of pairs, despite the declared type
     return Shown(*place, *message.timestamp(), headers, message.key(), message.value())
 
 
 def of_delivered(each: Delivered) -> Shown:
-    """A record that a share group's member holds."""
+    """A record that a share group's member has acquired."""
     record = each.record
     place = each.topic, each.place[1], record.offset
     parts = each.timestamp_type + 1, record.timestamp_ms, record.headers, record.key, record.value
@@ -68,8 +68,8 @@ def of_delivered(each: Delivered) -> Shown:
 
 
 def printer(format: str, columns: Columns) -> Callable[[Shown], str]:
-    """What makes a record into what is printed, line end and all: "text", "json", or a format string with %s and the
-    like. Raises NotUnderstood where it is neither."""
+    """A function that formats a record, including the line end, as "text", "json", or a format string with %s and other
+    fields. Raises NotUnderstood for any other format."""
     if format == Shape.JSON:
         return lambda record: as_json(record) + "\n"
     if format == Shape.TEXT:
@@ -105,7 +105,7 @@ def plain(value: bytes | str | None) -> str | dict[str, str] | None:
 
 
 def as_text(record: Shown, columns: Columns) -> str:
-    """A record as kafka-console-consumer.sh prints it: tabs between its parts, null for none."""
+    """A record as kafka-console-consumer.sh prints it: tabs between its parts, `null` for a missing one."""
     parts: list[str] = []
     if columns.timestamps:
         parts.append(f"{TIMESTAMP_TYPES[record.timestamp_type]}:{record.timestamp_ms}")
@@ -139,7 +139,7 @@ FIELDS: dict[str, Callable[[Shown], str]] = {
     "h": lambda record: ",".join(f"{text(name)}={text(value, '')}" for name, value in record.headers),
     "%": lambda record: "%",
 }
-"""As kcat has them: topic, partition, offset, key, value, sizes of key and value (-1: none), timestamp, headers."""
+"""kcat's fields: topic, partition, offset, key, value, sizes of key and value (-1: none), timestamp, headers."""
 
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
 PIECE = re.compile(r"%(?P<field>.?)|\\(?P<escape>.?)|[^%\\]+", re.DOTALL)
@@ -150,7 +150,7 @@ def size(value: bytes | str | None) -> int:
 
 
 def compiled(format: str) -> Callable[[Shown], str]:
-    """A format string of kcat's as a function; raises NotUnderstood where it holds what is no field."""
+    """A format string of kcat's as a function; raises NotUnderstood for an unknown field."""
     if "%" not in format:
         raise NotUnderstood(f"{format!r} is no format: expected text, json, or one like '%t %p %o %k %s\\n'.")
     pieces: list[Callable[[Shown], str]] = []

@@ -1,8 +1,8 @@
 """`ottla produce`: one record per line of a file or of standard input.
 
-Knows: lines, key separators, headers, and the JSON that `ottla consume --format json` prints. Whatever ends the
-command, it says how many records were acknowledged, and fails unless all were. Memory stays bounded: librdkafka's queue
-is, and the command waits while it is full.
+It reads lines, key separators, headers, and the JSON that `ottla consume --format json` prints. However the command
+ends, it reports how many records were acknowledged, and fails unless all were. Memory is bounded: librdkafka's queue
+has a limit, and the command waits while it is full.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EPILOG = "Example: printf 'a:1\\nb:2\\n' | ottla produce clicks --key-separator 
 
 
 class Compression(StrEnum):
-    """What batches are compressed with."""
+    """The compression codecs of batches."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -98,15 +98,15 @@ def produce(
 
 
 SPREAD = {"sticky.partitioning.linger.ms": 0}
-"""Records without a key go to any partition, one by one: else what is sent within 10 ms goes to the same one."""
+"""Distribute records without a key one by one; by default those of the same 10 ms go to the same partition."""
 
 
 INTERRUPTED_S = 2.0
-"""How long an interrupted command waits for what is on its way."""
+"""How long an interrupted command waits for records in flight."""
 
 
 def send_all(deliveries: Deliveries, topic: str, given: Iterator[bytes], reader: Reader, fixed: dict[str, Any]) -> None:
-    """Send a record per line; what was acknowledged is said however it ends. Raises Failure unless everything was."""
+    """Send one record per line, and always report how many were acknowledged. Raises Failure unless all were."""
     stopped: Failure | None = None
     try:
         try:
@@ -131,7 +131,7 @@ def send_all(deliveries: Deliveries, topic: str, given: Iterator[bytes], reader:
 def send_lines(
     deliveries: Deliveries, topic: str, given: Iterator[bytes], reader: Reader, fixed: dict[str, Any]
 ) -> None:
-    """Queue a record per line until one fails. Raises Failure where a line is none."""
+    """Queue one record per line until one fails. Raises Failure for an invalid line."""
     for number, line in enumerate(given, 1):
         try:
             record = reader(line)
@@ -150,8 +150,10 @@ def so_far(deliveries: Deliveries) -> str:
 
 
 def lines(path: Path | None, stack: ExitStack) -> Iterator[bytes]:
-    """The lines of a file or of standard input, without their ends; bytes, for a line need not be text. Raises
-    Failure where they cannot be read."""
+    """The lines of a file or of standard input, without line ends; bytes, because a line need not be text.
+
+    Raises Failure if they cannot be read.
+    """
     if path is None:
         return without_ends(sys.stdin.buffer, "Standard input")
     try:
@@ -169,8 +171,8 @@ def without_ends(given: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 Reader: TypeAlias = Callable[[bytes], dict[str, Any]]
-"""The parts of a record that a line holds, as confluent-kafka takes them; raises ValueError with the rest of a sentence
-that begins with the line's number."""
+"""The parts of a record in a line, as arguments for confluent-kafka. Raises ValueError with the rest of a sentence that
+begins with the line's number."""
 
 
 class FromText:
@@ -190,8 +192,8 @@ class FromText:
 
 
 def from_json(line: bytes) -> dict[str, Any]:
-    """An object with value, key, headers and timestamp, of which each may be missing; other fields, such as where the
-    record came from, mean nothing here."""
+    """Parse an object with optional value, key, headers and timestamp; other fields, such as the record's origin, are
+    ignored."""
     try:
         given = json.loads(line)
         if not isinstance(given, dict):
@@ -211,7 +213,7 @@ def from_json(line: bytes) -> dict[str, Any]:
 
 
 def as_bytes(value: Any) -> bytes | None:
-    """What `printing.plain` made of bytes. Raises ValueError where it made no such thing."""
+    """The inverse of `printing.plain` for bytes. Raises ValueError for any other value."""
     if value is None:
         return None
     if isinstance(value, str):

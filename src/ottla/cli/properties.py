@@ -1,7 +1,7 @@
-"""Reads properties files, as Kafka's server.properties and client.properties: key=value lines.
+"""Reads properties files, such as Kafka's server.properties and client.properties: key=value lines.
 
-Empty lines and lines that begin with # or ! are comments; a line that ends with a backslash goes on. Of Java's format
-that is what such files hold in practice; its other escapes are taken literally.
+Empty lines and lines that begin with # or ! are comments; a backslash at the end continues a line. This covers what
+such files contain in practice; other escapes of Java's format are taken literally.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ottla.cli.output import Failure
 
 
 class BadProperties(Failure):
-    """What is wrong with the file, as one sentence."""
+    """The file is invalid; the text is one sentence about it."""
 
 
 def read_properties(path: str) -> dict[str, str]:
@@ -32,7 +32,7 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def joined(text: str) -> list[tuple[int, str]]:
-    """(number, line) of what is no comment, lines that go on put together."""
+    """(number, line) of all lines except comments, with continued lines joined."""
     lines: list[tuple[int, str]] = []
     pending = ""
     for number, line in enumerate(text.splitlines(), 1):

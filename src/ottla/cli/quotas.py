@@ -1,7 +1,7 @@
 """`ottla quotas`: lists and sets what users and clients may use of each node, and how often addresses connect.
 
-Knows whose a quota can be (KIP-546, KIP-612). Does not know which limits there are; the cluster says, and refuses what
-it does not know. Works against any Kafka.
+It knows the kinds of quota entities (KIP-546, KIP-612). The cluster decides which limits exist, and rejects unknown
+ones. Works with any Kafka.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LIMITS = (
     "controller_mutation_rate",
     "connection_creation_rate",
 )
-"""Kafka's limits; a later version may have more."""
+"""Kafka's limits; later versions may add some."""
 COLUMNS = ("USER", "CLIENT-ID", "IP", "LIMIT", "VALUE")
 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """Whose quota it is: a user's, a client id's, that of both together, or an address's."""
+    """The entity of a quota: a user, a client id, both together, or an address."""
 
     user: Annotated[
         str | None,
@@ -153,7 +153,7 @@ def plain_number(value: float) -> float | int:
 
 
 def require_known(limits: Iterable[str]) -> None:
-    """Raise NotUnderstood for what looks like a misspelled limit of Kafka's; the cluster judges all others."""
+    """Raise NotUnderstood for a probable misspelling of one of Kafka's limits; the cluster checks all others."""
     for name in limits:
         close = get_close_matches(name, LIMITS, 1, 0.8)
         if close and name not in LIMITS:
@@ -161,7 +161,7 @@ def require_known(limits: Iterable[str]) -> None:
 
 
 def number(text: str) -> float:
-    """A limit as it was typed; raises Failure where it is no number."""
+    """A limit as a number; raises Failure if the text is not one."""
     try:
         return float(text)
     except ValueError:

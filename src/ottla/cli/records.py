@@ -24,7 +24,7 @@ from ottla.cli.output import Format, print_rows
 app = typer.Typer(help="Delete records.", no_args_is_help=True)
 
 END = -1
-"""In DeleteRecords, the high watermark."""
+"""In DeleteRecords: the high watermark."""
 
 
 @app.callback()

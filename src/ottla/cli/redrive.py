@@ -1,15 +1,16 @@
 """Sends dead letters of a share group back to the topics they came from.
 
-Knows what a dead letter says of its record (the headers of KIP-1191), how the record is restored from it, and which
-letters have gone back already. Works by Kafka's own requests: a consumer, a producer, committed offsets.
+It parses the provenance in a dead letter (the headers of KIP-1191), restores the record, and keeps track of the dead
+letters that were sent back. It uses Kafka's own requests: a consumer, a producer, committed offsets.
 
-What has gone back is kept in the consumer group `ottla-redrive.GROUP`: its committed offset in each partition of the
-dead-letter topic is the first letter that stays, and the ranges of letters behind it that have gone back stand in the
-commit's metadata. So letters that a filter leaves out stay for another time, and none goes back twice; after a crash
-the last few may.
+The progress is kept in the consumer group `ottla-redrive.GROUP`. Its committed offset in each partition of the
+dead-letter topic is the first dead letter that was not sent back. The commit's metadata has the later ranges that were.
+So dead letters that a filter omits remain for another redrive, and none is sent back twice; after a crash the last few
+may be.
 
-A record goes back to its topic and partition with its key, value, headers and timestamp, and `ottla-redrive-count` says
-how often it has. A letter without a copy of its record is redriven with the record itself, as long as that is there.
+A record goes back to its topic and partition with its key, value, headers and timestamp. The header
+`ottla-redrive-count` says how often it was sent back. If a dead letter has no copy of its record, the original record
+is read and sent, as long as it exists.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
 PREFIX = "__dlq.errors."
 COUNT_HEADER = "ottla-redrive-count"
 REASONS = {"rejected": "Offset rejected by client.", "exhausted": "Offset delivery count exceeded the threshold."}
-"""Kafka's sentences in a letter, by the words of --reason."""
+"""Kafka's sentences in a dead letter, by the values of --reason."""
 
 BATCH = 500
 IDLE_S = 10.0
 METADATA_MAX = 4000
-"""Kafka takes 4096 bytes of metadata with a committed offset."""
+"""Kafka limits the metadata of a committed offset to 4,096 bytes."""
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -65,19 +66,20 @@ class Letter:
 
     @property
     def redrives(self) -> int:
-        """How often the record has gone back before."""
+        """How often the record was sent back before."""
         found = [value for name, value in self.headers if name == COUNT_HEADER]
         return int(_text(found[-1])) if found and _text(found[-1]).isdigit() else 0
 
     @property
     def is_bare(self) -> bool:
-        """The letter carries no copy of its record."""
+        """Whether the dead letter has no copy of its record."""
         return self.key is None and self.value is None
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which letters go back; what is None matters not. `headers` must all be there with that value."""
+    """Selects dead letters; a field that is None selects all. A dead letter must have all `headers` with these
+    values."""
 
     topic: str | None = None
     reason: str | None = None
@@ -97,7 +99,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Progress:
-    """What has gone back of one partition: everything below `position`, and `ranges` [first, end) behind it."""
+    """The offsets of one partition that were sent back: all below `position`, and later `ranges` [first, end)."""
 
     position: int
     ranges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -106,7 +108,7 @@ class Progress:
         return offset < self.position or any(first <= offset < end for first, end in self.ranges)
 
     def add(self, offset: int) -> None:
-        """This letter is done with."""
+        """Add the offset of a dead letter that is done."""
         if offset in self:
             return
         merged: list[tuple[int, int]] = []
@@ -120,7 +122,7 @@ class Progress:
         self.ranges = merged
 
     def text(self) -> str:
-        """The ranges, relative to the position, for a commit's metadata. Raises Failure when they are too many."""
+        """The ranges, relative to the position, for a commit's metadata. Raises Failure if there are too many."""
         text = json.dumps([[first - self.position, end - first] for first, end in self.ranges], separators=(",", ":"))
         if len(text) > METADATA_MAX:
             raise Failure(
@@ -132,13 +134,13 @@ class Progress:
     @staticmethod
     def of(position: int, text: str | None) -> Progress:
         ranges: list[tuple[int, int]] = []
-        with suppress(ValueError, TypeError):  # somebody else's metadata says nothing
+        with suppress(ValueError, TypeError):  # ignore the metadata of another program
             ranges = [(position + first, position + first + length) for first, length in json.loads(text or "[]")]
         return Progress(position, ranges)
 
 
 def letter_of(message: Message) -> Letter | None:
-    """The dead letter in a record; None where it is none."""
+    """The dead letter in a record; None if it is not one."""
     headers: Headers = [(name, value) for name, value in message.headers() or []]
     said = {name.removeprefix(PREFIX): _text(value) for name, value in headers if name.startswith(PREFIX)}
     try:
@@ -179,7 +181,7 @@ class Redrive:
         self._ends: dict[int, int] = {}
 
     def open(self) -> None:
-        """Find out what has gone back already, and where the letters end now."""
+        """Load the progress, and note the present ends of the dead-letter topic's partitions."""
         from confluent_kafka import TopicPartition
 
         known = self._consumer.list_topics(self._topic, timeout=REQUEST_TIMEOUT_S).topics.get(self._topic)
@@ -194,7 +196,7 @@ class Redrive:
             )
 
     def letters(self) -> Iterator[Letter]:
-        """Every letter of the group that has not gone back, up to where they ended when this was opened."""
+        """Every dead letter of the group that was not sent back, up to the ends that `open` noted."""
         from confluent_kafka import TopicPartition
 
         for index, progress in sorted(self.progress.items()):
@@ -212,14 +214,14 @@ class Redrive:
                     if position > self._ends[index] or position - 1 in progress:
                         continue
                     if letter is None or letter.group != self._group:
-                        progress.add(position - 1)  # none of ours: it is not in the way
+                        progress.add(position - 1)  # another group's: does not block the position
                     else:
                         yield letter
                 if time.monotonic() - last > IDLE_S:
-                    break  # what is left up to the end are gaps of compaction or transactions
+                    break  # only gaps of compaction or transactions are left before the end
 
     def done(self, letters: list[Letter]) -> None:
-        """These have gone back."""
+        """Record that these were sent back."""
         from confluent_kafka import TopicPartition
 
         for letter in letters:
@@ -231,7 +233,7 @@ class Redrive:
 
 
 def send_back(producer: Producer, client: Client, letters: list[Letter]) -> tuple[list[Letter], list[Letter]]:
-    """Produce the records of these letters; (those that went back, those whose record is gone)."""
+    """Produce the records of these dead letters; returns (those sent back, those whose record no longer exists)."""
     gone: list[Letter] = []
     failed: list[tuple[Letter, str]] = []
     for letter in letters:
@@ -267,7 +269,7 @@ def send_back(producer: Producer, client: Client, letters: list[Letter]) -> tupl
 
 
 def original_of(client: Client, letter: Letter) -> tuple[bytes | None, bytes | None, Headers] | None:
-    """Key, value and headers of the record that the letter is about; None where it is not there or can't be read."""
+    """Key, value and headers of a dead letter's original record; None if it does not exist or cannot be read."""
     from ottla.client import ErrorAnswer
     from ottla.protocol.records.batch import iter_batches
     from ottla.protocol.records.compression import READER_BYTES_MAX
@@ -292,7 +294,7 @@ def original_of(client: Client, letter: Letter) -> tuple[bytes | None, bytes | N
 
 
 class Pace:
-    """No more than so many a second, over any stretch of time; None is no limit."""
+    """A limit of records a second, over any period; None means no limit."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -301,11 +303,11 @@ class Pace:
 
     @property
     def step(self) -> int:
-        """How many to do at once, so that the pace is kept to a fifth of a second."""
+        """How many records to send at once, to keep the rate within a fifth of a second."""
         return BATCH if self._rate is None else max(1, min(BATCH, int(self._rate / 5)))
 
     def wait(self, count: int) -> None:
-        """So many are about to go."""
+        """Wait until `count` more records may be sent."""
         if self._rate is not None:
             due = self._began + self._count / self._rate
             time.sleep(max(0.0, due - time.monotonic()))
@@ -313,7 +315,8 @@ class Pace:
 
 
 def run(redrive: Redrive, producer: Producer, client: Client, wanted: Wanted, most: int | None, pace: Pace) -> Any:
-    """Send back every letter that is wanted, at most so many; (gone back, left out, records gone)."""
+    """Send back every selected dead letter, at most `most`; returns (sent back, left out, records that no longer
+    exist)."""
     went, left, gone = 0, 0, 0
     batch: list[Letter] = []
 

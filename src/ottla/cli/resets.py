@@ -1,7 +1,7 @@
-"""Decides where a group's offsets shall be moved to, and moves them.
+"""Computes the target offsets of a reset, and commits them for the group.
 
-Knows: the targets of kafka-consumer-groups.sh --reset-offsets and how each becomes one offset per partition, kept
-between the log's start and end as Kafka keeps them. Does not know: how anything is printed.
+It supports the targets of kafka-consumer-groups.sh --reset-offsets. Each becomes one offset per partition, limited to
+the range of the log as in Kafka.
 
 Source: ConsumerGroupCommand (KIP-122).
 """
@@ -40,14 +40,14 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The first record at or after this time; the log's end where there is none."""
+    """The first record at or after this time; the log's end if there is none."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """From the committed offset on by this many; 0 leaves it where it is."""
+    """The committed offset plus this number; 0 leaves it unchanged."""
 
     by: int
 
@@ -61,7 +61,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An offset of its own for each partition."""
+    """An individual offset for each partition."""
 
     offsets: Mapping[Partition, int]
 
@@ -71,7 +71,7 @@ Target: TypeAlias = End | Since | Shift | Offset | Listed
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """Options that say where to; one of them is to be given."""
+    """Options for the target; exactly one must be given."""
 
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Move to the first record.")] = False
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Move to the end of the log.")] = False
@@ -95,7 +95,7 @@ class TargetOptions:
     ] = None
 
     def target(self, shift: int | None = None) -> Target:
-        """The one target that was asked for; raises Failure where it is none, or more than one, or not understood."""
+        """The one target of the options; raises Failure if there is none, more than one, or an invalid one."""
         asked: list[Target] = []
         if self.to_earliest:
             asked.append(End("earliest"))
@@ -124,7 +124,7 @@ NOWHERE = TargetOptions()
 
 
 def parse_offset(text: str, expected: str = "a number") -> int:
-    """An offset; raises Failure where the text is none."""
+    """An offset; raises Failure if the text is not one."""
     if not (text.isascii() and text.isdigit()) or int(text) > OFFSET_MAX:
         raise NotUnderstood(f"{text!r} is no offset: expected {expected}.")
     return int(text)
@@ -139,7 +139,7 @@ def parse_duration(text: str) -> int:
 
 
 def read_offsets(path: Path) -> dict[Partition, int]:
-    """Lines of topic,partition,offset; raises Failure where the file or a line cannot be read."""
+    """Parse lines of topic,partition,offset; raises Failure if the file or a line cannot be read."""
     found: dict[Partition, int] = {}
     try:
         with path.open(newline="") as lines:
@@ -161,7 +161,7 @@ def read_offsets(path: Path) -> dict[Partition, int]:
 def partitions(
     admin: AdminClient, given: Iterable[str], all_topics: bool, committed: Mapping[Partition, int]
 ) -> list[Partition]:
-    """The partitions that TOPIC and TOPIC:0,1 arguments name, sorted."""
+    """The partitions of TOPIC and TOPIC:0,1 arguments, sorted."""
     if all_topics:
         chosen = sorted(committed)
         if not chosen:
@@ -184,8 +184,8 @@ def partitions(
 
 
 def offsets(admin: AdminClient, which: str | int, chosen: Iterable[Partition]) -> dict[Partition, int]:
-    """The "earliest", "latest" or "stable" (latest that readers of committed records may see) offset of each partition,
-    or that of the first record at or after a time (ms)."""
+    """The "earliest", "latest" or "stable" (end of committed records) offset of each partition, or that of the first
+    record at or after a time (ms)."""
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
@@ -207,7 +207,7 @@ def offsets(admin: AdminClient, which: str | int, chosen: Iterable[Partition]) -
 def plan(
     admin: AdminClient, target: Target, chosen: list[Partition], committed: Mapping[Partition, int]
 ) -> list[tuple[str, int, int]]:
-    """(topic, partition, new offset), each between the log's start and end; what was asked for beyond is told."""
+    """(topic, partition, new offset), each limited to the range of the log; reports offsets that were out of range."""
     starts, ends = offsets(admin, "earliest", chosen), offsets(admin, "latest", chosen)
     match target:
         case End(which):

@@ -1,7 +1,7 @@
 """`ottla serve`: run a node until SIGTERM or SIGINT.
 
-Knows: the command's options, the properties file, what is said at start. Does not know: how a node works. It is parsed
-by argparse and imports nothing else of the command line, for a node must be up in a fraction of a second.
+It parses the options and the properties file, and prints the start-up line. It uses argparse and imports nothing else
+of the command line, because a node must start in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ examples:
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells in one sentence what it did not understand."""
+    """Reports invalid arguments in one sentence."""
 
     def error(self, message: str) -> NoReturn:
         raise NotServed(f"{message[:1].upper()}{message[1:]}. See `ottla serve --help`.")
@@ -80,21 +80,23 @@ def parser() -> Parser:
 
 
 SWITCH_S = 0.001
-"""How long the event loop waits at most for another thread that is busy; Python's own 5 ms add up in a request."""
+"""How long the event loop waits at most for another busy thread; Python's default of 5 ms adds up during a request."""
 COLLECTIONS = (50_000, 5, 1000)
-"""After how many new objects Python looks for circles of garbage, and how rarely among the old.
+"""Thresholds of Python's garbage collector: new objects before a collection, and how rarely old generations are
+examined.
 
-With Python's own numbers an answer about 2,000 topics brings a look at everything there is: 70 ms in which nobody is
-served. What a node drops is no circle, as a rule."""
+With Python's defaults, an answer about 2,000 topics causes a full collection: a pause of 70 ms. The objects that a node
+drops are rarely cyclic.
+"""
 
 
 def main(arguments: list[str]) -> int:
-    """Run a node. Returns 0 after a clean stop, 1 where another start may succeed, 2 where none can: the options, the
-    settings or the data directory have to change."""
+    """Run a node. Returns 0 after a clean stop, 1 if another start may succeed, 2 if the options, the settings or the
+    data directory must change first."""
     log_format = "json" if asks_for_json(arguments) else "text"
     try:
         given = parser().parse_args(arguments)
-        if given.help or given.version:  # argparse's own actions keep it to themselves where nothing can be written
+        if given.help or given.version:  # argparse's own actions hide errors of the output
             print(parser().format_help() if given.help else f"ottla {__version__}", flush=True)
             return 0
         options, notes = options_of(given)
@@ -108,7 +110,7 @@ def main(arguments: list[str]) -> int:
 
 
 def asks_for_json(arguments: list[str]) -> bool:
-    """Whether failures are told as JSON, also where the arguments cannot be understood."""
+    """Whether to report failures as JSON, even if the arguments are invalid."""
     pairs = [*arguments, *map("=".join, pairwise(arguments))]
     return "--log-format=json" in pairs
 
@@ -124,7 +126,7 @@ def logger(log_format: str) -> Logger:
 
 
 def tell(sentence: str, log_format: str) -> None:
-    """Say why there is no node."""
+    """Report why the node does not start."""
     if log_format == "json":
         logger(log_format).error(sentence)
     else:
@@ -132,10 +134,10 @@ def tell(sentence: str, log_format: str) -> None:
 
 
 def run(options: ServerOptions, log_format: str) -> int:
-    """Serve on a loop of its own, and say where."""
+    """Serve on a new event loop, and print the start-up line."""
     import gc
 
-    gc.disable()  # what is imported now stays for good: looking through it again and again costs a tenth of the start
+    gc.disable()  # imported objects are never freed: collecting during imports costs a tenth of the start
     import uvloop
 
     from ottla.server.main import ServeRefused, SettingsRefused, serve
@@ -151,7 +153,7 @@ def run(options: ServerOptions, log_format: str) -> int:
         gc.enable()
         try:
             print(greeting(server, log_format), flush=True)
-        except OSError as error:  # a closed pipe, a full disk: no reason to serve nobody
+        except OSError as error:  # a closed pipe or a full disk: clients can still be served
             logger(log_format).warning("the start-up line could not be written: %s", error.strerror)
 
     try:
@@ -162,14 +164,14 @@ def run(options: ServerOptions, log_format: str) -> int:
     except Exception:
         if not serving:
             raise
-        # What a person who types reads as a sentence, an operator needs whole: it may not come a second time.
+        # The log gets the whole traceback, because the error may not occur again; the user gets a sentence.
         logger(log_format).exception("the node ended by a fault of its own")
         return 1
     return 0
 
 
 def greeting(server: Server, log_format: str) -> str:
-    """The start-up line: where clients connect, where the bytes are, which version this is."""
+    """The start-up line: where clients connect, where the data is, and the version."""
     from ottla.server.listeners import join_address
 
     metrics = server.metrics.address if server.metrics is not None else None
@@ -187,8 +189,8 @@ def greeting(server: Server, log_format: str) -> str:
 
 
 def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
-    """What the server is to do, and what is otherwise than its properties say; raises NotServed where an option cannot
-    be read or understood."""
+    """The server's options, and sentences about properties that do not apply as written; raises NotServed for an
+    invalid option."""
     import os
 
     from ottla.broker.config.unserved import why_unserved
@@ -227,7 +229,7 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
 
 
 def settings_of(texts: Iterable[str]) -> dict[str, str]:
-    """The settings that texts of the form KEY=VALUE name; raises NotServed."""
+    """The settings in texts of the form KEY=VALUE; raises NotServed."""
     settings: dict[str, str] = {}
     for each in texts:
         key, equals, value = each.partition("=")
@@ -238,7 +240,7 @@ def settings_of(texts: Iterable[str]) -> dict[str, str]:
 
 
 def read_config(path: str) -> dict[str, str]:
-    """The settings of a properties file; raises NotServed where it cannot be read."""
+    """The settings of a properties file; raises NotServed if it cannot be read."""
     from ottla.cli.properties import BadProperties, read_properties
 
     try:

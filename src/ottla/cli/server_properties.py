@@ -1,8 +1,8 @@
-"""Reads what Kafka's server.properties says of listeners and roles, for a node that is broker and controller in one.
+"""Reads the listeners and roles in Kafka's server.properties, for a node that is broker and controller in one.
 
-Knows: listeners by name, which of them are the controller's, what is advertised for each. Does not know: sockets, nor
-any other property. A file of Kafka 4 names a listener for its controller, and quorums of them; a node here has none, so
-these are ignored, and a sentence says so.
+It finds listeners by name, which of them are the controller's, and the advertised address of each. A file of Kafka 4
+names a listener for its controller, and controller quorums. A node of Ottla has neither, so these are ignored, and a
+sentence says so.
 
 Source: Kafka's config/server.properties; KafkaConfig.validateValues (KIP-103, KIP-500).
 """
@@ -16,7 +16,7 @@ EVERYWHERE = "0.0.0.0"
 
 
 class NotServed(Exception):
-    """Why there is no node, as one sentence; `code` is the exit code."""
+    """The node does not start; the text is one sentence, and `code` is the exit code."""
 
     def __init__(self, sentence: str, code: int = 2) -> None:
         super().__init__(sentence)
@@ -24,9 +24,9 @@ class NotServed(Exception):
 
 
 def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
-    """NAME://HOST:PORT of each listener of the file, and sentences about what is otherwise than it says.
+    """NAME://HOST:PORT of each listener in the file, and sentences about properties that do not apply as written.
 
-    Takes `listeners` and `controller.listener.names` out of the settings, and the controller's listeners out of
+    Removes `listeners` and `controller.listener.names` from the settings, and the controller's listeners from
     `advertised.listeners`. Raises NotServed.
     """
     require_broker(settings.get("process.roles", ""))
@@ -55,14 +55,14 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
 
 
 def require_broker(roles: str) -> None:
-    """Raise NotServed where the file is for a controller only."""
+    """Raise NotServed if the file is for a controller only."""
     if roles and "broker" not in words(roles):
         raise NotServed(f"process.roles={roles}: a node here serves clients, so one of its roles must be broker.")
 
 
 def anywhere(text: str, address: str, settings: dict[str, str]) -> tuple[str, list[str]]:
-    """Where to listen for a listener without a host. Kafka's own file has one, so it must not keep a node from
-    starting; nor may it open one to the network that nobody has called trusted."""
+    """The address for a listener without a host. Kafka's own file has such a listener, so it must not prevent a start.
+    Nor may it open the node to a network that the operator has not declared trusted."""
     if settings.get("ottla.allow.public.plaintext", "").strip().lower() == "true":
         return EVERYWHERE + address, []
     return LOOPBACK + address, [

@@ -1,10 +1,10 @@
 """`ottla share-groups`: list, describe, delete, reset-offsets, delete-offsets, pause, resume, inspect, redrive.
 
-Knows what kafka-share-groups.sh shows, under its column names, and what Ottla has beyond it. Does not know how new
-positions are chosen (resets.py) nor how dead letters go back (redrive.py).
+Shows what kafka-share-groups.sh shows, under its column names, and Ottla's additions. resets.py chooses new offsets,
+and redrive.py sends dead letters back.
 
-Pause, resume and redrive work by group configs and records, so by Kafka's own requests. What is held now is in no Kafka
-API: `inspect` asks the metrics port of a node.
+Pause, resume and redrive use group configs and records, so Kafka's own requests. No Kafka API returns the acquired
+records: `inspect` asks the metrics port of a node.
 """
 
 from __future__ import annotations
@@ -442,7 +442,7 @@ def known(number: int) -> int | None:
 
 
 def offsets_of(asked: Client, group: str) -> dict[tuple[str, int], int]:
-    """Where the group stands; nothing where there is no such group."""
+    """The group's offsets; empty if there is no such group."""
     from ottla.client import ErrorAnswer
     from ottla.client.share_groups import share_group_offsets
 
@@ -470,7 +470,7 @@ def require_inactive(asked: Client, group: str) -> None:
 
 
 def set_paused(group: str, paused: bool, cluster: Cluster) -> None:
-    """Pause a group that is there; one that is not can still go on where it was paused before."""
+    """Pause or resume an existing group. A group that does not exist can be resumed if it was paused before."""
     from ottla.client.share_groups import list_share_groups
 
     admin = connect(cluster)
@@ -485,7 +485,7 @@ def set_paused(group: str, paused: bool, cluster: Cluster) -> None:
 
 
 def seen(metrics: str, group: str) -> dict[str, Any] | None:
-    """The group as a node's metrics port shows it; None where the node knows nothing of it."""
+    """The group according to a node's metrics port; None if the node does not know the group."""
     url = f"http://{metrics}/share-groups/{urllib.parse.quote(group, safe='')}"
     try:
         with urllib.request.urlopen(url, timeout=INSPECT_TIMEOUT_S) as answer:

@@ -1,8 +1,8 @@
-"""Finds out what keeps a share group from its records: a pause, since when and by whom; letters that wait to be
-written.
+"""Finds what keeps records from a share group: a pause, with its time and originator, or dead letters that are not
+written yet.
 
-Knows the group configs that Ottla's broker keeps about a pause, and what the share coordinator has of a group. Does not
-know how it is shown. Of another Kafka, which knows no pause, it finds nothing.
+It reads the group configs in which Ottla's broker stores a pause, and the share coordinator's state. Another Kafka has
+no pauses, so nothing is found there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAUSED = "share.delivery.paused"
 
 
 class Pause(NamedTuple):
-    """A group that is given nothing. `since` is an ISO time in UTC; None where the broker did not write it down."""
+    """A paused group. `since` is an ISO time in UTC; None if the broker did not record it."""
 
     since: str | None
     by: str | None
@@ -35,11 +35,11 @@ class Pause(NamedTuple):
 
 
 def pauses(admin: AdminClient, groups: Iterable[str]) -> dict[str, Pause]:
-    """Those of the groups that are paused."""
+    """The pauses of those groups that are paused."""
     try:
         configs = own_entries(admin, "group", groups)
     except Failure:
-        return {}  # a Kafka that has no configs of groups
+        return {}  # a Kafka version without group configs
     found: dict[str, Pause] = {}
     for group, entries in configs.items():
         if entries.get(PAUSED) == "true":
@@ -50,7 +50,7 @@ def pauses(admin: AdminClient, groups: Iterable[str]) -> dict[str, Pause]:
 
 
 def letters_waiting(asked: Client, group: str) -> int | None:
-    """How many records of the group wait for their dead letter; None where the cluster does not say."""
+    """How many records of the group wait for their dead letter; None if the cluster does not say."""
     from ottla.client import ClientFailure
     from ottla.client.share_groups import records_archiving
 

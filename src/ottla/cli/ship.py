@@ -1,6 +1,6 @@
-"""`ottla ship`: lines of files, as they come, to a topic.
+"""`ottla ship`: lines of growing files to a topic.
 
-Knows: arguments, signals. Does not know: files (ottla.ship).
+It handles arguments and signals; ottla.ship reads the files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EPILOG = "Example: ottla ship /var/log/nginx '/srv/*/logs/*.log' --topic logs"
 
 
 class Multiline(StrEnum):
-    """Which lines go on with the record before."""
+    """How lines are joined to records."""
 
     AUTO = "auto"
     OFF = "off"
@@ -126,7 +126,7 @@ def ship(
 
 
 class Stop:
-    """Called: whether SIGTERM or SIGINT has come."""
+    """A callable that returns whether SIGTERM or SIGINT was received."""
 
     __slots__ = ("come",)
 
@@ -147,7 +147,7 @@ def say(text: str) -> None:
 
 
 def sentence(totals: Any) -> str:
-    """The counts of a run."""
+    """The result of a run, as a sentence."""
     there = f" {counted(totals.already_there, 'record')} found in the topic already." if totals.already_there else ""
     open = f" {totals.unacknowledged} were not acknowledged and go out again." if totals.unacknowledged else ""
     return (
@@ -157,7 +157,7 @@ def sentence(totals: Any) -> str:
 
 
 def rule_of(multiline: Multiline, starts: str | None) -> Any:
-    """Makes the rule for one file."""
+    """A function that makes the rule for one file."""
     from ottla.ship.rules import Starts, Traces
 
     if starts is not None:
@@ -171,13 +171,13 @@ def rule_of(multiline: Multiline, starts: str | None) -> Any:
 
 
 def settings(cluster: Cluster, record_max: int) -> dict[str, Any]:
-    """librdkafka's; the broker need not be there yet."""
+    """librdkafka's properties; the broker need not be available yet."""
     given = cluster.given_properties()
     larger = {"message.max.bytes": record_max + 65_536} if record_max > 900_000 else {}
     return {"bootstrap.servers": cluster.bootstrap, "client.id": "ottla-ship", "log_level": 2, **larger, **given}
 
 
 def allow_descriptors() -> None:
-    """As many open files as the system lets this process have."""
+    """Raise the limit of open files to the system's maximum for this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

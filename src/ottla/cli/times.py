@@ -1,6 +1,6 @@
-"""Reads times as they are typed and shows them, the same for every command.
+"""Parses and prints times, in the same way for every command.
 
-Typed: ISO 8601, UTC where no zone is given, or milliseconds since 1970. Shown: ISO 8601 in UTC, to the millisecond.
+Input: ISO 8601, UTC if no zone is given, or milliseconds since 1970. Output: ISO 8601 in UTC, to the millisecond.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from datetime import UTC, datetime, timedelta
 from ottla.cli.output import NotUnderstood
 
 TIME_MAX_MS = 253_402_300_799_999
-"""The end of the year 9999, the last that ISO 8601 writes with four digits."""
+"""The end of the year 9999, the last year with four digits in ISO 8601."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
 
 def time_or_none(text: str) -> int | None:
-    """Milliseconds since 1970; None where the text is no time. Raises NotUnderstood for one that no log can hold."""
+    """Milliseconds since 1970; None if the text is not a time. Raises NotUnderstood for a time that no log can
+    store."""
     if text.isascii() and text.isdigit():
         return in_range(int(text), text)
     try:
@@ -36,14 +37,14 @@ def parse_time(text: str) -> int:
 
 
 def in_range(millis: int, text: str) -> int:
-    """A time or duration in milliseconds, as long as a log can hold it. Raises NotUnderstood."""
+    """A time or duration in milliseconds that a log can store. Raises NotUnderstood."""
     if not 0 <= millis <= TIME_MAX_MS:
         raise NotUnderstood(f"{text!r} is outside of the times that a log can hold, the years 1970 to 9999.")
     return millis
 
 
 def shown_time(millis: int | None) -> str | None:
-    """2026-01-31T08:00:00.000Z; None where there is no time."""
+    """2026-01-31T08:00:00.000Z; None for None."""
     if millis is None or not 0 <= millis <= TIME_MAX_MS:
         return None
     return (EPOCH + millis * MILLISECOND).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,6 +1,6 @@
 """`ottla topics`: list, describe, create, alter, delete, add-partitions.
 
-Knows: the shape of a topic as Kafka's kafka-topics.sh shows it. Does not know: how the cluster keeps it.
+Shows topics in the form of Kafka's kafka-topics.sh.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def add_partitions(
 
 
 def topics_of(admin: AdminClient, names: list[str] | None, internal: bool) -> dict[str, Any]:
-    """Descriptions by name; raises Failure where a named topic is not there."""
+    """Descriptions by name; raises Failure if a named topic does not exist."""
     if names is None:
         names = [name for name in topic_names(admin) if internal or not name.startswith("__")]
     return existing.described_topics(admin, names)
@@ -275,7 +275,7 @@ def describe_topic(
 
 
 def shown_id(topic_id: Any) -> str:
-    """A topic id as Kafka and the files of a log write it: base64 for URLs; confluent-kafka has the other alphabet."""
+    """A topic id in the form of Kafka and of log files: base64 for URLs; confluent-kafka uses the other alphabet."""
     return str(topic_id).replace("+", "-").replace("/", "_").rstrip("=")
 
 

@@ -1,8 +1,7 @@
 """`ottla transactions`: list, describe, find-hanging, abort.
 
-Knows what kafka-transactions.sh shows, under its column names. Does not know how a transaction ends: its coordinator
-does that, and `abort` has it do so by fencing the producer. One that hangs, of which no coordinator knows any more
-(KIP-664), gets its marker.
+Shows what kafka-transactions.sh shows, under its column names. A transaction is ended by its coordinator: `abort`
+fences the producer. A hanging transaction, which no coordinator knows (KIP-664), gets an abort marker.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
 HANGING_COLUMNS = ("TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "COORDINATOR-EPOCH", "START-OFFSET", "IDLE-MS")
 ABORT_NAMES = "Name a transactional id, or --topic, --partition and --start-offset."
 IDLE_MS_MIN = 900_000
-"""What was written to later than this is not called hanging: no coordinator lets a transaction be open for longer."""
+"""A transaction written to within this time is not called hanging: coordinators allow open transactions for up to this
+long."""
 
 
 @app.command("list", epilog="Example: ottla transactions list --state Ongoing --longer-than-ms 60000")
@@ -77,7 +77,7 @@ def list_(
     rows = [
         (each.name, each.coordinator, each.producer_id, each.state)
         for each in found
-        if not longer_than_ms or each.state in UNDER_WAY  # brokers count what has ended by when it began
+        if not longer_than_ms or each.state in UNDER_WAY  # brokers measure ended transactions from their start
     ]
     print_rows(("TRANSACTIONAL-ID", "COORDINATOR (ID)", "PRODUCER-ID", "STATE"), rows, format)
 
@@ -112,7 +112,7 @@ def describe(
 
 
 def _described(asked: Client, name: str) -> Any:
-    """The TransactionState of a transactional id that there is."""
+    """The TransactionState of an existing transactional id."""
     from ottla.client import ErrorAnswer
     from ottla.client.transactions import describe_transaction
 
@@ -204,7 +204,8 @@ def abort(
     If a coordinator knows the transaction, this fences its producer: a producer that is still running can neither write
     nor commit until you restart it. The command asks for confirmation first, unless you pass --yes. A hanging
     transaction, which no coordinator knows, gets an abort marker in this one partition. By topic, partition and offset
-    the command only shows what it would do, unless --execute is given."""
+    the command only shows what it would do, unless --execute is given.
+    """
     from ottla.client.transactions import OpenTransaction, abort_transaction, coordinated, open_transactions
 
     choose_one(execute, dry_run)
@@ -236,7 +237,7 @@ def abort(
 
 
 def _fence(asked: Client, state: Any, *, yes: bool, dry_run: bool, format: Format) -> None:
-    """End the transaction of an id that its coordinator knows, unless its end has been decided."""
+    """Abort the transaction of an id that its coordinator knows, unless it is already committing or aborting."""
     from ottla.client.transactions import fence_producer
 
     name, now_ms = state.transactional_id, int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""Puts the tree of commands together, from one file per noun."""
+"""Builds the tree of commands, from one file per noun."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run_node(**given: Any) -> int:
 
 
 def serve_options() -> list[Parameter]:
-    """The options of `serve` as typer knows them, for completion."""
+    """The options of `serve` in typer's form, for completion."""
     made: list[Parameter] = []
     for action in serve.parser()._actions:
         shown = typer.Option(
@@ -97,12 +97,12 @@ def options(
 
 @cache
 def command() -> Any:
-    """The tree as it is run."""
+    """The tree of commands, ready to run."""
     return typer.main.get_command(app)
 
 
 def not_understood(error: Exception) -> str | None:
-    """What was wrong with the arguments, as one sentence; None where the error is none of the parser's."""
+    """A sentence about invalid arguments; None if the error does not come from the parser."""
     if isinstance(error, typer.Abort):
         return "Aborted."
     message = getattr(error, "format_message", None)
@@ -112,5 +112,5 @@ def not_understood(error: Exception) -> str | None:
     if context is not None and type(error).__name__ == "NoArgsIsHelpError":
         return f"Say what to do: `{context.command_path} --help` lists it."
     hint = f" See `{context.command_path} --help`." if context is not None else ""
-    text = re.sub(r"\s*\n\s*", " ", message())  # choices come one a line
+    text = re.sub(r"\s*\n\s*", " ", message())  # choices are printed one a line
     return f"{text.rstrip('.')}.{hint}"

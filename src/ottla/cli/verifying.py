@@ -18,7 +18,7 @@ from ottla.log.segment import Segment
 
 
 class _ReadOnly(DiskFiles):
-    """Files that can't be written: a backup may be mounted so."""
+    """Read-only files: a backup may be mounted read-only."""
 
     def descriptor(self, path: str, flags: int, mode: int = 0o644) -> int:
         return super().descriptor(path, os.O_RDONLY, mode)
@@ -31,9 +31,9 @@ def partitions(directory: Path) -> list[tuple[str, int]]:
 
 
 def damages(directory: Path, topic: str, index: int) -> Iterator[int | Damage]:
-    """What is damaged in this partition, at most one place of each segment, and how many bytes were read in between.
+    """The damage in this partition, at most one position per segment, and the number of bytes read in between.
 
-    What a running node deletes meanwhile is left out. Raises OSError.
+    Files that a running node deletes meanwhile are skipped. Raises OSError.
     """
     files, path = _ReadOnly(), f"{directory}/{topic}-{index}"
     epochs = EpochCache()
@@ -52,7 +52,7 @@ def damages(directory: Path, topic: str, index: int) -> Iterator[int | Damage]:
             segment = Segment(files, path, base, cache, now=0, create=False)
             for found in checking(segment, below, epochs, joins=not is_newest):
                 grows = is_newest and os.stat(f"{segment.path}.log").st_size != segment.size
-                if not (isinstance(found, Damage) and grows):  # a running node was writing its end
+                if not (isinstance(found, Damage) and grows):  # a running node was still writing the end
                     yield found
             segment.close()
         except FileNotFoundError:

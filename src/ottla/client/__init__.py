@@ -1,7 +1,7 @@
 """A thin, blocking client on the project's own codec: raw frames, raw batches, and calls that other clients lack.
 
-For users' code there are better clients (`confluent-kafka`); this one shows everything. It imports `ottla.protocol`
-and nothing else of the project, so it also speaks to any other Kafka.
+Applications should use a full client (`confluent-kafka`); this one gives access to every detail of the protocol. Of the
+project it imports `ottla.protocol` alone, so it works with any Kafka broker.
 """
 
 from ottla.client.admin import delete_offsets

@@ -1,9 +1,10 @@
 """Speaks to a whole cluster: metadata, routing to leaders and coordinators, raw fetch and produce, list offsets.
 
-Knows which broker leads which partition, as the last metadata said; asks anew when a broker says otherwise.
-Decodes no record: `fetch_raw` gives the bytes of whole batches, `produce_raw` takes them.
-Invariants: one connection per broker; a request is repeated only when the broker refused it with a retriable code
-that names a wrong place, never when an answer was lost.
+It knows the leader of each partition from the latest metadata, and refreshes the metadata when a broker reports a
+different leader. It decodes no records: `fetch_raw` returns the bytes of whole batches, `produce_raw` accepts them.
+
+Invariants: one connection per broker. A request is repeated only if the broker rejected it with a retriable code for a
+wrong leader or coordinator, never after a lost answer.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a fetch of one partition gave. `records` are whole batches and may begin before the offset asked for."""
+    """The result of fetching one partition. `records` are whole batches and may begin before the requested offset."""
 
     records: bytes
     high_watermark: int
@@ -55,7 +56,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Where a batch went. `log_append_time_ms` is -1 on a topic with create time."""
+    """Where a batch was appended. `log_append_time_ms` is -1 on a topic with create time."""
 
     base_offset: int
     log_append_time_ms: int
@@ -64,7 +65,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the metadata describes it; `leaders` is by partition index, -1 where there is none."""
+    """A topic as the metadata describes it; `leaders` is by partition index, -1 for a partition without a leader."""
 
     name: str
     topic_id: bytes
@@ -75,8 +76,8 @@ class Topic:
 class Client:
     """A blocking client: `with Client("localhost:9092") as client: client.fetch_raw("clicks", 0, 0)`.
 
-    `bootstrap` is "host:port[,host:port ...]". Every method raises ClientFailure or one of its family; an error code
-    from the broker is an ErrorAnswer. `timeout_s` bounds every wait for an answer and the repeats of a refused request.
+    `bootstrap` is "host:port[,host:port ...]". Every method raises ClientFailure or a subclass; an error code from the
+    broker raises ErrorAnswer. `timeout_s` bounds every wait for an answer, and the retries of a rejected request.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Client:
             connection.close()
         self._connections.clear()
 
-    # ---- places ----------------------------------------------------------------------------------------------------
+    # ---- connections -----------------------------------------------------------------------------------------------
 
     def any_broker(self) -> Connection:
         """A connection to the first known broker that can be reached."""
@@ -128,13 +129,14 @@ class Client:
         return self._connect(self._brokers[node_id])
 
     def broker_ids(self) -> list[int]:
-        """The brokers that the last metadata named."""
+        """The brokers in the latest metadata."""
         return sorted(self._brokers)
 
     def leader(self, topic: str, partition: int) -> Connection:
-        """A connection to the broker that leads a partition.
+        """A connection to the leader of a partition.
 
-        Raises ErrorAnswer, LEADER_NOT_AVAILABLE where none leads it at this moment: within `repeat` that is waited for.
+        Raises ErrorAnswer, with LEADER_NOT_AVAILABLE if the partition has no leader now; `repeat` retries that
+        error.
         """
         known = self.known_topic(topic)
         if not 0 <= partition < len(known.leaders):
@@ -159,14 +161,14 @@ class Client:
             self._connections[address] = Connection(*address, **self._options)
         return self._connections[address]
 
-    # ---- asking ----------------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, version: int | None = None) -> Any:
-        """Ask any broker."""
+        """Send a request to any broker, and wait for the answer."""
         return self._on(self.any_broker, message, version)
 
     def send_to_coordinator(self, key: str, message: Message, version: int | None = None, key_type: int = GROUP) -> Any:
-        """Ask the coordinator of a group (or of a transactional id)."""
+        """Send a request to the coordinator of a group (or of a transactional id), and wait for the answer."""
         return self._on(lambda: self.coordinator(key, key_type), message, version)
 
     def _on(self, place: Callable[[], Connection], message: Message, version: int | None = None) -> Any:
@@ -178,13 +180,14 @@ class Client:
             raise
 
     def drop(self, connection: Connection) -> None:
-        """Close a connection that failed, or whose answers nobody waits for any more; the next use makes a new one."""
+        """Close a connection that failed, or whose pending answers are no longer needed; the next use opens a new
+        one."""
         connection.close()
         self._connections = {a: c for a, c in self._connections.items() if c is not connection}
 
     def repeat(self, ask: Callable[[], T]) -> T:
-        """Repeat what a broker refused for being the wrong place, or what has no leader at this moment, with new
-        metadata, while time is left. Raises ErrorAnswer."""
+        """Retry a request, with new metadata, while a broker rejects it for a wrong or missing leader or coordinator,
+        and while time is left. Raises ErrorAnswer."""
         until = time.monotonic() + self._timeout_s
         pause_s = 0.01
         while True:
@@ -200,7 +203,7 @@ class Client:
     # ---- topics ----------------------------------------------------------------------------------------------------
 
     def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> Any:
-        """The MetadataResponse for some topics, or for all; remembers the brokers it names."""
+        """The MetadataResponse for some topics, or for all; stores the brokers in it."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         answer = self.send(MetadataRequest(wanted, create))
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
@@ -212,21 +215,21 @@ class Client:
         return answer
 
     def topic(self, name: str) -> Topic:
-        """A topic with its leaders, asked anew. Raises ErrorAnswer."""
+        """A topic with its leaders, from new metadata. Raises ErrorAnswer."""
         answer = self.metadata([name])
         check(answer.topics[0].error_code, f"topic {name}")
         return self._topics[name]
 
     def known_topic(self, name: str) -> Topic:
-        """A topic as it was when last asked for; asks when it never was. Raises ErrorAnswer."""
+        """A topic from the stored metadata, or from new metadata if it is not stored. Raises ErrorAnswer."""
         return self._topics.get(name) or self.topic(name)
 
     def forget_topics(self) -> None:
-        """Ask anew who leads what, when it is next needed."""
+        """Drop the stored leaders, so that the next use requests new metadata."""
         self._topics.clear()
 
     def topics(self) -> list[Topic]:
-        """Every topic, internal ones too, by name."""
+        """Every topic, including internal ones, by name."""
         self._topics.clear()
         self.metadata(None)
         return sorted(self._topics.values(), key=lambda topic: topic.name)
@@ -264,7 +267,7 @@ class Client:
         max_wait_ms: int = 500,
         isolation_level: int = 0,
     ) -> Fetched:
-        """Whole batches from `offset` on, without a fetch session. Raises ErrorAnswer."""
+        """Whole batches from `offset` on, fetched without a fetch session. Raises ErrorAnswer."""
 
         def ask() -> Fetched:
             connection = self.leader(topic, partition)
@@ -294,7 +297,8 @@ class Client:
     def list_offsets(
         self, topic: str, partitions: Iterable[int], timestamp: int = LATEST, *, isolation_level: int = 0
     ) -> dict[int, int]:
-        """The offset per partition for a time in ms, or EARLIEST, LATEST, MAX_TIMESTAMP; -1: nothing is that late."""
+        """The offset per partition for a time in ms, or EARLIEST, LATEST, MAX_TIMESTAMP; -1 if no record is that
+        late."""
         wanted = dict.fromkeys(((topic, partition) for partition in partitions), timestamp)
         found = self.list_offsets_of(wanted, isolation_level=isolation_level)
         return {partition: found[topic, partition] for _, partition in wanted}
@@ -302,7 +306,7 @@ class Client:
     def list_offsets_of(
         self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0
     ) -> dict[TopicPartition, int]:
-        """The same for many topics, each (topic, partition) with a time of its own; one request per leader."""
+        """The same for many topics, each (topic, partition) with its own time; one request per leader."""
 
         def ask() -> dict[TopicPartition, int]:
             by_leader: dict[Connection, dict[str, list[ListOffsetsPartition]]] = {}

@@ -1,10 +1,10 @@
 """Speaks to one broker over one blocking connection: messages or raw frames, one at a time or pipelined.
 
-Knows sockets, TLS when it is given a context, correlation ids and the negotiation of versions (KIP-35, KIP-511).
-Knows nothing of topics or leaders; `ottla.client.client` does.
+It handles sockets, TLS if it gets a context, correlation ids and the negotiation of versions (KIP-35, KIP-511). Topics
+and leaders are in `ottla.client.client`.
 
-Invariants: answers are read in the order of their requests; one that is read before it is asked for is kept, at most
-`kept_max` of them; after a failure the connection is closed for good.
+Invariants: answers are read in the order of their requests. An answer that is read before its `take` is kept, at most
+`kept_max` of them. After a failure the connection stays closed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ottla.protocol.wire import Buffer, Message
 FRAME_BYTES_MAX = 1 << 30
 READ_AHEAD_BYTES = 1 << 16
 LARGE_ANSWERS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})
-"""Their answers are read without reading ahead, and their records are views, not copies."""
+"""APIs whose answers are read without read-ahead; their records are views, not copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A request on its way; hand it to `take`."""
+    """A request in flight; pass it to `take`."""
 
     correlation_id: int
     api_key: int
@@ -83,13 +83,14 @@ class Connection:
     # ---- messages --------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, version: int | None = None) -> Any:
-        """Ask and wait for the answer. Without a version: the newest that both sides know.
+        """Send a request and wait for the answer. Without a version, the newest that both sides support is used.
 
-        Raises UnsupportedVersion and BadAnswer besides."""
+        Also raises UnsupportedVersion and BadAnswer.
+        """
         return self.take(self.post(message, version))
 
     def post(self, message: Message, version: int | None = None, *, answered: bool = True) -> Posted:
-        """Ask without waiting. `answered=False`: no answer will come (acks=0)."""
+        """Send a request without waiting. `answered=False`: the broker will send no answer (acks=0)."""
         key = message.API_KEY
         version = self.version_of(key) if version is None else version
         self._last_correlation_id = (self._last_correlation_id + 1) & 0x7FFFFFFF
@@ -101,7 +102,7 @@ class Connection:
         return posted
 
     def take(self, posted: Posted) -> Any:
-        """The answer to `posted`; others that come first are kept for their own `take`."""
+        """The answer to `posted`; answers to other requests that arrive before it are kept for their own `take`."""
         while posted.correlation_id not in self._kept:
             if posted.correlation_id not in self._expected:
                 raise ValueError(f"no answer is on its way for {posted}")
@@ -135,9 +136,10 @@ class Connection:
     # ---- versions --------------------------------------------------------------------------------------------------
 
     def version_of(self, api_key: int) -> int:
-        """The newest version of an API that this broker and the codec know; asks the broker once.
+        """The newest version of an API that this broker and the codec support; requests the versions once.
 
-        Raises UnsupportedVersion."""
+        Raises UnsupportedVersion.
+        """
         api = APIS[api_key]
         lowest, highest = self.ranges.get(api_key, (1, 0))
         version = min(highest, api.max_version)
@@ -147,7 +149,7 @@ class Connection:
 
     @property
     def ranges(self) -> dict[int, tuple[int, int]]:
-        """What the broker advertises: API key to (lowest, highest) version."""
+        """The versions that the broker advertises: API key to (lowest, highest) version."""
         if self._ranges is None:
             request = ApiVersionsRequest("ottla", "0")
             answer = self.send(request, APIS[ApiKey.API_VERSIONS].max_version)
@@ -160,7 +162,7 @@ class Connection:
     # ---- frames ----------------------------------------------------------------------------------------------------
 
     def send_bytes(self, data: Buffer) -> None:
-        """Write bytes as they are, without any length."""
+        """Write bytes as they are, without a length prefix."""
         try:
             self._socket.sendall(data)
         except (TimeoutError, BlockingIOError) as error:
@@ -171,9 +173,10 @@ class Connection:
             raise self._gone(error) from error
 
     def receive_raw(self, *, read_ahead: bool = True) -> bytes:
-        """The next frame without its length. Raises BadAnswer where the length lies.
+        """The next frame without its length. Raises BadAnswer if the length is invalid.
 
-        `read_ahead=False` is for an answer that may be large: two system calls, and no byte is copied twice."""
+        `read_ahead=False` is for an answer that may be large: two system calls, and no byte is copied twice.
+        """
         read = self._read if read_ahead or self._unread else self._read_exactly
         length = int.from_bytes(read(4), "big", signed=True)
         if not 0 <= length <= FRAME_BYTES_MAX:
@@ -194,8 +197,8 @@ class Connection:
         return taken
 
     def _read_exactly(self, size: int) -> bytes:
-        """Hot: the kernel fills one buffer of that size, which nobody clears before or copies after. (Over TLS, or when
-        a timeout cuts the wait short, in pieces.)"""
+        """Read exactly `size` bytes. Hot: the kernel fills one buffer of that size, which is neither zeroed before nor
+        copied after. (Over TLS, or if a timeout interrupts the wait, it reads in pieces.)"""
         if not size:
             return b""
         flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
@@ -209,7 +212,8 @@ class Connection:
         return b"".join(chunks)
 
     def _leave_timeouts_to_the_kernel(self, timeout_s: float) -> None:
-        """A socket with a timeout of Python's is non-blocking underneath, where MSG_WAITALL does not wait."""
+        """Set the timeouts in the kernel: a socket with a Python timeout is non-blocking, and MSG_WAITALL does not wait
+        on it."""
         seconds, rest = divmod(timeout_s, 1)
         timeval = struct.pack("@ll", int(seconds), int(rest * 1e6))
         self._socket.settimeout(None)

@@ -1,6 +1,6 @@
-"""Names what can go wrong between a client and a broker: one family, each with a plain sentence.
+"""Names the failures between a client and a broker: one family, each with a plain sentence.
 
-Invariant: nothing else leaves this package, except ValueError and TypeError for a caller's own mistake.
+Invariant: this package raises nothing else, except ValueError and TypeError for a caller's mistake.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from ottla.protocol.errors import ErrorCode
 
 
 class ClientFailure(Exception):
-    """Everything this package raises."""
+    """Base class of everything that this package raises."""
 
 
 class ConnectionClosed(ClientFailure):
-    """The broker hung up, was never there, or the network failed."""
+    """The broker closed the connection or cannot be reached, or the network failed."""
 
 
 class TimedOut(ClientFailure):
-    """No answer came within the time allowed. The connection is closed: a late answer is not another's."""
+    """No answer arrived in time. The connection is closed, so that a late answer is not read as the answer to another
+    request."""
 
 
 class BadAnswer(ClientFailure):
-    """The bytes that came are no answer to what was asked."""
+    """The bytes that arrived are not an answer to the request."""
 
 
 class UnsupportedVersion(ClientFailure):
@@ -29,7 +30,7 @@ class UnsupportedVersion(ClientFailure):
 
 
 class ErrorAnswer(ClientFailure):
-    """The broker answered with an error code. `name` is Kafka's name of it, `retriable` as Kafka says."""
+    """The broker answered with an error code. `name` and `retriable` are Kafka's."""
 
     def __init__(self, code: int, what: str, sentence: str | None = None) -> None:
         try:

@@ -1,7 +1,8 @@
-"""Fetches many partitions from one leader at once: asked for first, taken later, so that work goes on meanwhile.
+"""Fetches many partitions from one leader: the request is sent first and the answer taken later, so that work continues
+meanwhile.
 
-Knows no fetch sessions (KIP-227): each request names what it wants. Decodes no record; what an answer holds of a
-partition are views into the frame that came. KIP-98 (aborted transactions), KIP-516 (topic ids).
+It uses no fetch sessions (KIP-227): each request names its partitions. It decodes no records; the records of an answer
+are views into the received frame. KIP-98 (aborted transactions), KIP-516 (topic ids).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ottla.protocol.wire import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """From where and how much of a partition."""
+    """A partition to fetch: from which offset, and how many bytes at most."""
 
     topic: str
     partition: int
@@ -28,8 +29,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPart:
-    """What came of a partition. `error_code` is Kafka's, 0 for none. `records` may begin before the offset asked for,
-    and its last batch may be cut short. `aborted`: (producer_id, first_offset) under isolation level 1."""
+    """The result for a partition. `error_code` is Kafka's, 0 for none. `records` may begin before the requested offset,
+    and its last batch may be truncated. `aborted`: (producer_id, first_offset) under isolation level 1."""
 
     error_code: int
     records: Buffer
@@ -41,19 +42,19 @@ class FetchedPart:
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """A request on its way."""
+    """A fetch request in flight."""
 
     connection: Connection
     posted: Posted
     names: dict[bytes, str]
 
     def take(self) -> dict[TopicPartition, FetchedPart]:
-        """The answer by topic and partition; waits for it. Raises ClientFailure."""
+        """Wait for the answer; returns it by topic and partition. Raises ClientFailure."""
         answer = self.connection.take(self.posted)
         check(answer.error_code, f"a fetch from {self.connection.address}")
         found: dict[TopicPartition, FetchedPart] = {}
         for place in answer.responses:
-            topic = self.names.get(bytes(place.topic_id)) or place.topic  # by name up to version 12
+            topic = self.names.get(bytes(place.topic_id)) or place.topic  # answers name topics by name up to version 12
             for part in place.partitions:
                 found[topic, part.partition_index] = _part(part)
         return found
@@ -69,8 +70,11 @@ def post_fetch(
     max_wait_ms: int = 500,
     isolation_level: int = 0,
 ) -> Fetching:
-    """Ask one leader for what it leads. The first partition that has records gives a whole batch at least, whatever the
-    limits; those behind it what room is left. Raises ClientFailure."""
+    """Send one leader a fetch request for partitions that it leads. Raises ClientFailure.
+
+    The first partition with records returns at least one whole batch, whatever the limits; later partitions get the
+    room that is left.
+    """
     rows: dict[str, list[FetchPartition]] = {}
     for each in wanted:
         row = FetchPartition(each.partition, fetch_offset=each.offset, partition_max_bytes=each.max_bytes)

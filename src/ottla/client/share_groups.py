@@ -1,6 +1,7 @@
-"""Calls share groups' admin APIs (KIP-932), which confluent-kafka lacks: describe them, read and move their offsets.
+"""Calls share groups' admin APIs (KIP-932), which confluent-kafka lacks: describe groups, read and change their
+offsets.
 
-Each takes a `Client` and raises ClientFailure.
+Each function takes a `Client` and raises ClientFailure.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ARCHIVING = 3
 
 
 class ShareOffset(NamedTuple):
-    """Where a group stands in one partition: -1 where nobody has read it, or the lag is not known."""
+    """A group's position in one partition: -1 if the group has not read it yet, or if the lag is unknown."""
 
     topic: str
     partition: int
@@ -51,7 +52,7 @@ def list_share_groups(client: Client) -> list[tuple[str, str]]:
 
 
 def list_groups(client: Client, types: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """(group, state) of every group of these types, by name; of all types where none is named."""
+    """(group, state) of every group of these types, by name; without types, of all groups."""
     client.metadata([])
     found: list[tuple[str, str]] = []
     for node_id in client.broker_ids():
@@ -62,14 +63,14 @@ def list_groups(client: Client, types: Sequence[str] = ()) -> list[tuple[str, st
 
 
 def describe_share_group(client: Client, group: str) -> DescribedGroup:
-    """Its state, epochs, members and assignments. Raises ErrorAnswer where there is no such share group."""
+    """The group's state, epochs, members and assignments. Raises ErrorAnswer if there is no such share group."""
     (described,) = client.send_to_coordinator(group, ShareGroupDescribeRequest([group])).groups
     check(described.error_code, f"share group {group}", described.error_message)
     return described
 
 
 def share_group_offsets(client: Client, group: str) -> list[ShareOffset]:
-    """Every partition the group has, in order."""
+    """The offsets of every partition of the group, in order."""
     asked = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group, None)])
     (answer,) = client.send_to_coordinator(group, asked).groups
     check(answer.error_code, f"the offsets of share group {group}", answer.error_message)
@@ -82,9 +83,10 @@ def share_group_offsets(client: Client, group: str) -> list[ShareOffset]:
 
 
 def records_archiving(client: Client, group: str) -> int:
-    """How many records wait for their dead letter (state ARCHIVING, KIP-1191), as the share coordinator has it.
+    """How many records wait for their dead letter (state ARCHIVING, KIP-1191), according to the share coordinator.
 
-    Asks as a broker would, without a leader epoch, which changes nothing; a cluster may not allow it."""
+    It sends the request of a broker, without a leader epoch, so it changes nothing; a cluster may not permit it.
+    """
     topics: dict[str, list[int]] = {}
     for each in share_group_offsets(client, group):
         if each.start_offset >= 0:
@@ -105,7 +107,7 @@ def records_archiving(client: Client, group: str) -> int:
 
 
 def alter_share_group_offsets(client: Client, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
-    """Let a group without members go on at (topic, partition, offset)."""
+    """Set the offsets (topic, partition, offset) from which a group without members continues."""
     topics = [
         AlterShareGroupOffsetsRequestTopic(
             name, [AlterShareGroupOffsetsRequestPartition(partition, offset) for _, partition, offset in rows]
@@ -120,7 +122,7 @@ def alter_share_group_offsets(client: Client, group: str, offsets: Sequence[tupl
 
 
 def delete_share_group_offsets(client: Client, group: str, topics: Iterable[str]) -> None:
-    """Let a group without members forget these topics."""
+    """Delete the offsets of these topics in a group without members."""
     asked = DeleteShareGroupOffsetsRequest(group, [DeleteShareGroupOffsetsRequestTopic(name) for name in topics])
     answer = client.send_to_coordinator(group, asked)
     check(answer.error_code, f"the offsets of share group {group}", answer.error_message)
@@ -129,6 +131,6 @@ def delete_share_group_offsets(client: Client, group: str, topics: Iterable[str]
 
 
 def delete_share_group(client: Client, group: str) -> None:
-    """Delete a group without members, and where it stands."""
+    """Delete a group without members, with its offsets."""
     (result,) = client.send_to_coordinator(group, DeleteGroupsRequest([group])).results
     check(result.error_code, f"share group {group}")

@@ -1,14 +1,15 @@
-"""Takes part in a share group (KIP-932), and takes no more records than it is asked to: what librdkafka's cannot.
+"""Joins a share group (KIP-932) and acquires no more records than the caller asks for, which librdkafka's consumer
+cannot do.
 
-Knows membership, share sessions, acknowledgements and the renewal of locks (KIP-1222). A record that is fetched counts
-as delivered, so each `poll` says how many records it wants, and version 2 of ShareFetch keeps to that (KIP-1206); an
-older broker may give a whole batch. Does not know what becomes of a record; whoever polls says so.
+It handles membership, share sessions, acknowledgements and the renewal of locks (KIP-1222). A fetched record counts as
+delivered, so each `poll` says how many records it wants. Version 2 of ShareFetch obeys that limit (KIP-1206); an older
+broker may return a whole batch. The caller of `poll` acknowledges the records.
 
-A thread of its own sends heartbeats, over connections of its own, and renews the locks of what is held, so that a
-person may think as long as they like.
+A thread sends heartbeats over connections of its own and renews the locks of acquired records, so that a person may
+take any time over a record.
 
-Invariants: one request at a time over the reading connections; what is held is known by (topic id, partition, offset)
-and forgotten when its session is: the broker lets go of it then.
+Invariants: one request at a time over the reading connections. Acquired records are kept by (topic id, partition,
+offset), and dropped with their session: the broker releases them then.
 
 Sources: KIP-932, KIP-1206, KIP-1222; Kafka's ShareConsumeRequestManager.java, ShareSessionHandler.java.
 """
@@ -35,22 +36,22 @@ from ottla.protocol.records.record import Record, decode_records
 from ottla.protocol.wire import Message
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
-"""What is said of a record, as it stands in a request."""
+"""Acknowledgement types, as in requests."""
 
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 FINAL_EPOCH: Final = -1
 EPOCH_MAX: Final = (1 << 31) - 1
 RECORD_LIMIT: Final = 1
-"""share_acquire_mode: exactly as many records as asked for, at most (KIP-1206)."""
+"""share_acquire_mode: at most as many records as requested (KIP-1206)."""
 
 FETCH_BYTES_MAX: Final = 50 << 20
 LOOK_S: Final = 0.25
-"""How often the thread looks whether a heartbeat or a renewal is due."""
+"""How often the thread checks whether a heartbeat or a renewal is due."""
 
 JOIN_S: Final = 30.0
 JOIN_AGAIN_S: Final = 0.1
 MOVED_S: Final = 0.1
-"""Before looking again for a partition that is not where it was."""
+"""The pause before looking up a partition again whose leader has moved."""
 
 _JOIN_AGAIN = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
 _SESSION_LOST = {ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.INVALID_SHARE_SESSION_EPOCH}
@@ -61,7 +62,7 @@ Place: TypeAlias = tuple[bytes, int]
 
 
 class Delivered(NamedTuple):
-    """A record that this member holds. `timestamp_type`: 0 create time, 1 log append time."""
+    """A record that this member has acquired. `timestamp_type`: 0 create time, 1 log append time."""
 
     topic: str
     place: Place
@@ -71,7 +72,7 @@ class Delivered(NamedTuple):
 
 
 class _Session:
-    """What one node knows of this member."""
+    """The share session with one node."""
 
     __slots__ = ("epoch", "places")
 
@@ -86,8 +87,9 @@ class _Session:
 class ShareMember:
     """A member of a share group: `with ShareMember(connect, "jobs", ["orders"]) as member: member.poll(10)`.
 
-    `connect` makes a new Client; the member makes two and closes them. Joins at once. Every method raises
-    ClientFailure; after one that is no ErrorAnswer, polling may be tried again: the session is opened anew.
+    `connect` returns a new Client; the member opens two and closes them. The constructor joins the group. Every method
+    raises ClientFailure. After a failure other than ErrorAnswer, the caller may poll again: the member opens a new
+    session.
     """
 
     def __init__(self, connect: Callable[[], Client], group: str, topics: Sequence[str]) -> None:
@@ -104,7 +106,7 @@ class ShareMember:
         self._sessions: dict[int, _Session] = {}
         self._turn = 0
         self._held: dict[Place, dict[int, int]] = {}
-        """Which node gave the record at an offset."""
+        """Offset to the node that returned the record, by partition."""
         self._renew_at = 0.0
         self._renews_every_s = 10.0
         try:
@@ -122,7 +124,7 @@ class ShareMember:
         self.close()
 
     def close(self) -> None:
-        """Leave the group; what is still held is available to others at once. Raises nothing."""
+        """Leave the group; acquired records become available to other members at once. Raises nothing."""
         self._stopped.set()
         self._thread.join()
         with self._lock, suppress(ClientFailure):
@@ -142,7 +144,7 @@ class ShareMember:
     # ---- records ---------------------------------------------------------------------------------------------------
 
     def poll(self, max_records: int, max_wait_ms: int = 500) -> list[Delivered]:
-        """At most so many records, of one node; none when none came in time."""
+        """At most `max_records` records, all from one node; an empty list if none arrived in time."""
         if self._failure is not None:
             raise self._failure
         with self._lock:
@@ -155,8 +157,8 @@ class ShareMember:
         return []
 
     def acknowledge(self, records: Iterable[Delivered], kind: int) -> list[tuple[Delivered, ErrorAnswer]]:
-        """Say what becomes of records: ACCEPT, RELEASE or REJECT. Those that were refused, because their lock had run
-        out; somebody gets them again."""
+        """Acknowledge records as ACCEPT, RELEASE or REJECT. Returns the records that were rejected because their lock
+        had expired; the broker delivers them again."""
         by_place: dict[Place, list[Delivered]] = {}
         for each in records:
             by_place.setdefault(each.place, []).append(each)
@@ -168,7 +170,7 @@ class ShareMember:
         return refused
 
     def _nodes(self) -> dict[int, set[Place]]:
-        """What to read, by the node that leads it."""
+        """The assigned partitions, by the node that leads them."""
         leaders: dict[Place, int] = {}
         for name in self.topics:
             with suppress(ErrorAnswer):
@@ -181,7 +183,7 @@ class ShareMember:
             if leader >= 0:
                 nodes.setdefault(leader, set()).add(place)
             else:
-                self._reading.forget_topics()  # made anew, grown or moved: looked up at the next poll
+                self._reading.forget_topics()  # deleted, grown or moved: the next poll looks it up
         return nodes
 
     def _fetch(self, node_id: int, places: set[Place], max_records: int, max_wait_ms: int) -> list[Delivered]:
@@ -232,7 +234,7 @@ class ShareMember:
         return got
 
     def _delivered(self, place: Place, part: asked.PartitionData, acquired: dict[int, int]) -> list[Delivered]:
-        """The records of a partition that were acquired; leaves in `acquired` the offsets that have none."""
+        """The acquired records of a partition; leaves in `acquired` the offsets that have no record."""
         got: list[Delivered] = []
         name = self._names[place[0]]
         records = part.records if acquired and part.records is not None else b""
@@ -246,12 +248,12 @@ class ShareMember:
                         got.append(Delivered(name, place, record, header.timestamp_type, count))
         except CorruptRecords as error:
             if not acquired:
-                return got  # what can't be read is not for this member
+                return got  # an unreadable batch that this member has not acquired
             raise BadAnswer(f"{name}-{place[1]} can't be read from offset {min(acquired)} on: {error}.") from error
         return got
 
     def _ask(self, node_id: int, request: Message) -> Any:
-        """The node's answer in this session; None where the session was lost and what it held with it."""
+        """The node's answer in this session; None if the session was lost, and with it the acquired records."""
         connection = self._reading.broker(node_id)
         if request.API_KEY == asked.ShareFetchRequest.API_KEY and connection.version_of(request.API_KEY) >= 2:
             request.share_acquire_mode = RECORD_LIMIT  # type: ignore[attr-defined]
@@ -276,7 +278,7 @@ class ShareMember:
         }
 
     def _say(self, offsets: dict[Place, list[int]], kind: int) -> dict[Place, ErrorAnswer]:
-        """Acknowledge, and forget what is not held any more; the places that were refused."""
+        """Send acknowledgements, and drop records that are no longer acquired; returns the partitions with an error."""
         refused: dict[Place, ErrorAnswer] = {}
         by_node: dict[int, dict[Place, list[int]]] = {}
         for place, given in offsets.items():
@@ -314,7 +316,7 @@ class ShareMember:
                         refused[place] = ErrorAnswer(part.error_code, where, part.error_message)
         return refused
 
-    # ---- the thread ------------------------------------------------------------------------------------------------
+    # ---- heartbeats and renewals -----------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         """Send heartbeats and renew locks until the member is closed."""
@@ -331,10 +333,10 @@ class ShareMember:
                     self._failure = error
                     return
             except ClientFailure:
-                pass  # the broker is away: the next heartbeat finds it, or `poll` says so
+                pass  # no broker answers: the next heartbeat retries, or `poll` raises
 
     def _join(self) -> None:
-        """The first heartbeat; a group's coordinator may have to be made or loaded first."""
+        """Send the first heartbeat; retries while the group's coordinator is being created or loaded."""
         until = time.monotonic() + JOIN_S
         while True:
             try:
@@ -365,7 +367,8 @@ class ShareMember:
             )
 
     def _renew(self) -> None:
-        """Hold on to what is held. A group or a broker without renewals lets it go, and `acknowledge` will say so."""
+        """Renew the locks of acquired records. If the group or broker has no renewals, they expire, and `acknowledge`
+        reports it."""
         with self._lock:
             self._renew_at = time.monotonic() + self._renews_every_s
             held = {place: sorted(offsets) for place, offsets in self._held.items() if offsets}
@@ -374,7 +377,7 @@ class ShareMember:
 
 
 def _acquired(part: asked.PartitionData) -> dict[int, int]:
-    """How often each acquired offset was delivered."""
+    """The delivery count of each acquired offset."""
     return {
         offset: run.delivery_count
         for run in part.acquired_records
@@ -390,7 +393,7 @@ def _by_topic(places: Iterable[Place]) -> list[tuple[bytes, list[int]]]:
 
 
 def _runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """First and last of each run of offsets that follow one another."""
+    """The first and last offset of each run of consecutive offsets."""
     runs: list[tuple[int, int]] = []
     for offset in sorted(offsets):
         if runs and runs[-1][1] == offset - 1:

@@ -1,8 +1,8 @@
-"""Asks what operators ask about transactions (KIP-664): which there are, where they stand, which hang; and ends those.
+"""Answers operators' questions about transactions (KIP-664): lists, describes, finds hanging ones and aborts them.
 
-A transaction hangs where a partition has one open that no coordinator knows of: it holds back every reader of
-committed records there, and nobody will end it. Since KIP-890 none comes to be; logs from before, or a lost
-`__transaction_state`, may have some.
+A transaction hangs if a partition has it open but no coordinator knows it. It blocks every reader of committed records
+in that partition, and no coordinator will end it. Since KIP-890 new ones cannot occur. Older logs, or a lost
+`__transaction_state`, may contain some.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ottla.protocol.messages.write_txn_markers import (
 )
 
 TRANSACTION: Final = 1
-"""The kind of coordinator."""
+"""The coordinator's key type."""
 READ_COMMITTED: Final = 1
 """The isolation level."""
 FENCE_WAIT_S: Final = 30.0
@@ -36,7 +36,7 @@ UNDER_WAY: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A transactional id as its coordinator names it."""
+    """A transactional id in the list of its coordinator."""
 
     name: str
     coordinator: int
@@ -46,7 +46,8 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that is open in a partition. `last_ms`: of its newest batch, milliseconds since 1970."""
+    """A transaction that is open in a partition. `last_ms`: the timestamp of its newest batch, milliseconds since
+    1970."""
 
     topic: str
     partition: int
@@ -83,7 +84,7 @@ def describe_transaction(client: Client, name: str) -> Any:
 
 
 def open_transactions(client: Client, topics: Iterable[str]) -> list[OpenTransaction]:
-    """Those that are open in any partition of these topics. Raises ClientFailure."""
+    """The open transactions in all partitions of these topics. Raises ClientFailure."""
     return [
         opened
         for name in topics
@@ -118,10 +119,12 @@ def _open_in(client: Client, name: str, partition: int) -> list[OpenTransaction]
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """A partition whose readers of committed records wait at `last_stable_offset`, and for whom.
+    """A partition whose readers of committed records wait at `last_stable_offset`, and the transaction that they wait
+    for.
 
-    `producer_id` is None where the transaction has just ended, `name` and `start_ms` (milliseconds since 1970) where no
-    coordinator knows of it: then it hangs."""
+    `producer_id` is None if the transaction has just ended. `name` and `start_ms` (milliseconds since 1970) are None if
+    no coordinator knows the transaction: then it hangs.
+    """
 
     topic: str
     partition: int
@@ -133,7 +136,7 @@ class HeldBack:
 
 
 def held_back(client: Client, places: Iterable[TopicPartition]) -> list[HeldBack]:
-    """Those of the partitions that a transaction holds back, in their order. Raises ClientFailure."""
+    """Those of the partitions that a transaction blocks, in their order. Raises ClientFailure."""
     wanted = dict.fromkeys(places, LATEST)
     stable = client.list_offsets_of(wanted, isolation_level=READ_COMMITTED)
     ends = client.list_offsets_of(wanted)
@@ -160,7 +163,7 @@ def held_back(client: Client, places: Iterable[TopicPartition]) -> list[HeldBack
 
 
 def coordinated(client: Client, opened: Iterable[OpenTransaction]) -> dict[OpenTransaction, Any]:
-    """The TransactionState of those which a coordinator knows to be under way in their partition. Raises
+    """The TransactionState of each transaction that a coordinator knows as ongoing in its partition. Raises
     ClientFailure."""
     suspects = list(opened)
     if not suspects:
@@ -176,15 +179,15 @@ def coordinated(client: Client, opened: Iterable[OpenTransaction]) -> dict[OpenT
 
 
 def hanging(client: Client, opened: Iterable[OpenTransaction]) -> list[OpenTransaction]:
-    """Those of which no coordinator knows that they are under way in that partition. Raises ClientFailure."""
+    """The transactions that no coordinator knows as ongoing in their partition. Raises ClientFailure."""
     suspects = list(opened)
     known = coordinated(client, suspects)
     return [each for each in suspects if each not in known]
 
 
 def fence_producer(client: Client, name: str, timeout_ms: int) -> None:
-    """Abort what is open under a transactional id, and wait for its markers: the id gets a higher producer epoch, so
-    its present producer can neither write nor commit any more. Raises ClientFailure."""
+    """Abort the open transaction of a transactional id and wait for its markers. The id gets a higher producer epoch,
+    so its present producer can neither write nor commit any more. Raises ClientFailure."""
     request = InitProducerIdRequest(name, timeout_ms)
     until = time.monotonic() + FENCE_WAIT_S
     while True:
@@ -196,7 +199,7 @@ def fence_producer(client: Client, name: str, timeout_ms: int) -> None:
 
 
 def abort_transaction(client: Client, opened: OpenTransaction) -> None:
-    """Write the marker of a transaction that hangs, which no coordinator will write. Raises ClientFailure."""
+    """Write the abort marker of a hanging transaction, which no coordinator will write. Raises ClientFailure."""
     marker = WritableTxnMarker(
         producer_id=opened.producer_id,
         producer_epoch=opened.producer_epoch,

@@ -1,7 +1,6 @@
 """Runs three nodes for the demonstration: `ottla cluster` as a person types it, and kill -9 of one of them.
 
-Knows the directory of a cluster, commands, process ids, and what any Kafka client may ask. Does not know: a node's
-inside.
+It uses the directory of a cluster, commands, process ids, and requests that any Kafka client may send.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ PAUSE_S = 0.05
 
 
 class ThreeNodes:
-    """A cluster of processes that nobody starts again but `bring_back`. `address`: of all its nodes. `settings`:
-    theirs, beside those of the demonstration."""
+    """A cluster of processes in which only `bring_back` restarts a killed node. `address`: of all its nodes.
+    `settings`: added to those of the demonstration."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory / "cluster"
@@ -64,7 +63,7 @@ class ThreeNodes:
         self._admin = AdminClient({"bootstrap.servers": self.address, "log_level": 2})
 
     def create(self, topics: dict[str, int]) -> None:
-        """Make topics of so many partitions, three copies of each."""
+        """Create topics with these partition counts and a replication factor of 3."""
         from confluent_kafka.admin import NewTopic
 
         made = self._admin.create_topics([NewTopic(name, count) for name, count in topics.items()])
@@ -72,8 +71,8 @@ class ThreeNodes:
             future.result(REQUEST_TIMEOUT_S)
 
     def partitions(self, topics: tuple[str, ...]) -> dict[tuple[str, int], Any]:
-        """Leader, replicas and in-sync replicas of every partition of these topics, once the node that is asked knows
-        them all and a leader of each: one that has just begun may not yet. Raises NodeFailed."""
+        """Leader, replicas and in-sync replicas of every partition of these topics. Waits until the queried node knows
+        all partitions and their leaders: a node that has just started may not yet. Raises NodeFailed."""
         end = time.monotonic() + REQUEST_TIMEOUT_S
         while time.monotonic() < end:
             with suppress(KeyError):
@@ -84,14 +83,14 @@ class ThreeNodes:
         raise NodeFailed(f"Not every partition of {', '.join(topics)} had a leader after {REQUEST_TIMEOUT_S:.0f} s.")
 
     def is_in_sync(self, topics: tuple[str, ...]) -> bool:
-        """Whether every replica of these topics is in sync, as the node says that is asked."""
+        """Whether every replica of these topics is in sync, according to the queried node."""
         with suppress(KeyError):
             return all(part.leader > 0 and len(part.isrs) == len(NODES) for part in self._told(topics).values())
         return False
 
     def _told(self, topics: tuple[str, ...]) -> dict[tuple[str, int], Any]:
-        """What one of the nodes says now, a leader of -1 where it knows of none. Raises KeyError for a topic that it
-        does not know."""
+        """The current answer of one of the nodes; the leader is -1 if the node knows none. Raises KeyError for an
+        unknown topic."""
         told = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
         return {(name, index): part for name in topics for index, part in told[name].partitions.items()}
 
@@ -100,11 +99,11 @@ class ThreeNodes:
         os.kill(int((self.directory / str(node) / "ottla.pid").read_text()), signal.SIGKILL)
 
     def bring_back(self, node: int) -> None:
-        """Start a killed node again; return when it serves. Raises NodeFailed."""
+        """Start a killed node again; return when it is ready. Raises NodeFailed."""
         self._run("start-node", str(node))
 
     def stop(self) -> None:
-        """Stop what runs."""
+        """Stop every running process."""
         if self.address:
             with suppress(NodeFailed, subprocess.TimeoutExpired):
                 self._run("stop")
@@ -120,8 +119,8 @@ class ThreeNodes:
 
 
 def hold_ports(held: ExitStack) -> int:
-    """The first of as many ports in a row as there are nodes. They are ours as long as `held` is open: nodes may listen
-    there, and nobody else's connection is given one while a node is dead."""
+    """Reserve as many consecutive ports as there are nodes, and return the first. While `held` is open, nodes may
+    listen on them, and the system gives them to no other process, even while a node is dead."""
     while True:
         first = hold(held, 0)
         with suppress(OSError, OverflowError):

@@ -1,5 +1,5 @@
-"""Holds the steps on a cluster of three nodes, in their order; one that fails raises StepFailed. Their docstrings are
-shown."""
+"""Holds the steps on a cluster of three nodes, in order; a failed step raises StepFailed. Their docstrings are
+printed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTITIONS = sum(TOPICS.values())
 READERS, WORKERS, JOB_COUNT = 2, 4, 200
 WAIT_S = 30.0
 SETTLE_S = 0.5
-"""How long readers have for the last transfers."""
+"""How long readers may take for the last transfers."""
 
 
 def start_cluster(demo: Demonstration) -> None:
@@ -34,7 +34,7 @@ def start_cluster(demo: Demonstration) -> None:
 
 
 def kill_a_leader(demo: Demonstration) -> None:
-    """A leader is killed under load: producer, group and job queue go on, and every record is accounted for."""
+    """A leader is killed under load: producer, group and job queue continue, and every record is accounted for."""
     cluster = demo.cluster
     assert cluster is not None
     stream = demo.stream = Stream(cluster.address, events.made_up(2), RATE)
@@ -75,13 +75,13 @@ def kill_a_leader(demo: Demonstration) -> None:
 
 
 def hear(jobs: Jobs) -> bool:
-    """Take in what the workers tell; true, to be followed by a condition."""
+    """Receive the workers' reports. Returns True, so that a condition can follow with `and`."""
     jobs.listen()
     return True
 
 
 def account(demo: Demonstration, stream: Stream, group: Group) -> None:
-    """End the stream, and hold what the group has read against what was acknowledged."""
+    """End the stream, and compare what the group has read with what was acknowledged."""
     stream.stop()
     if stream.failure is not None:
         raise StepFailed(stream.failure)
@@ -100,7 +100,7 @@ def account(demo: Demonstration, stream: Stream, group: Group) -> None:
 
 
 def move_money(demo: Demonstration) -> None:
-    """Money moves between accounts by transactions while a node is killed; whoever adds up finds all of it, or not."""
+    """Money moves between accounts by transactions while a node is killed; each kind of reader adds up what it sees."""
     cluster = demo.cluster
     assert cluster is not None
     teller = Teller(cluster.address)
@@ -147,7 +147,7 @@ def print_audit(demo: Demonstration, teller: Teller, auditors: list[Auditor]) ->
 
 
 def bring_back(demo: Demonstration, node: int, topics: tuple[str, ...]) -> None:
-    """Start the killed node again, and wait until it has all it missed."""
+    """Start the killed node again, and wait until its replicas are in sync."""
     cluster = demo.cluster
     assert cluster is not None
     began = time.monotonic()
@@ -157,7 +157,7 @@ def bring_back(demo: Demonstration, node: int, topics: tuple[str, ...]) -> None:
 
 
 def await_(demo: Demonstration, else_: str, holds: Callable[[], object]) -> None:
-    """Let everything go on until something holds. Raises StepFailed."""
+    """Run the demonstration until `holds` returns true. Raises StepFailed."""
     if not demo.run(WAIT_S, lambda: bool(holds())):
         raise StepFailed(f"{else_} in time.")
 

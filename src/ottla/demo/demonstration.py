@@ -1,6 +1,6 @@
 """Holds what the steps share: the node, the stream, the groups, and the screen.
 
-On a terminal the figures stand still and change in place; elsewhere one plain line a second is printed.
+On a terminal a table of figures is updated in place; elsewhere one plain line a second is printed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLOW = 10
 
 
 class StepFailed(Exception):
-    """What did not come about, as a sentence."""
+    """A step did not reach its goal; the text says what failed."""
 
 
 class Demonstration:
@@ -54,13 +54,13 @@ class Demonstration:
         self._live: Live | None = None
 
     def say(self, sentence: str) -> None:
-        """One line that stays on the screen."""
+        """Print one line that stays on the screen."""
         clock = f"{time.monotonic() - self.began:5.1f} s"
         wrap = self.console.is_terminal
         self.console.print(f"[dim]{clock}[/dim]  {sentence}", highlight=False, soft_wrap=not wrap)
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Let everything go on for so long, or until a condition holds; whether it came to hold."""
+        """Run for `seconds`, or until a condition holds; returns whether it holds."""
         end = time.monotonic() + seconds
         next_line = time.monotonic() + 1
         while (now := time.monotonic()) < end:
@@ -70,7 +70,7 @@ class Demonstration:
             if self._live is not None:
                 self._live.update(self.figures())
             elif self.stream is not None:
-                line = self.line()  # at each tick, as rates are measured from one to a later one
+                line = self.line()  # at each tick, because a rate needs an earlier and a later count
                 if now >= next_line and self.acknowledged():
                     next_line = now + 1
                     self.say(line)
@@ -90,7 +90,7 @@ class Demonstration:
             live.stop()
 
     def forget(self) -> None:
-        """Show no more of a stream that is over, nor of its groups: the next one begins at 0."""
+        """Stop showing a stream that has ended, and its groups: the next one begins at 0."""
         self.stream, self.groups = None, []
         self._rates.clear()
 
@@ -109,7 +109,7 @@ class Demonstration:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _listen(self) -> None:
-        """Take in what the members tell, for at most a tick."""
+        """Receive the members' reports, for at most a tick."""
         pipes = {member.pipe: group for group in self.groups for member in group.members}
         if not pipes:
             time.sleep(TICK_S)
@@ -130,7 +130,7 @@ class Demonstration:
         return self.stream.tally.records if self.stream else 0
 
     def rate(self, name: str, count: int) -> float:
-        """Records a second of one counter, over the last second or a part of it."""
+        """Records a second of one counter, over up to the last second."""
         now = time.monotonic()
         since, then, rate = self._rates.get(name, (now, count, 0.0))
         if now - since >= RATE_OVER_S or name not in self._rates:
@@ -139,7 +139,7 @@ class Demonstration:
         return rate
 
     def counters(self) -> list[tuple[str, int, float, int]]:
-        """(who, records, records a second, lag) of the stream and of each group."""
+        """(name, records, records a second, lag) of the stream and of each group."""
         produced = self.acknowledged()
         rows = [("produced", produced, self.rate("produced", produced), 0)]
         for group in self.groups:
@@ -165,5 +165,5 @@ class Demonstration:
 
 
 def per_second(rate: float) -> str:
-    """A rate as it is shown: 20,013, or 0.7 where whole numbers would hide it."""
+    """A rate for display: 20,013, or 0.7 where a whole number would hide it."""
     return f"{rate:,.1f}" if 0 < rate < SLOW else f"{rate:,.0f}"

@@ -1,4 +1,4 @@
-"""Makes web activity: made-up page views without end, or the lines of a real access log.
+"""Makes web activity: endless made-up page views, or the lines of a real access log.
 
 Every event is (topic, key, value): the visitor is the key, so a visitor's events stay in order in one partition.
 """
@@ -16,7 +16,7 @@ Event: TypeAlias = tuple[str, bytes, bytes]
 
 PAGE_VIEWS = "page-views"
 ERRORS = "errors"
-"""Where answers with a status of 500 and above go."""
+"""The topic of answers with a status of 500 and above."""
 
 PATHS = {
     "/": 160,
@@ -28,7 +28,7 @@ PATHS = {
     "/about": 3,
     **{f"/products/{n}": 100 / (n + 1) for n in range(200)},
 }
-"""Pages and how often each is viewed, in relation to the others. Few products are viewed often, most are seldom."""
+"""Pages and their relative frequencies: a few products are viewed often, most of them rarely."""
 AGENTS = {
     "Mozilla/5.0 (X11; Linux x86_64; rv:138.0) Gecko/20100101 Firefox/138.0": 20,
     "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Safari/605.1.15": 30,
@@ -38,14 +38,14 @@ AGENTS = {
 STATUSES = (200,) * 90 + (304,) * 4 + (404,) * 4 + (500, 503)
 VISITORS = 5000
 UNREADABLE = b"unreadable"
-"""The key of lines that are none of an access log."""
+"""The key of lines that are not access log lines."""
 
 COMBINED = re.compile(rb'(?:\S+ )?(?P<client>\S+) \S+ \S+ \[[^\]]+\] "(?:[^"\\]|\\.)*" (?P<status>\d{3}) (?:\d+|-)')
 """Apache's common and combined log formats."""
 
 
 def made_up(seed: int = 1) -> Iterator[Event]:
-    """Page views of a shop that does not exist, the same ones for the same seed."""
+    """Page views of a shop that does not exist; the same seed gives the same views."""
     draw = random.Random(seed)
     paths, agents = iter(drawn(draw, PATHS)), iter(drawn(draw, AGENTS))
     for number in count(1):
@@ -59,14 +59,14 @@ def made_up(seed: int = 1) -> Iterator[Event]:
 
 
 def drawn(draw: random.Random, weights: Mapping[str, float]) -> Iterator[str]:
-    """Names without end, each as often as its weight says."""
+    """An endless sequence of names, each with a frequency in proportion to its weight."""
     names, until = list(weights), list(accumulate(weights.values()))
     while True:
         yield from draw.choices(names, cum_weights=until, k=100)
 
 
 class AccessLog:
-    """A log of a person's own, line by line and once. `unreadable`: lines so far that are none of an access log."""
+    """A log file of the user's, read line by line, once. `unreadable`: lines so far that are not access log lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,7 +82,7 @@ class AccessLog:
 
 
 def counted(path: Path) -> int:
-    """The lines of a file, its last one with or without an end."""
+    """The number of lines of a file, with or without a line end after the last one."""
     lines, last = 0, b"\n"
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -92,7 +92,7 @@ def counted(path: Path) -> int:
 
 
 def event_of(line: bytes) -> Event:
-    """A line as it is, where it belongs; one that is none of an access log is an error too."""
+    """The event of a line; a line that is not an access log line becomes an error event."""
     found = COMBINED.match(line)
     if found is None:
         return ERRORS, UNREADABLE, line

@@ -1,4 +1,5 @@
-"""Runs a consumer group: its member processes, what each owns, and the tally of what the group has read."""
+"""Runs a consumer group: its member processes, the partitions that each owns, and the tally of what the group has
+read."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ STOP_TIMEOUT_S = 10.0
 
 
 class Member:
-    """One member process and the pipe it tells through."""
+    """One member process, and the pipe through which it reports."""
 
     def __init__(self, bootstrap: str, group: str, name: str, topics: list[str]) -> None:
         self.name = name
@@ -29,8 +30,8 @@ class Member:
 
 
 class Group:
-    """A consumer group of member processes. `changed` is set when partitions have moved, and taken by whoever shows
-    it."""
+    """A consumer group of member processes. `changed` is set when partitions have moved; the code that shows them
+    resets it."""
 
     def __init__(self, name: str, bootstrap: str, topics: list[str]) -> None:
         self.name = name
@@ -41,15 +42,15 @@ class Group:
         self._topics = topics
 
     def join(self, name: str) -> None:
-        """Start one more member."""
+        """Start another member."""
         self.members.append(Member(self._bootstrap, self.name, name, self._topics))
 
     def listen(self, pipe: Connection) -> bool:
-        """Take in what one member tells; False when it has nothing more to tell, ever."""
+        """Receive one report of a member; False if it will send no more."""
         member = next(each for each in self.members if each.pipe is pipe)
         try:
             told = pipe.recv()
-        except (EOFError, OSError):  # its end, or a message cut off by its death
+        except (EOFError, OSError):  # end of the pipe, or a message cut off by the member's death
             return False
         if told[0] == "owns":
             member.owns = told[1]
@@ -60,7 +61,8 @@ class Group:
         return True
 
     def kill(self, name: str) -> list[TopicPartition]:
-        """kill -9 a member; the partitions that nobody owns from now on. What it had told is taken in first."""
+        """kill -9 a member; returns the partitions that then have no owner. Its remaining reports are received
+        first."""
         member = next(each for each in self.members if each.name == name)
         member.process.send_signal(signal.SIGKILL)
         member.process.wait()
@@ -75,7 +77,7 @@ class Group:
         return {place for member in self.members for place in member.owns}
 
     def stop(self) -> None:
-        """End every member; each leaves the group."""
+        """Stop every member; each leaves the group."""
         for member in self.members:
             member.process.terminate()
         for member in list(self.members):
@@ -92,7 +94,7 @@ class Group:
 
 
 def shown(places: list[TopicPartition]) -> str:
-    """Partitions in a few letters: page-views 0 1 4, errors 2."""
+    """Partitions in a short form: page-views 0 1 4, errors 2."""
     by_topic: dict[str, list[str]] = {}
     for topic, partition in places:
         by_topic.setdefault(topic, []).append(str(partition))

@@ -1,4 +1,4 @@
-"""Runs the job queue: its topics, its worker processes, and the tally of what became of every job.
+"""Runs the job queue: its topics, its worker processes, and the tally of each job's result.
 
 A job's number is its offset: one producer, one partition.
 """
@@ -28,7 +28,7 @@ TICK_S = 0.1
 
 
 class Worker:
-    """One worker process and the pipe it tells through. `jobs`: how many it has finished."""
+    """One worker process, and the pipe through which it reports. `jobs`: how many it has finished."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.name = name
@@ -42,8 +42,8 @@ class Worker:
 
 
 class Jobs:
-    """The job queue and its workers. `done`: how often each job was; `delivered`: the most deliveries of it that a
-    worker has told of."""
+    """The job queue and its workers. `done`: how often each job was done; `delivered`: the highest delivery count that
+    a worker has reported for it."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -53,7 +53,7 @@ class Jobs:
         self.delivered: dict[int, int] = {}
 
     def set_up(self) -> None:
-        """One topic of one partition, one for dead letters, and what the group is configured to."""
+        """Create a topic with one partition and a topic for dead letters, and configure the group."""
         from confluent_kafka.admin import (
             AdminClient,
             AlterConfigOpType,
@@ -79,7 +79,8 @@ class Jobs:
         self.workers = [Worker(self._bootstrap, f"worker-{n + 1}") for n in range(count)]
 
     def produce(self, kinds: list[str]) -> None:
-        """One job of each of these kinds, in order, each in a batch of its own: a batch is the least a worker takes."""
+        """Produce one job for each kind, in order, each in a batch of its own, because a worker acquires at least one
+        batch."""
         from confluent_kafka import Producer
 
         one_by_one = {"linger.ms": 0, "batch.num.messages": 1}
@@ -94,14 +95,14 @@ class Jobs:
         return len(self.done.keys() | self.rejected)
 
     def work(self, seconds: float, until: Callable[[], bool]) -> bool:
-        """Listen to the workers until something holds; whether it came to hold in time."""
+        """Receive workers' reports until a condition holds; returns whether it held in time."""
         end = time.monotonic() + seconds
         while not until() and time.monotonic() < end:
             self.listen(TICK_S)
         return until()
 
     def listen(self, seconds: float = 0) -> None:
-        """Take in what the workers tell, waiting for so long at most."""
+        """Receive the workers' reports, waiting at most `seconds`."""
         by_pipe = {worker.pipe: worker for worker in self.workers}
         for pipe in wait(list(by_pipe), seconds):
             worker = by_pipe[pipe]  # type: ignore[index]
@@ -109,7 +110,7 @@ class Jobs:
                 raise RuntimeError(f"{worker.name} ended by itself.")
 
     def _take(self, worker: Worker) -> bool:
-        """Take in what one worker tells; False when it has nothing more to tell, ever."""
+        """Receive the reports of one worker; False if it will send no more."""
         try:
             told = worker.pipe.recv()
         except (EOFError, OSError):
@@ -127,7 +128,7 @@ class Jobs:
         return True
 
     def kill(self, count: int) -> list[str]:
-        """kill -9 some workers; what they had told is taken in first. Their names."""
+        """kill -9 some workers, after receiving their remaining reports. Returns their names."""
         victims = self.workers[:count]
         for worker in victims:
             worker.process.send_signal(signal.SIGKILL)
@@ -140,7 +141,7 @@ class Jobs:
         return [worker.name for worker in victims]
 
     def dead_letters(self, count: int) -> list[int]:
-        """The numbers of the jobs in the dead-letter topic, which should be so many."""
+        """The numbers of the jobs in the dead-letter topic, of which `count` are expected."""
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
         consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "demo-letters", "log_level": 2})
@@ -156,7 +157,7 @@ class Jobs:
         return found
 
     def lag(self) -> int:
-        """Records that the queue has not finished with, as the node says."""
+        """Records that the queue has not finished, according to the node."""
         from ottla.client import Client
         from ottla.client.share_groups import share_group_offsets
 
@@ -177,5 +178,5 @@ class Jobs:
 
 
 def alone_s(jobs: int) -> float:
-    """How long one worker would need."""
+    """The time that one worker would need, in seconds."""
     return jobs * WORK_S

@@ -1,8 +1,9 @@
 """Runs one member of a consumer group, a process of its own: `python -m ottla.demo.member BOOTSTRAP GROUP NAME FD
 TOPIC...`.
 
-It tells its parent through the pipe FD which partitions it owns and the digest of every record it reads, and stores a
-record's offset only after telling, so a member that is killed has at worst told what another one tells again.
+Through the pipe FD it reports to its parent the partitions that it owns and the digest of every record that it reads.
+It stores a record's offset only after the report, so if a member is killed, at worst another member reports some
+records again.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def main(bootstrap: str, group: str, name: str, pipe: int, topics: list[str]) ->
 
 
 def store(consumer: Any, message: Any) -> None:
-    """Remember the position for the next commit, unless the partition has just been given up."""
+    """Store the position for the next commit, unless the partition was just revoked."""
     from confluent_kafka import KafkaException
 
     try:
@@ -74,7 +75,7 @@ def store(consumer: Any, message: Any) -> None:
 
 
 def runs(messages: list[Any]) -> dict[TopicPartition, tuple[int, array[int]]]:
-    """First offset and digests of each partition's records, in offset order as they were read."""
+    """The first offset and the digests of each partition's records, in offset order as they were read."""
     found: dict[TopicPartition, tuple[int, array[int]]] = {}
     for message in messages:
         place = (message.topic(), message.partition())

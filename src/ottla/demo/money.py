@@ -1,8 +1,8 @@
 """Moves money between accounts, each transfer one transaction, and adds up what readers see of it.
 
-A record is an account and what is added to it. Whatever is transferred, all accounts together have what was paid in at
-the beginning. A reader looks whenever it has read all there is: one with `read_committed` sees whole transfers only,
-one with `read_uncommitted` a half of one as well, and for good those that were taken back.
+A record is an account and the amount added to it. Transfers keep the sum of all accounts constant: the amount paid in
+at the beginning. A reader checks the sum whenever it has read all available records. With `read_committed` it sees
+whole transfers only. With `read_uncommitted` it also sees halves of transfers, and keeps those that were aborted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ LEDGER = "ledger"
 ACCOUNTS, PAID_IN = 8, 100
 TOTAL = ACCOUNTS * PAID_IN
 HALF_S = 0.004
-"""How long a transfer is half done."""
+"""How long a transfer stays half done."""
 TAKEN_BACK = 0.1
-"""The share of transfers that the teller takes back in the middle."""
+"""The share of transfers that the teller aborts in the middle."""
 TIMEOUT_S = 30.0
 POLL_S = 0.05
 
@@ -35,7 +35,7 @@ class _Clerk:
         self._thread.start()
 
     def stop(self) -> None:
-        """End behind what is under way."""
+        """Stop after the current work."""
         self._stopping.set()
         self._thread.join()
 
@@ -44,7 +44,8 @@ class _Clerk:
 
 
 class Teller(_Clerk):
-    """Makes transfers until stopped, in a thread. `made`, `taken_back`: how many; `failure`: what went wrong."""
+    """Makes transfers in a thread until stopped. `made`, `taken_back`: transfers committed and aborted; `failure`: what
+    went wrong."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap, "teller")
@@ -84,7 +85,7 @@ class Teller(_Clerk):
         self.failed += not done
 
     def _in_one(self, producer: Any, entries: list[tuple[int, int]], *, takes_back: bool = False) -> bool:
-        """One transaction; whether it went as it was meant to. What fails is taken back."""
+        """Run one transaction; returns whether it ended as intended. A failed transaction is aborted."""
         from confluent_kafka import KafkaException
 
         producer.begin_transaction()
@@ -107,8 +108,8 @@ class Teller(_Clerk):
 
 
 class Auditor(_Clerk):
-    """Reads the ledger in a thread. `looks`: how often it had read all there was; `wrong`: what it then had summed up
-    wrongly, newest last; `balance`: what it has now."""
+    """Reads the ledger in a thread. `looks`: how often it had read all available records; `wrong`: the wrong sums that
+    it found then, newest last; `balance`: the present sum."""
 
     def __init__(self, bootstrap: str, isolation: str) -> None:
         super().__init__(bootstrap, isolation)
@@ -148,7 +149,7 @@ class Auditor(_Clerk):
             consumer.close()
 
     def _look(self) -> None:
-        """Everything there is has been read."""
+        """Check the sum: all available records have been read."""
         if self.has_read:
             self.looks += 1
             if self.balance != TOTAL:

@@ -12,17 +12,17 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "300",
     "group.min.session.timeout.ms": "1000",
 }
-"""A short wait for the first members, and a dead member noticed sooner than Kafka's six seconds at least."""
+"""A short wait for the first members, and a session timeout below Kafka's minimum of six seconds."""
 
 STOP_TIMEOUT_S = 20.0
 
 
 class NodeFailed(Exception):
-    """The node did not start; the text is its own sentence."""
+    """The node did not start; the text is its own error message."""
 
 
 class NodeProcess:
-    """A child process that serves. `address` is HOST:PORT, `start_ms` how long it took until clients could connect."""
+    """A child process that runs a node. `address` is HOST:PORT, `start_ms` the time until clients could connect."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -49,7 +49,7 @@ class NodeProcess:
         self.start_ms = round((time.monotonic() - began) * 1000)
 
     def stop(self) -> None:
-        """Stop cleanly; by force where that takes too long."""
+        """Stop cleanly; kill the process if that takes too long."""
         if self._process is None:
             return
         self._process.terminate()

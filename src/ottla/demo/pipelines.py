@@ -1,7 +1,4 @@
-"""Runs the commands of the last step: `ottla pipeline ...` as a person would type them, each as a child process.
-
-Knows: how to run one, show what it says and count what it left. Does not know: Spark; that is the commands' own matter.
-"""
+"""Runs the commands of the last step: `ottla pipeline ...` as a person would type them, each as a child process."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ from pathlib import Path
 NEEDED = ("pyspark", "pyarrow", "deltalake", "numba")
 COMMAND_TIMEOUT_S = 300.0
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for seconds: half of its CPU would go into compiling what has run for a while already."""
+"""For a JVM that lives for seconds: otherwise half of its CPU would go into optimising compiled code."""
 
 
 class CommandFailed(Exception):
-    """A command ended with another code than 0; the text is its last words."""
+    """A command exited with a code other than 0; the text is its last output."""
 
 
 def missing() -> list[str]:
@@ -29,7 +26,7 @@ def missing() -> list[str]:
 
 
 def run(arguments: Sequence[str], say: Callable[[str], None]) -> None:
-    """`ottla ARGUMENTS`, shown before it runs and with what it printed. Raises CommandFailed."""
+    """Run `ottla ARGUMENTS`, showing the command and its output. Raises CommandFailed."""
     say(f"[bold]$ {shlex.join(['ottla', *arguments])}[/bold]")
     command = [sys.executable, "-m", "ottla", *arguments]
     try:
@@ -45,7 +42,7 @@ def run(arguments: Sequence[str], say: Callable[[str], None]) -> None:
 
 
 def rows_of(table: Path) -> int:
-    """The rows of a Delta table, counted from its files and not from what a pipeline said."""
+    """The rows of a Delta table, counted from its files and not from a pipeline's output."""
     from deltalake import DeltaTable
 
     return DeltaTable(str(table)).to_pyarrow_dataset().count_rows()

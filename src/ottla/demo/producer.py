@@ -16,7 +16,7 @@ FLUSH_TIMEOUT_S = 30.0
 
 
 class Stream:
-    """Produces events until stopped. `tally` counts acknowledged records, `failure` is the first error's sentence."""
+    """Produces events until stopped. `tally` counts acknowledged records, `failure` is the first error's message."""
 
     def __init__(self, bootstrap: str, events: Iterator[Event], rate: float) -> None:
         from confluent_kafka import Producer
@@ -54,7 +54,7 @@ class Stream:
             self.failure = "Some records were not acknowledged in time."
 
     def _run(self) -> None:
-        """A slice of events, then a pause until the next one is due."""
+        """Produce a slice of events, then pause until the next one is due."""
         began = time.monotonic()
         for sent, (topic, key, value) in enumerate(self._events, 1):
             while True:

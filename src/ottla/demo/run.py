@@ -1,4 +1,4 @@
-"""Runs the steps of the demonstration, one after the other, and clears up."""
+"""Runs the steps of the demonstration in order, and cleans up."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ottla.demo.steps import STEPS
 
 
 def run(source: Path | None, seconds: float, report: Path | None, *, with_cluster: bool = True) -> int:
-    """Run the demonstration: 0 when every step came about and the proof holds, 1 where one did not, 2 where the input
+    """Run the demonstration. Returns 0 if every step succeeds and the proof holds, 1 if a step fails, 2 if the input
     cannot be read.
 
-    `report`: where the pipelines' step writes its page; None leaves that step out. `with_cluster`: whether three nodes
-    follow.
+    `report`: where the pipelines' step writes its page; None omits that step. `with_cluster`: whether the steps with
+    three nodes follow.
     """
     from rich.console import Console
 

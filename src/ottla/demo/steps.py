@@ -1,5 +1,4 @@
-"""Holds the steps of the demonstration, in their order; one that fails raises StepFailed. Their docstrings are
-shown."""
+"""Holds the steps of the demonstration, in order; a failed step raises StepFailed. Their docstrings are printed."""
 
 from __future__ import annotations
 
@@ -58,7 +57,8 @@ def read_in_two_groups(demo: Demonstration) -> None:
 
 
 def stream_of(demo: Demonstration) -> Stream:
-    """Made-up events without end; or the lines of a log, each once, spread over the time that the show takes."""
+    """Made-up events without end, or the lines of a log, each once, distributed over the duration of the
+    demonstration."""
     if demo.source is None:
         return Stream(demo.node.address, events.made_up(), RATE)
     from rich.markup import escape
@@ -73,7 +73,7 @@ def stream_of(demo: Demonstration) -> Stream:
 
 
 def kill_a_member(demo: Demonstration) -> None:
-    """One of the three is killed; the two others are handed its partitions and go on where it had stopped."""
+    """One of the three is killed; the other two get its partitions and continue where it had stopped."""
     team = demo.groups[0]
     victim = MEMBERS[1]
     orphaned = team.kill(victim)

@@ -1,10 +1,10 @@
-"""Keeps counts and checksums over what went in and what came out.
+"""Keeps counts and checksums of input and output.
 
-The checksum is the sum, modulo 2**64, of an 8-byte BLAKE2b digest of each record with its place: it does not depend on
-the order in which partitions are read, and one record that is lost, changed or counted twice changes it.
+The checksum is the sum, modulo 2**64, of an 8-byte BLAKE2b digest of each record with its partition and offset. It does
+not depend on the order in which partitions are read. A record that is lost, changed or counted twice changes it.
 
-Invariant of a `Tally`: each partition is a run of records from offset 0 without a hole; what comes ahead of its turn
-waits, what comes again is counted as `repeated` and nowhere else.
+Invariant of a `Tally`: each partition is a run of records from offset 0 without a gap. Records that arrive early wait;
+records that arrive again are counted as `repeated` and nowhere else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODULUS = 1 << 64
 
 
 def digest(topic: str, partition: int, offset: int, key: bytes, value: bytes) -> int:
-    """Eight bytes that stand for one record at its place in the log."""
+    """Eight bytes that represent one record at its position in the log."""
     state = blake2b(f"{topic}/{partition}/{offset}/{len(key)}/".encode(), digest_size=8)
     state.update(key)
     state.update(value)
@@ -28,7 +28,7 @@ def digest(topic: str, partition: int, offset: int, key: bytes, value: bytes) ->
 
 
 class Tally:
-    """What one side has seen of all partitions."""
+    """The records that one side has seen, over all partitions."""
 
     __slots__ = ("_ahead", "checksum", "next_offsets", "records", "repeated")
 
@@ -60,5 +60,5 @@ class Tally:
 
     @property
     def holes(self) -> list[TopicPartition]:
-        """Partitions where something came whose predecessors never did."""
+        """Partitions with records whose predecessors never arrived."""
         return sorted(place for place, waiting in self._ahead.items() if waiting)

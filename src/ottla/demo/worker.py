@@ -1,8 +1,8 @@
 """Runs one worker of the job queue, a process of its own: `python -m ottla.demo.worker BOOTSTRAP GROUP NAME FD TOPIC`.
 
 A job is `number kind`. Each takes WORK_S. A job of kind "broken" is rejected; a "flaky" one is released at its first
-delivery and done at its second; all others are done. The worker tells its parent through the pipe FD what it did before
-it acknowledges, so one that is killed has at worst done what another one does again.
+delivery and done at its second; all others are done. The worker reports each result to its parent through the pipe FD
+before it acknowledges the job. So if a worker is killed, at worst another worker does some jobs again.
 """
 
 from __future__ import annotations

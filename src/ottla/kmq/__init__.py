@@ -1,10 +1,12 @@
-"""A queue on any Kafka: every message acknowledged by itself, and given again when nobody finished it.
+"""A queue on any Kafka cluster: workers acknowledge each message separately, and unfinished messages are redelivered.
 
-Start and end markers in a topic of their own, as softwaremill/kmq 0.3.2 writes them: its clients and trackers and these
-can share topics. Works through confluent-kafka alone, against Ottla, Apache Kafka, Redpanda; docs/kmq.md is the guide.
+Start and end markers are kept in a topic of their own, in the format of softwaremill/kmq 0.3.2. So clients and trackers
+of both projects can share topics. The package uses confluent-kafka alone and works against Ottla, Apache Kafka and
+Redpanda; docs/kmq.md is the guide.
 
-- `KmqClient`, `AsyncKmqClient`: workers. `RedeliveryTracker`: gives again what was not finished; run two.
-- `KmqConfig`: names and times. `create_topics`: the topics that a queue needs. `KmqRefused`: what can't be, and why.
+- `KmqClient`, `AsyncKmqClient`: workers. `RedeliveryTracker`: redelivers messages that workers did not finish; run two.
+- `KmqConfig`: names and times. `create_topics`: creates the topics that a queue needs. `KmqRefused`: an impossible
+  request, and why.
 """
 
 from ottla.kmq.aio import AsyncKmqClient

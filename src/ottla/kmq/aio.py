@@ -1,7 +1,4 @@
-"""Gives asyncio the worker's client: the same calls; the ones that wait do so in a thread of their own.
-
-Knows: which calls wait. Everything else is client.py's.
-"""
+"""Wraps the worker's client for asyncio: the same calls; each call that blocks runs in a thread."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ T = TypeVar("T")
 
 
 class AsyncKmqClient:
-    """`KmqClient` for asyncio; an async context manager, which is what connects it.
+    """`KmqClient` for asyncio. Entering its async context connects the client.
 
-    `processed`, `extend`, `failed` and `reject` wait for nothing and are plain calls, from any task.
+    `processed`, `extend`, `failed` and `reject` never block; they are plain calls, from any task.
     """
 
     def __init__(
@@ -44,7 +41,7 @@ class AsyncKmqClient:
 
     @property
     def client(self) -> KmqClient:
-        """The client behind it."""
+        """The wrapped client."""
         if self._client is None:
             raise RuntimeError("use the client in `async with`")
         return self._client
@@ -53,11 +50,11 @@ class AsyncKmqClient:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
 
     async def next_batch(self, timeout_s: float = 1.0) -> list[Message]:
-        """As `KmqClient.next_batch`. A cancelled call's messages come again after their time-out."""
+        """Like `KmqClient.next_batch`. If the call is cancelled, its messages are redelivered after their time-out."""
         return await self._wait(self.client.next_batch, timeout_s)
 
     async def messages(self) -> AsyncIterator[Message]:
-        """Messages one by one, without end."""
+        """Yield messages one by one, without end."""
         while True:
             for message in await self.next_batch():
                 yield message

@@ -1,17 +1,17 @@
-"""Takes messages from a Kafka topic and says of each by itself what became of it.
+"""Consumes messages from a Kafka topic and acknowledges each of them separately.
 
-Knows the order that makes it at least once: read, start markers, *their acknowledgement*, commit, process, end marker.
-Does not know what happens to messages that nobody ends: that is the tracker's (tracker.py).
+The order of steps makes delivery at-least-once: read, send start markers, await *their acknowledgement*, commit,
+process, send the end marker. The tracker (tracker.py) redelivers messages that have no end marker.
 
-Two things keep it near a plain consumer's pace. The start markers of a batch are sent together and awaited together.
-And while a batch is being worked on, the next one is read already and its start markers are on their way; its offsets
-are committed when it is handed out. That is done only while batches take less than a tenth of their time-out, because
-the time-out of a message begins with its marker.
+Two things keep its throughput near a plain consumer's. The start markers of a batch are sent together and awaited
+together. And the client reads ahead: while the application works on a batch, the next one is read and its start markers
+are sent. Its offsets are committed when it is handed out. The client reads ahead only while batches take less than a
+tenth of their time-out, because the time-out of a message begins with its marker.
 
-Two producers: starts must be acknowledged before a batch is handed out, ends need nobody to wait for them. The order of
-a message's own markers is safe, for everything but its first start goes through one idempotent producer.
+There are two producers: starts must be acknowledged before a batch is handed out, and ends need not be awaited. The
+order of a message's own markers is safe, because all of them except the first start go through one idempotent producer.
 
-`processed`, `extend`, `failed` and `reject` may be called from any thread, in any order, as late as one likes; the
+`processed`, `extend`, `failed` and `reject` may be called from any thread, in any order and at any later time. Call the
 other methods from one thread at a time.
 
 Source: softwaremill/kmq 0.3.2, KmqClient.java.
@@ -38,7 +38,7 @@ WORK_SHARE = 10
 
 CONSUMER = {
     "auto.offset.reset": "earliest",
-    "fetch.queue.backoff.ms": 10,  # librdkafka's second of rest with a full queue is longer than it takes to empty it
+    "fetch.queue.backoff.ms": 10,  # librdkafka's default back-off of 1 s on a full queue exceeds the time to empty it
 }
 CONSUMER_ALWAYS = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": False}
 PRODUCER = {
@@ -50,10 +50,9 @@ PRODUCER = {
 class KmqClient:
     """Messages of a queue in batches, acknowledged one by one. A context manager.
 
-    `properties`: librdkafka's, or HOST:PORT addresses alone; `consumer` and `producer` add some for these only.
-    `timeout_ms_of` gives a message a time-out of its own, in ms; without it all have `config.timeout_ms`.
-
-    Raises KmqRefused where the topics are not there or don't fit.
+    `properties`: librdkafka's properties, or HOST:PORT addresses alone; `consumer` and `producer` add properties for
+    that client only. `timeout_ms_of` returns the time-out of a message, in ms; without it every message has
+    `config.timeout_ms`. Raises KmqRefused if the topics are missing or do not fit.
     """
 
     def __init__(
@@ -74,13 +73,13 @@ class KmqClient:
         self._starts_lost: list[KafkaError] = []
         self._failure: KafkaError | None = None
         self.markers_lost = 0
-        """End markers and the like that could not be written: their messages come again."""
+        """Markers (ends, extensions, failures, rejections) that could not be written: the messages are redelivered."""
         self._ahead: list[Message] = []
-        """Read, and their start markers sent, but not handed out."""
+        """Messages that were read, with their start markers sent, but not handed out yet."""
         self._ahead_last: dict[int, int] = {}
         self._ahead_since = 0.0
         self._handed: dict[int, int] = {}
-        """Partition to the offset behind the last message that was handed out."""
+        """Partition to the offset after the last message that was handed out."""
         self._handed_at = 0.0
         self._shortest_ms = config.timeout_ms
         sends = {**PRODUCER, **given, **(producer or {}), "delivery.report.only.error": True}
@@ -96,10 +95,10 @@ class KmqClient:
     # ---- taking messages -------------------------------------------------------------------------------------------
 
     def next_batch(self, timeout_s: float = 1.0) -> list[Message]:
-        """The next messages, at most `config.batch_size`; none when none came within `timeout_s`.
+        """The next messages, at most `config.batch_size`; an empty list if none arrived within `timeout_s`.
 
-        Their start markers are acknowledged. Raises confluent_kafka.KafkaException when they could not be written (then
-        the same messages come with the next call), or when a client is broken for good.
+        Their start markers are acknowledged. Raises confluent_kafka.KafkaException if the markers could not be written
+        (the next call then returns the same messages), or if a client has a fatal error.
         """
         self._raise_if_failed()
         spent_ms = (time.monotonic() - self._handed_at) * 1000
@@ -119,7 +118,7 @@ class KmqClient:
         return batch
 
     def _take(self, timeout_s: float) -> None:
-        """Read what is there, wait for one message at most, and send start markers."""
+        """Read the available messages, waiting only for the first one, and send their start markers."""
         from confluent_kafka import Message
 
         found = taken(self._consumer, self.config.batch_size, timeout_s)
@@ -132,12 +131,12 @@ class KmqClient:
         try:
             last = self._send_starts(messages)
         except BaseException:
-            self._step_back(messages)  # without their markers they must not be committed
+            self._step_back(messages)  # without start markers, these messages must not be committed
             raise
         self._ahead, self._ahead_last, self._ahead_since = messages, last, time.monotonic()
 
     def _send_starts(self, messages: list[Message]) -> dict[int, int]:
-        """Partition to the offset of its last message. Hot."""
+        """Send start markers; returns each partition's last offset. Hot."""
         from confluent_kafka import Message
 
         send, topic, value, timeout_ms_of = self._starts.produce, self.config.markers, self._start, self._timeout_ms_of
@@ -156,7 +155,7 @@ class KmqClient:
         return dict(zip(partitions, offsets, strict=True))
 
     def _note_errors(self, found: list[Message]) -> None:
-        """Keep what stays wrong for the next call; librdkafka mends the rest itself."""
+        """Keep a lasting error for the next call to raise; librdkafka retries the other errors itself."""
         from confluent_kafka import KafkaError
 
         lasting = {
@@ -171,11 +170,11 @@ class KmqClient:
                 self._failure = error
 
     def _await_starts(self) -> None:
-        """Return when every start marker is acknowledged; where one is not, go back and raise."""
+        """Return when every start marker is acknowledged; if one is lost, seek back and raise."""
         from confluent_kafka import KafkaException
 
         if (time.monotonic() - self._ahead_since) * 4000 > self._shortest_ms:
-            for message in self._ahead:  # they lay there for a while: their time counts from now
+            for message in self._ahead:  # they waited for a while: their time-out counts from now
                 self._mark(self._starts, message, start(self._timeout_ms(message), Kind.EXTEND))
         while self._starts.flush(1.0):
             pass
@@ -187,18 +186,18 @@ class KmqClient:
             raise KafkaException(error)
 
     def _step_back(self, messages: list[Message]) -> None:
-        """Read these once more."""
+        """Seek back, so that these messages are read again."""
         from confluent_kafka import KafkaException, TopicPartition
 
         first: dict[int, int] = {}
         for message in reversed(messages):
             partition, first[partition] = placed(message)
         for partition, offset in first.items():
-            with contextlib.suppress(KafkaException):  # somebody else's by now
+            with contextlib.suppress(KafkaException):  # revoked meanwhile: another member reads it
                 self._consumer.seek(TopicPartition(self.config.queue, partition, offset))
 
     def _hand_out(self) -> None:
-        """Commit what is handed out. Not awaited: what was not committed in the end is only read twice."""
+        """Commit the batch that is handed out, without waiting: a lost commit only causes messages to be read twice."""
         from confluent_kafka import KafkaException
 
         self._handed.update((partition, offset + 1) for partition, offset in self._ahead_last.items())
@@ -213,12 +212,12 @@ class KmqClient:
     def _timeout_ms(self, message: Message) -> int:
         return self.config.timeout_ms if self._timeout_ms_of is None else self._timeout_ms_of(message)
 
-    # ---- saying what became of a message ---------------------------------------------------------------------------
+    # ---- acknowledging messages ------------------------------------------------------------------------------------
 
     def processed(self, message: Message) -> None:
-        """The work on this message is done: write its end marker. Does not wait.
+        """Acknowledge this message: write its end marker. Does not block.
 
-        When the marker is lost, with this process for example, the message comes again.
+        If the marker is lost, for example because this process dies, the message is redelivered.
         """
         partition: Any = message.partition()
         try:  # hot: what _mark does, with one call less
@@ -227,18 +226,19 @@ class KmqClient:
             self._mark(self._ends, message, END)
 
     def extend(self, message: Message, timeout_ms: int | None = None) -> None:
-        """More time for this message: its time-out counts anew from now, with `timeout_ms` or what it had."""
+        """Extend the time-out of this message: it restarts now, with `timeout_ms` or, by default, its original
+        length."""
         self._mark(self._ends, message, start(timeout_ms or self._timeout_ms(message), Kind.EXTEND))
 
     def failed(self, message: Message, *, delay_ms: int = 0, reason: str = "") -> None:
-        """The work failed: the message comes again after `delay_ms`, or after the back-off where that is longer.
+        """Report a failure: the message is redelivered after `delay_ms`, or after the back-off if that is longer.
 
-        Counts as a redelivery; past the last one the message becomes a dead letter with this reason.
+        Counts as a redelivery; after the last one the message becomes a dead letter with this reason.
         """
         self._mark(self._ends, message, start(delay_ms, Kind.FAILED, reason))
 
     def reject(self, message: Message, *, reason: str = "") -> None:
-        """Nobody can do anything with this message: it becomes a dead letter now, with this reason."""
+        """Reject a message that no worker can process: it becomes a dead letter now, with this reason."""
         self._mark(self._ends, message, start(0, Kind.REJECTED, reason))
 
     def _mark(self, producer: Any, message: Message, value: bytes) -> None:
@@ -251,14 +251,14 @@ class KmqClient:
             except BufferError:
                 producer.poll(0.05)
 
-    # ---- the end ---------------------------------------------------------------------------------------------------
+    # ---- closing ---------------------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
-        """Wait until every marker is acknowledged or given up; the number that is still on its way."""
+        """Wait until every marker is acknowledged or has failed; returns the number of markers still in flight."""
         return self._ends.flush(timeout_s)
 
     def close(self) -> None:
-        """Leave the group and write what is to be written. Messages that were not ended come to others in time."""
+        """Leave the group and flush the markers. The tracker redelivers unfinished messages after their time-out."""
         self._ahead = []
         self._consumer.close()
         self._starts.flush(CLOSE_TIMEOUT_S)
@@ -272,16 +272,17 @@ class KmqClient:
     ) -> None:
         self.close()
 
-    # ---- what the clients tell -------------------------------------------------------------------------------------
+    # ---- callbacks of the clients ----------------------------------------------------------------------------------
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Others take over: commit what was handed out. What was only read ahead is theirs, start marker or not."""
+        """Commit what was handed out of the revoked partitions. Their new owner reads messages again that were only
+        read ahead, with or without a start marker."""
         from confluent_kafka import KafkaException
 
         gone = {each.partition for each in partitions}
         mine = [each for each in gone if each in self._handed]
         if mine:
-            with contextlib.suppress(KafkaException):  # they read it once more
+            with contextlib.suppress(KafkaException):  # the new owner reads the messages again
                 consumer.commit(offsets=self._positions(mine), asynchronous=False)
         self._lost(consumer, partitions)
 
@@ -315,7 +316,8 @@ class KmqClient:
 
 
 def taken(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:
-    """What is there, `most` at most, once there is anything: `consume` alone waits until it has them all."""
+    """The available messages, at most `most`, as soon as there is one; `consume` alone would wait for `most`
+    messages."""
     first = consumer.poll(timeout_s)
     if first is None:
         return []
@@ -323,7 +325,7 @@ def taken(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:
 
 
 def placed(message: Message) -> tuple[int, int]:
-    """(partition, offset) of a message that was consumed."""
+    """(partition, offset) of a consumed message."""
     partition, offset = message.partition(), message.offset()
     assert partition is not None
     assert offset is not None

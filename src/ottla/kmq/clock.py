@@ -1,11 +1,10 @@
-"""Tells the time of the markers of a queue, whoever sets this machine's clock.
+"""Estimates the time of a queue's markers, even if someone changes this machine's wall clock.
 
-Knows: two readings of this machine's clocks, and timestamps that brokers gave markers. The monotonic clock measures;
-how far the time of the markers is ahead of it is what the wall clock says, until somebody sets that. A marker that the
-broker stamped within a moment of what the wall clock says confirms it; from then on another answer of the wall clock
-counts only once a marker confirms that too.
+The monotonic clock measures elapsed time. The wall clock gives the offset from it to the markers' time, until someone
+sets the wall clock. A marker whose broker timestamp is within `AGREES_MS` of the wall clock confirms the offset. From
+then on a jump of the wall clock counts only after a marker confirms the new reading too.
 
-Where the workers stamp their markers (`CreateTime`) nothing is confirmed: they may have the same wrong clock.
+If the workers stamp their markers (`CreateTime`), nothing is confirmed: they may share the same wrong clock.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from __future__ import annotations
 from typing import Final
 
 AGREES_MS: Final = 2_000
-"""A marker that was just read and a wall clock that is right differ by less."""
+"""The largest difference between the timestamp of a marker that was just read and a correct wall clock."""
 SLEWED_MS: Final = 500
-"""A wall clock that moved by so little at once was not set, but put right gently, and is followed."""
+"""A change of the wall clock up to this size is slewing (gradual adjustment), and is followed."""
 
 
 class MarkersClock:
-    """Keeps how far the markers' time is ahead of the monotonic clock: `ahead_ms`; whether a marker has `confirmed`
+    """Keeps `ahead_ms`, the offset from the monotonic clock to the markers' time, and whether a marker has `confirmed`
     it."""
 
     __slots__ = ("ahead_ms", "confirmed")
@@ -29,12 +28,14 @@ class MarkersClock:
         self.confirmed = False
 
     def look(self, now: int, wall_ms: int) -> None:
-        """Both clocks, read at once. Until a marker has confirmed the wall clock it is followed, then its drift."""
+        """Update from both clocks, read at once: follow the wall clock until a marker confirms it, then only its
+        drift."""
         ahead_ms = wall_ms - now
         if not self.confirmed or abs(ahead_ms - self.ahead_ms) <= SLEWED_MS:
             self.ahead_ms = ahead_ms
 
     def read(self, now: int, wall_ms: int, stamped_ms: int) -> None:
-        """A marker was just read, the newest of its partition, that its broker stamped `stamped_ms`."""
+        """Update from a marker that was just read, the newest of its partition, with the broker timestamp
+        `stamped_ms`."""
         if abs(wall_ms - stamped_ms) <= AGREES_MS:
             self.ahead_ms, self.confirmed = wall_ms - now, True

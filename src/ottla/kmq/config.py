@@ -1,6 +1,6 @@
-"""Configures a queue, its names and how its messages come again: the same object for clients, trackers and commands.
+"""Configures a queue, its names and its redelivery: the same object for clients, trackers and commands.
 
-Knows: KmqConfig of softwaremill/kmq under its meanings and defaults, and our additions. Does not know: any cluster.
+It has the options of softwaremill/kmq's KmqConfig, with their meanings and defaults, and additions of Ottla.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ DEAD_LETTERS_SUFFIX = "__undelivered"
 
 
 class KmqRefused(Exception):
-    """What cannot be done, as one sentence for the person who asked for it."""
+    """An impossible request, explained in one sentence for the person who made it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KmqConfig:
-    """A queue on top of a Kafka topic. Names left empty are made from the queue's.
+    """A queue on top of a Kafka topic. Empty names get defaults made from the queue's name.
 
     - `queue`, `markers`, `dead_letters`: topics; `QUEUE__markers` and `QUEUE__undelivered` by default.
-    - `group_id`: the workers' consumer group, `kmq-QUEUE` by default. `tracker_group_id`: the trackers', by default
-      `kmq-QUEUE-tracker`. Trackers of one queue share one group, and keep their position in the markers topic there.
-    - `timeout_ms`: how long a worker has for a message before somebody else gets it, 30 s.
-    - `use_now_after_ms`: the original's useNowForRedeliverDespiteNoMarkerSeenForMs, 1 s: once the end of the markers
-      topic was reached and no marker came for so long, the tracker takes its own clock for the time; before that, the
-      newest marker's timestamp.
-    - `max_redeliveries`: how often a message comes again before it becomes a dead letter, 3. `count_header`: says how
-      often it did.
-    - `backoff_ms`, `backoff_multiplier`, `backoff_ms_max`: how long after its time-out or failure a message comes
-      again: `backoff_ms * backoff_multiplier ** redeliveries so far`, at most `backoff_ms_max`; 0, none, by default.
-    - `batch_size`: messages per `next_batch()` at most. All have the time-out of their batch's start.
-    - `open_max`: how many messages in work the tracker keeps in memory per partition; with more it reads the markers
-      topic again when there is room (see machine.py). `in_flight_max`: redeliveries of a partition at a time.
+    - `group_id`: the workers' consumer group, `kmq-QUEUE` by default. `tracker_group_id`: the trackers' group, by
+      default `kmq-QUEUE-tracker`. All trackers of a queue share one group, which keeps their position in the markers
+      topic.
+    - `timeout_ms`: how long a worker may work on a message before another worker gets it, 30 s.
+    - `use_now_after_ms`: the original's useNowForRedeliverDespiteNoMarkerSeenForMs, 1 s. The tracker uses the newest
+      marker's timestamp as the current time. Once it has reached the end of the markers topic and no marker has arrived
+      for this long, it uses its own clock.
+    - `max_redeliveries`: redeliveries of a message before it becomes a dead letter, 3. `count_header`: the header that
+      holds the number of redeliveries.
+    - `backoff_ms`, `backoff_multiplier`, `backoff_ms_max`: delay of a redelivery after the time-out or failure:
+      `backoff_ms * backoff_multiplier ** redeliveries so far`, at most `backoff_ms_max`; 0, no delay, by default.
+    - `batch_size`: messages per `next_batch()` at most. Their time-outs all begin when the batch begins.
+    - `open_max`: how many messages in progress the tracker keeps in memory per partition. If there are more, it reads
+      the markers topic again once there is room (see machine.py). `in_flight_max`: concurrent redeliveries per
+      partition.
     """
 
     queue: str
@@ -53,7 +55,7 @@ class KmqConfig:
     in_flight_max: int = 1_000
 
     def __post_init__(self) -> None:
-        """Fill in the names; raises KmqRefused where a value makes no sense."""
+        """Fill in the names; raises KmqRefused if a value is invalid."""
         named = {
             "markers": self.queue + MARKERS_SUFFIX,
             "dead_letters": self.queue + DEAD_LETTERS_SUFFIX,
@@ -79,7 +81,7 @@ class KmqConfig:
             raise KmqRefused("Workers and trackers are two different groups.")
 
     def backoff_after_ms(self, redeliveries: int) -> int:
-        """How long a message waits that has come again `redeliveries` times already."""
+        """The delay before the next redelivery of a message that has had `redeliveries` so far."""
         if not self.backoff_ms:
             return 0
         try:

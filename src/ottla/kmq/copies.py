@@ -1,7 +1,4 @@
-"""Makes what is written when a message comes again, the copy, or does not any more, the dead letter.
-
-Knows: the record that was read, and what its headers have to say then. Does not know: who writes it, and when.
-"""
+"""Makes the records that the tracker writes: the copy for a redelivery, or the dead letter."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A message or dead letter to be written. `offset`: of the message that it is one of. `partition` -1 leaves that to
-    the producer, `timestamp_ms` 0 the time to the broker. `reason`: of a dead letter."""
+    """A message or dead letter to be written. `offset`: of the original message. With `partition` -1 the producer
+    chooses the partition; with `timestamp_ms` 0 the broker sets the timestamp. `reason`: why it is a dead letter."""
 
     offset: int
     topic: str
@@ -33,14 +30,14 @@ class Copy:
 
 
 def copy_of(config: KmqConfig, message: Message, redeliveries: int) -> Copy:
-    """The same message once more, at the end of its partition, with the count in its headers."""
+    """The same message with the redelivery count in its headers, to be appended to its partition."""
     partition, offset = placed(message)
     kept = headers.with_count(message.headers() or (), config.count_header, redeliveries)  # type: ignore[arg-type]
     return Copy(offset, config.queue, partition, message.key(), message.value(), kept, time_of(message))
 
 
 def dead_letter(config: KmqConfig, partition: int, letter: DeadLetter, message: Message | None, now_ms: int) -> Copy:
-    """The message as it was, and where it came from. One that is lost has no content."""
+    """The original message, with headers that say where it came from. A lost message has no content."""
     if letter.reason is Reason.LOST:
         message = None
     said = headers.Provenance(
@@ -59,10 +56,10 @@ def dead_letter(config: KmqConfig, partition: int, letter: DeadLetter, message: 
 
 
 def count_of(config: KmqConfig, message: Message) -> int:
-    """How often the message came again."""
+    """How often the message was redelivered."""
     return headers.count_in(message.headers() or (), config.count_header)  # type: ignore[arg-type]
 
 
 def time_of(message: Message) -> int:
-    """The message's timestamp, 0 where it has none."""
+    """The message's timestamp, 0 if it has none."""
     return max(0, message.timestamp()[1])

@@ -1,7 +1,7 @@
-"""Keeps offsets by the time they come due. Deadlines are numbers in arrays: no timers, no objects, a few bytes each.
+"""Keeps offsets by due time. Deadlines are numbers in arrays: no timers, no objects, a few bytes each.
 
-Knows times; `rounded` ones let what comes due together stand together, and nothing is ever early. Does not know why; an
-entry that no longer matters is skipped by whoever takes it.
+`rounded` times group deadlines that are close together; rounding never makes one early. The caller skips entries that
+no longer matter.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ GRANULARITY_MS: Final = 10
 
 
 def rounded(time_ms: int) -> int:
-    """`time_ms` rounded up to what very many deadlines are told apart by."""
+    """`time_ms` rounded up to a multiple of GRANULARITY_MS, so that many deadlines share few times."""
     return -(-time_ms // GRANULARITY_MS) * GRANULARITY_MS
 
 
 class Deadlines:
-    """Offsets by the time they come due; an offset may stand there several times."""
+    """Offsets by due time; an offset may be present several times."""
 
     __slots__ = ("_buckets", "_times", "size")
 
@@ -27,7 +27,7 @@ class Deadlines:
         self._buckets: dict[int, array[int]] = {}
         self._times: list[int] = []
         self.size = 0
-        """Entries, those that no longer matter included."""
+        """The number of entries, including those that no longer matter."""
 
     def add(self, time_ms: int, offset: int) -> None:
         bucket = self._buckets.get(time_ms)
@@ -42,7 +42,8 @@ class Deadlines:
         return self._times[0] if self._times else None
 
     def take(self, most: int) -> array[int]:
-        """Take the first offsets of the earliest time, `most` at most; there must be one."""
+        """Remove and return the first offsets of the earliest time, at most `most`; the caller ensures that there is
+        one."""
         bucket = self._buckets[self._times[0]]
         taken = bucket[:most]
         del bucket[:most]
@@ -57,5 +58,5 @@ class Deadlines:
         self.size = 0
 
     def offsets(self) -> set[int]:
-        """Every offset that stands here."""
+        """Every offset in it."""
         return {offset for bucket in self._buckets.values() for offset in bucket}

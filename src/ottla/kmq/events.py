@@ -1,7 +1,7 @@
-"""Lists the events of a partition of the markers topic and their effects: what happens, what is to be done then.
+"""Lists the events of a partition of the markers topic, and the effects that the machine asks for.
 
-Offsets called `offset` are those of messages in the queue topic, `position` and `marker_offset` those of the markers
-topic. Times are epoch milliseconds.
+`offset` means an offset of the queue topic; `position` and `marker_offset` mean offsets of the markers topic. Times are
+epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MarkersRead:
-    """Markers, in the order of their offsets, at least one. In columns: there are very many."""
+    """Markers in the order of their offsets, at least one. Stored in columns, because there are very many."""
 
     offsets: Sequence[int]
     timestamps_ms: Sequence[int]
@@ -33,7 +33,7 @@ class MarkersRead:
 
 @dataclass(frozen=True, slots=True)
 class EndReached:
-    """Everything before `position` has been read, and there is nothing there yet."""
+    """Everything before `position` has been read, and no later marker exists yet."""
 
     position: int
 
@@ -45,7 +45,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class RecordRead:
-    """The message is in hand; its header says that it came again `redeliveries` times already."""
+    """The record was read; its header says that it was redelivered `redeliveries` times so far."""
 
     offset: int
     redeliveries: int
@@ -53,14 +53,14 @@ class RecordRead:
 
 @dataclass(frozen=True, slots=True)
 class RecordGone:
-    """The queue topic has no record at this offset any more: retention, compaction or deletion took it."""
+    """The queue topic no longer has a record at this offset: retention, compaction or deletion removed it."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBeyondEnd:
-    """The queue topic ends before this offset: its leader lags behind for a while, or the topic was made anew."""
+    """The queue topic ends before this offset: its leader lags behind for a while, or the topic was created again."""
 
     offset: int
 
@@ -74,7 +74,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The message could not be read or its copy not written."""
+    """The message could not be read, or its copy could not be written."""
 
     offset: int
 
@@ -84,14 +84,14 @@ Event: TypeAlias = MarkersRead | EndReached | Tick | RecordRead | RecordGone | R
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Read exactly this message, then tell: RecordRead, RecordGone, RecordBeyondEnd or Failed."""
+    """Read exactly this record, then report RecordRead, RecordGone, RecordBeyondEnd or Failed."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Redeliver:
-    """Append the message that was just read to its partition again, with this count; then Copied or Failed."""
+    """Append the message that was just read to its partition again, with this count; then report Copied or Failed."""
 
     offset: int
     redeliveries: int
@@ -99,7 +99,7 @@ class Redeliver:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Write the message to the dead-letter topic, without its content where it is lost; then Copied or Failed."""
+    """Write the message to the dead-letter topic, without content if it is lost; then report Copied or Failed."""
 
     offset: int
     redeliveries: int
@@ -109,24 +109,25 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class WriteEnd:
-    """Write the end marker of this message. Nothing is to be told: it will be read."""
+    """Write the end marker of this message. No report is needed: the tracker reads the marker."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Read the markers again from this position."""
+    """Read the markers again, starting at this position."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The message may be due: somebody else reads it, decides with `decided`, writes the copy and its end marker.
+    """The message may be due: the receiver reads it, decides with `decided`, writes the copy and its end marker.
 
-    It is handed over again as long as no end marker was read. `deadline_ms`: when its time-out is over; `since_ms`:
-    from when its back-off counts; `clock_ms`: the time of this, and `asked_ms` of the last one, None for the first.
+    It is handed over again until an end marker is read. `deadline_ms`: when its time-out is over. `since_ms`: when its
+    back-off starts. `clock_ms`: the time of this handover. `asked_ms`: the time of the previous one, None for the
+    first.
     """
 
     offset: int

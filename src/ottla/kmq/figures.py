@@ -1,5 +1,4 @@
-"""Holds what a tracker counts, and how each partition stands. Read by metrics, logs and tests; written by one
-thread."""
+"""Holds a tracker's counters and the state of each partition. Metrics, logs and tests read it; one thread writes it."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from ottla.kmq.events import Reason
 
 @dataclass(slots=True)
 class TrackerFigures:
-    """Since the tracker began."""
+    """Counters since the tracker started."""
 
     markers_read: int = 0
     markers_malformed: int = 0
@@ -20,18 +19,18 @@ class TrackerFigures:
     read_failures: int = 0
     write_failures: int = 0
     rewinds: int = 0
-    """How often a partition was full and the markers had to be read again."""
+    """How often a partition was full, so that its markers had to be read again."""
     assignments: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFigures:
-    """One assigned partition, as it was a moment ago."""
+    """The recent state of one assigned partition."""
 
     partition: int
     open: int
     in_flight: int
     replaying: bool
     oldest_due_ms: int | None
-    """When the first of the open messages is, or was, due; epoch ms."""
+    """Due time of the open message that is due first, epoch ms; it may be in the past."""
     commit_offset: int | None

@@ -1,20 +1,22 @@
-"""Decides as `machine` does where others carry out the redeliveries, and only the markers topic tells that they did.
+"""Decides like `machine` where other processes carry out the redeliveries and only the markers topic shows the result.
 
-Knows: which messages may be due, and when to name one again whose end marker does not come. Does not know: how often a
-message came again, for that stands in the record; nor what became of what it handed over.
+`MarkersPartition` receives a report of every step and asks for the next one. Between the stages of a dataflow no stage
+can report back. There, `HandoverPartition` emits `HandOver` and leaves the message open. The receiver reads the record,
+asks `decided` what to do, writes the copy or the dead letter, and then writes the end marker.
 
-`MarkersPartition` is told of every step and asks for the next one. Where nobody can tell it, as between the stages of a
-dataflow, `HandoverPartition` says `HandOver` and leaves the message open. Whoever takes it reads the record, asks
-`decided` what is to be done, writes the copy or the dead letter and then the end marker.
+The number of redeliveries is in the record, so this machine does not know it. It also does not know the result of a
+handover.
 
-**Back-off** depends on the record, so a message is handed over at each of the times at which it may come again, once
-for every count, and `decided` says yes to exactly one of them.
+**Back-off** depends on the record. So a message is handed over at each time at which it may be due: one for every
+possible count. `decided` accepts exactly one of them.
 
-**Again.** When no end marker was read by `CONFIRM_MS` after the last of these times, it is handed over once more, then
-with growing pauses of up to `CONFIRM_MS_MAX`, and each time it is to be carried out: at least once. That time is by
-`clock`, so that an end marker that was written is read before, however far behind the reading is.
+**Retries.** If no end marker was read `CONFIRM_MS` after the last of these times, the message is handed over again.
+Further handovers follow after growing pauses of up to `CONFIRM_MS_MAX`. Each of them is carried out: at-least-once
+delivery. Retry times are measured by `clock`. So a written end marker is always read first, however far the reader
+lags.
 
-**A part of the open messages** is enough: `resume` takes those that a step is about, from wherever the others are kept.
+**A subset of the open messages** is enough: `resume` accepts the messages that a step is about, wherever the rest are
+kept.
 
 Invariants: those of the machine; `_asked` is never ahead of the clock.
 """
@@ -35,13 +37,14 @@ from ottla.kmq.machine import LOST, MarkersPartition, Open, becomes_dead_letter,
 CONFIRM_MS: Final = 10_000
 CONFIRM_MS_MAX: Final = 30_000
 BEYOND_END_MS: Final = 120_000
-"""A record that is beyond the end of its partition for so long counts as lost."""
+"""A record that stays beyond the end of its partition for this long counts as lost."""
 
 
 class HandoverPartition(MarkersPartition):
-    """One partition of the markers topic; hands over `handed_max` messages in its life, and has no other effects.
+    """One partition of the markers topic. Each instance hands over at most `handed_max` messages, and has no other
+    effects.
 
-    It keeps no more than it is given, so `open_max` does not bound it.
+    It keeps only what it is given, so `open_max` does not bound it.
     """
 
     def __init__(self, partition: int, config: KmqConfig, handed_max: int) -> None:
@@ -61,28 +64,29 @@ class HandoverPartition(MarkersPartition):
         replay_end: int | None,
         replaying: bool,
     ) -> None:
-        """Go on where another one was. `asked`: by the clock, when those were handed over that were."""
+        """Continue from the state of an earlier instance. `asked`: for messages that were handed over, when, by
+        `clock`."""
         self._open, self._asked = dict(opened), dict(asked)
         self._position, self._latest_ms, self._read_at, self._at_end = position, latest_ms, read_at_ms, at_end
         self._replay_end, self._replaying = replay_end, replaying
         for offset, (_, due_ms, deadline_ms, verdict) in self._open.items():
             self._deadlines.add(rounded(due_ms) if verdict is None and due_ms == deadline_ms else due_ms, offset)
 
-    # ---- what can be asked -----------------------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------------------------
 
     @property
     def opened(self) -> Mapping[int, Open]:
-        """The open messages that this one has."""
+        """The open messages of this instance."""
         return self._open
 
     @property
     def asked(self) -> Mapping[int, int]:
-        """When messages were handed over; some may be closed since."""
+        """When each message was handed over; some may be closed since."""
         return self._asked
 
     @property
     def position(self) -> int | None:
-        """Where the next marker stands."""
+        """The offset of the next marker to read."""
         return self._position
 
     @property
@@ -95,7 +99,7 @@ class HandoverPartition(MarkersPartition):
         """Whether the end was reached after the last marker."""
         return self._at_end
 
-    # ---- what is otherwise -----------------------------------------------------------------------------------------
+    # ---- overrides -------------------------------------------------------------------------------------------------
 
     @property
     def _room(self) -> int:
@@ -112,7 +116,7 @@ class HandoverPartition(MarkersPartition):
             self._asked.pop(offset, None)
 
     def _fetch(self, now: int, offset: int, effects: list[Effect]) -> None:
-        """Hand it over, and note when to do so again."""
+        """Hand the message over, and note when to do so again."""
         marker_offset, _, deadline_ms, verdict = self._open[offset]
         since_ms, reason, text = reason_of(deadline_ms, verdict)
         clock = self.clock(now)
@@ -126,14 +130,14 @@ class HandoverPartition(MarkersPartition):
 
 
 def last_ms(config: KmqConfig, due: HandOver) -> int:
-    """The last of the times at which a message may have to come again."""
+    """The last of the times at which the message may be due."""
     if due.reason is Reason.REJECTED or not config.max_redeliveries:
         return due.deadline_ms
     return comes_again_ms(config, due.deadline_ms, due.since_ms, config.max_redeliveries - 1)
 
 
 def next_ms(config: KmqConfig, due: HandOver, now: int) -> int:
-    """When to hand it over again if its end marker has not been read by then."""
+    """When to hand the message over again if no end marker is read by then."""
     last = last_ms(config, due)
     if due.clock_ms < last:
         counts = range(config.max_redeliveries)
@@ -147,9 +151,10 @@ def next_ms(config: KmqConfig, due: HandOver, now: int) -> int:
 def decided(
     config: KmqConfig, due: HandOver, found: int | RecordGone | RecordBeyondEnd
 ) -> Redeliver | DeadLetter | None:
-    """What to do with a message that was handed over. `found`: how often it came again, or why there is none.
+    """Decides what to do with a message that was handed over. `found`: its redelivery count, or why there is no record.
 
-    None: not now; it is handed over again when its time has come, or it was carried out already.
+    Returns None for "nothing now": its back-off is not over, so it is handed over again later, or the redelivery was
+    done before.
     """
     last, at_ms = last_ms(config, due), due.deadline_ms
     match found:

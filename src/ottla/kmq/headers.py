@@ -1,13 +1,11 @@
-"""Reads and writes the headers of messages that came again, of dead letters, and of letters that were sent back.
+"""Reads and writes the headers of redelivered messages, of dead letters, and of dead letters that were sent back.
 
-Knows names and bytes. Does not know when any of them is written.
-
-- `kmq-redelivery-count` on messages that came again: one byte where the number fits a signed one, else four, as
-  softwaremill/kmq writes it (Redeliverer.scala). Other headers are kept, in their order.
-- On dead letters, beside what the message had: `__dlq.errors.topic`, `.partition`, `.offset`, `.group`,
-  `.delivery.count` and `.message` as text, as KIP-1191 has them for share groups, and `kmq-reason` and
+- `kmq-redelivery-count` on redelivered messages: one byte if the number fits a signed byte, otherwise four, as in
+  softwaremill/kmq (Redeliverer.scala). Other headers are kept, in their order.
+- Dead letters have, besides the message's headers, those of KIP-1191 for share groups, as text: `__dlq.errors.topic`,
+  `.partition`, `.offset`, `.group`, `.delivery.count` and `.message`. Ottla adds `kmq-reason` and
   `kmq-dead-lettered-at` (epoch ms). The original writes none.
-- `kmq-redrive-count`, as the first: how often a dead letter was sent back.
+- `kmq-redrive-count`, encoded like the first: how often a dead letter was sent back.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ SENTENCES: Final = {
 
 
 def encode_count(count: int) -> bytes:
-    """As the original: one byte where the number fits, else four."""
+    """Encode a count as the original does: one byte if the number fits a signed byte, otherwise four."""
     return count.to_bytes(1 if -128 <= count <= 127 else 4, "big", signed=True)
 
 
 def count_in(headers: Iterable[Header], name: str) -> int:
-    """The number in the first header of this name; 0 where there is none, or bytes that are no such number."""
+    """The number in the first header of this name; 0 if there is none, or if its bytes are not a count."""
     for each, value in headers:
         if each == name:
             return int.from_bytes(value, "big", signed=True) if value is not None and len(value) in (1, 4) else 0
@@ -48,7 +46,7 @@ def count_in(headers: Iterable[Header], name: str) -> int:
 
 
 def with_count(headers: Iterable[Header], name: str, count: int) -> Headers:
-    """The headers with this number, in the place where the old one stood, else at the end."""
+    """The headers with this number, in the position of the old one, or at the end if there was none."""
     found, done = Headers(), False
     for header in headers:
         if header[0] != name:
@@ -61,7 +59,7 @@ def with_count(headers: Iterable[Header], name: str, count: int) -> Headers:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a dead letter comes from and why it is one; None and "" where its headers don't say."""
+    """Where a dead letter comes from, and why; None and "" for what its headers do not say."""
 
     topic: str | None
     partition: int | None
@@ -73,7 +71,7 @@ class Provenance:
     at_ms: int | None
 
     def headers(self) -> Headers:
-        """The headers that say so."""
+        """The headers that state it."""
         said: dict[str, object] = {
             DLQ + "topic": self.topic,
             DLQ + "partition": self.partition,
@@ -88,7 +86,8 @@ class Provenance:
 
 
 def provenance(headers: Iterable[Header]) -> Provenance:
-    """Read it from a letter's headers; the last of a name counts, for a message may have had its own before."""
+    """Read the provenance from a dead letter's headers. The last header of a name counts, because the message may have
+    had its own before."""
     said = {name: value.decode(errors="replace") for name, value in headers if value is not None}
 
     def number(name: str) -> int | None:
@@ -108,5 +107,5 @@ def provenance(headers: Iterable[Header]) -> Provenance:
 
 
 def of_message(headers: Iterable[Header], *others: str) -> Headers:
-    """What the message itself had: without what was added to the letter, and without `others`."""
+    """The headers of the message itself: without those that a dead letter adds, and without `others`."""
     return [each for each in headers if not (each[0].startswith(DLQ) or each[0] in (REASON, DEAD_LETTERED_AT, *others))]

@@ -1,28 +1,28 @@
-"""Decides which messages are being worked on and which have to come again: one partition of the markers topic, no I/O.
+"""Decides which messages are in progress and which must be redelivered: one partition of the markers topic, no I/O.
 
-Knows: the open markers, the time, which redelivery is how far. Does not know: Kafka's clients, how a record is read.
+**Open** is a message whose last marker is a start. Its end marker, from a worker or the tracker, closes it. The state
+is a function of the markers from the smallest open one on (`commit_offset`). So the tracker commits that offset, and a
+tracker that takes over reads from there. It redelivers nothing until it has read past the end it found at its start
+(the original's issue 158).
 
-**Open** is a message whose last marker is a start. Its end marker, a worker's or ours, closes it. The state is a
-function of the markers from the smallest open one on (`commit_offset`), so that is what is committed; a tracker that
-takes over reads from there. Nothing is redelivered until it has read past the end that it found (the original's issue
-158).
+**Time.** A message is due when `clock` reaches its marker's timestamp plus its time-out. The clock is the newest
+timestamp read. So however late the markers are read, every end marker before that time in the topic has been read. Only
+when the topic's end was reached and `use_now_after_ms` passed without a marker does the clock use the host's time,
+reduced by `UNDERWAY_MS`. The host's time is `now`, which is monotonic, plus `ahead_ms`, the host's estimate of the
+offset to the markers' time. Pauses between attempts use `now` alone.
 
-**Time.** A message is due when `clock` has come to its marker's timestamp plus its time-out. The clock is the newest
-timestamp read: however late the markers are read, an end marker that stands before that time in the topic was seen.
-Only when the topic's end was reached and `use_now_after_ms` passed without a marker it is the shell's time, a little
-late: `now`, which measures and which nobody sets, and by how much the shell says the markers' time is ahead of it
-(`ahead_ms`). Pauses before another attempt are of `now` alone.
+**A redelivery** has three phases. READING: the record is fetched; only the record has the redelivery count. COPYING:
+the copy or the dead letter is being written. Once the copy is durable, the message waits in `_copied` until its end
+marker is read. A failed step is retried indefinitely with a growing pause: the marker stays open and the committed
+offset stays before it.
 
-**A redelivery** goes through READING (the record is fetched; only it knows how often it came), COPYING (the copy or the
-dead letter is being written) and, once the copy is durable, waits in `_copied` for its end marker to be read. Whatever
-fails is tried again with a growing pause, for ever: the marker stays open and the commit stays behind it.
+**Back-off** is counted from the deadline, so that a tracker that takes over computes the same time.
 
-**Back-off** is counted from the deadline, so that a tracker that takes over comes to the same time.
+**Bounded.** At `open_max` messages the partition is full. It reads on, follows only the messages it has, and remembers
+where it began to skip (`_skipped_from`). When half of them are closed, it reads again from there, as after a start.
 
-**Bounded.** At `open_max` messages the partition is full: it reads on, follows only what it knows and remembers where
-it began to skip (`_skipped_from`). With half of them closed it reads again from there, as after a start.
-
-Invariants: `check`. Source: softwaremill/kmq 0.3.2, MarkersQueue.scala, ConsumeMarkersActor.scala, Redeliverer.scala.
+Invariants: `check`. Source: softwaremill/kmq 0.3.2, MarkersQueue.scala, ConsumeMarkersActor.scala,
+Redeliverer.scala.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from ottla.kmq.markers import END, START_BYTE, Kind, Start
 RETRY_MS: Final = 250
 RETRY_MS_MAX: Final = 30_000
 UNDERWAY_MS: Final = 100
-"""A marker may be written and not read yet: the shell's time counts with this much less."""
+"""A marker may be written but not read yet, so the host's time is reduced by this much."""
 BEYOND_END_ATTEMPTS: Final = 12
-"""After so many attempts, some two minutes, a record beyond the end of its partition counts as lost."""
+"""After this many attempts, about two minutes, a record beyond the end of its partition counts as lost."""
 STALE_MAX: Final = 4_096
 DURATIONS_MAX: Final = 1_024
 LOST: Final = "There is no record at this offset any more."
@@ -69,48 +69,50 @@ LOST: Final = "There is no record at this offset any more."
 _KEY: Final = Struct(">iq")
 
 Open: TypeAlias = tuple[int, int, int, Start | None]
-"""(marker_offset, due_ms, deadline_ms, verdict): due is the deadline until a back-off is known, verdict a worker's."""
+"""(marker_offset, due_ms, deadline_ms, verdict): due is the deadline until the back-off is known; verdict is the
+worker's marker."""
 
 
 def reason_of(deadline_ms: int, verdict: Start | None) -> tuple[int, Reason, str]:
-    """(from when the back-off counts, why the message comes again, a worker's words)."""
+    """(when the back-off starts, why the message is redelivered, the worker's reason)."""
     if verdict is None:
         return deadline_ms, Reason.TIMED_OUT, ""
     return deadline_ms - verdict.duration_ms, Reason(verdict.kind.name.lower()), verdict.reason
 
 
 def becomes_dead_letter(config: KmqConfig, reason: Reason, redeliveries: int) -> bool:
-    """Whether a message that came again so often becomes a dead letter now."""
+    """Whether a message with this many redeliveries becomes a dead letter now."""
     return reason is Reason.REJECTED or redeliveries >= config.max_redeliveries
 
 
 def comes_again_ms(config: KmqConfig, deadline_ms: int, since_ms: int, redeliveries: int) -> int:
-    """When a message that came again so often comes once more."""
+    """When a message with this many redeliveries is redelivered next."""
     return max(deadline_ms, since_ms + config.backoff_after_ms(redeliveries))
 
 
 class Phase(Enum):
-    """How far a redelivery is."""
+    """The phase of a redelivery."""
 
     READING = "reading"
     COPYING = "copying"
 
 
 class MarkersPartition:
-    """One assigned partition. `replay_end`: the end found at assignment; None where only EndReached will tell.
+    """One assigned partition. `replay_end`: the end found at assignment; None if only EndReached will show it.
 
-    `step` takes an event and the shell's time and returns what to do, in order. `deadline` says when to step with Tick.
+    `step` accepts an event and the host's time, and returns the effects in order. `deadline` says when to step with
+    Tick.
     """
 
     def __init__(self, partition: int, config: KmqConfig, replay_end: int | None = None) -> None:
         self.partition = partition
         self.config = config
         self.malformed = 0
-        """Records that are no marker, or one of another partition: counted, otherwise ignored."""
+        """Records that are not markers, or belong to another partition: counted, otherwise ignored."""
         self.ahead_ms = 0
-        """By how much the markers' time is ahead of `now`, as the shell knows it."""
+        """How far the markers' time is ahead of `now`, as the host estimates it."""
         self.skipped = 0
-        """How often the partition was full and began to skip."""
+        """How often the partition became full and began to skip."""
         self._position: int | None = None
         self._replaying = True
         self._replay_end = replay_end
@@ -120,7 +122,7 @@ class MarkersPartition:
         self._skipped_from: int | None = None
         self._open: dict[int, Open] = {}
         self._order: deque[tuple[int, int]] = deque()
-        """(marker_offset, offset) in the order of the topic; an entry counts while `_open` says the same."""
+        """(marker_offset, offset) in the order of the topic; an entry is valid while `_open` agrees with it."""
         self._deadlines = Deadlines()
         self._phases: dict[int, Phase] = {}
         self._copied: set[int] = set()
@@ -129,7 +131,7 @@ class MarkersPartition:
         self._retries = Deadlines()
         self._durations: dict[bytes, int] = {}
 
-    # ---- what can be asked -----------------------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------------------------
 
     @property
     def open_count(self) -> int:
@@ -137,17 +139,18 @@ class MarkersPartition:
 
     @property
     def in_flight(self) -> int:
-        """Redeliveries under way."""
+        """The number of redeliveries in progress."""
         return len(self._phases)
 
     @property
     def replaying(self) -> bool:
-        """Whether markers of before the assignment are still being read; nothing is redelivered meanwhile."""
+        """Whether markers from before the assignment are still being read; meanwhile nothing is redelivered."""
         return self._replaying
 
     @property
     def commit_offset(self) -> int | None:
-        """Where somebody else would have to begin: the smallest open marker; None before anything was read."""
+        """The offset where another tracker would have to begin: the smallest open marker; None before anything was
+        read."""
         order = self._order
         while order:
             marker_offset, offset = order[0]
@@ -161,7 +164,7 @@ class MarkersPartition:
         return min(bounds, default=None)
 
     def due_times_ms(self) -> Iterator[int]:
-        """When each of the open messages is, or was, due."""
+        """The due time of each open message; some may be in the past."""
         return (entry[1] for entry in self._open.values())
 
     def clock(self, now: int) -> int:
@@ -171,7 +174,7 @@ class MarkersPartition:
         return self._latest_ms
 
     def deadline(self) -> int | None:
-        """When to step with Tick; None: not before the next event."""
+        """When to step with Tick; None if only an event can change anything."""
         if self._replaying or self._room <= 0:
             return None
         times = [] if (retry := self._retries.next()) is None else [retry]
@@ -182,10 +185,10 @@ class MarkersPartition:
             times.append(min(at, self._read_at) if due <= self._latest_ms else idle)
         return min(times, default=None)
 
-    # ---- what happens ----------------------------------------------------------------------------------------------
+    # ---- events ----------------------------------------------------------------------------------------------------
 
     def step(self, now: int, event: Event) -> list[Effect]:
-        """Take one event at `now`, by the shell's clock; what to do, in order."""
+        """Handle one event at `now`, the host's time; returns the effects in order."""
         effects: list[Effect] = []
         match event:
             case MarkersRead():
@@ -218,8 +221,8 @@ class MarkersPartition:
     def _read(self, now: int, read: MarkersRead) -> None:
         """Follow the markers. Hot: two of them for every message.
 
-        Most messages end soon, so most starts have their ends among the same markers: only where a key's last one is no
-        end, the others of that key are looked at.
+        Most messages end soon, so most starts have their ends among the same markers. The other markers of a key are
+        examined only if its last one is not an end.
         """
         keys, values = read.keys, read.values
         last = dict(zip(keys, range(len(keys)), strict=True))
@@ -239,7 +242,7 @@ class MarkersPartition:
             self._sweep()
 
     def _close(self, keys: list[bytes | None]) -> None:
-        """End markers."""
+        """Handle end markers."""
         whole = [key for key in keys if key is not None and len(key) == _KEY.size]
         self.malformed += len(keys) - len(whole)
         opened, own = self._open, self.partition
@@ -250,7 +253,7 @@ class MarkersPartition:
                 self._forget(offset)
 
     def _follow(self, marker_offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None) -> None:
-        """One marker."""
+        """Handle one marker."""
         if key is None or len(key) != _KEY.size or not value:
             self.malformed += 1
             return
@@ -277,7 +280,7 @@ class MarkersPartition:
             self._retry_at.pop(offset, None)
 
     def _start(self, marker_offset: int, offset: int, timestamp_ms: int, value: bytes) -> None:
-        """A start marker of a time-out that was not met yet, or with a tail."""
+        """Handle a start marker with a new time-out or a tail."""
         try:
             said = markers.decode(value)
         except markers.BadMarker:
@@ -291,19 +294,24 @@ class MarkersPartition:
             self._begin(marker_offset, offset, due_ms)
         elif offset in self._open and offset not in self._copied:
             verdict = None if said.kind is Kind.EXTEND else said
-            self._open[offset] = (self._open[offset][0], due_ms, due_ms, verdict)  # still open since its first marker
+            self._open[offset] = (
+                self._open[offset][0],
+                due_ms,
+                due_ms,
+                verdict,
+            )  # keeps its first marker
             self._deadlines.add(due_ms, offset)
             self._retry_at.pop(offset, None)
 
     def _forget(self, offset: int) -> None:
-        """The message is closed: a redelivery under way leads to nothing more."""
+        """The message is closed: abandon its redelivery."""
         self._phases.pop(offset, None)
         self._copied.discard(offset)
         self._attempts.pop(offset, None)
         self._retry_at.pop(offset, None)
 
     def _sweep(self) -> None:
-        """Drop what no longer counts; costs as much as was added since the last time."""
+        """Drop obsolete entries; costs time in proportion to the entries added since the last sweep."""
         read = self._position or 0
         self._order = deque(sorted((entry[0], offset) for offset, entry in self._open.items() if entry[0] < read))
         self._deadlines.clear()
@@ -312,12 +320,12 @@ class MarkersPartition:
                 self._deadlines.add(rounded(entry[1]) if entry[3] is None else entry[1], offset)
 
     def _rewind(self, effects: list[Effect]) -> None:
-        """Read again what was skipped, once there is room for half of what the memory takes."""
+        """Read the skipped markers again, once at most half of `open_max` messages are open."""
         if self._skipped_from is None or len(self._open) > self.config.open_max // 2:
             return
         effects.append(Rewind(self._skipped_from))
         self._replay_end = max(self._position or 0, self._replay_end or 0)
-        self._order = deque(each for each in self._order if each[0] < self._skipped_from)  # the others come again
+        self._order = deque(each for each in self._order if each[0] < self._skipped_from)  # the rest is read again
         self._position, self._skipped_from = self._skipped_from, None
         self._replaying, self._at_end = True, False
 
@@ -325,11 +333,11 @@ class MarkersPartition:
 
     @property
     def _room(self) -> int:
-        """For so many redeliveries more."""
+        """How many more redeliveries may start."""
         return self.config.in_flight_max - len(self._phases)
 
     def _start_due(self, now: int, effects: list[Effect]) -> None:
-        """Begin what is due, as far as there is room."""
+        """Start redeliveries that are due, within the limit."""
         if self._replaying:
             return
         retries, deadlines, clock = self._retries, self._deadlines, self.clock(now)
@@ -339,18 +347,18 @@ class MarkersPartition:
         while (at := deadlines.next()) is not None and at <= clock and (room := self._room) > 0:
             for offset in deadlines.take(room):
                 entry = self._open.get(offset)
-                busy = offset in self._phases or offset in self._retry_at  # what was copied waits there too
+                busy = offset in self._phases or offset in self._retry_at  # a copied message waits in _retry_at too
                 if entry is not None and entry[1] <= clock and not busy:
                     self._fetch(now, offset, effects)
 
     def _try_again(self, now: int, offset: int, effects: list[Effect]) -> None:
-        """A retry is due, unless it was put off or led to something meanwhile."""
+        """Retry a redelivery that is due, unless the message was postponed or closed meanwhile."""
         if self._retry_at.get(offset, now + 1) > now:
             return
         del self._retry_at[offset]
         if offset in self._copied:
             self._end(now, offset, effects)
-        elif self._open[offset][1] > self.clock(now):  # extended since
+        elif self._open[offset][1] > self.clock(now):  # its time-out was extended meanwhile
             self._deadlines.add(self._open[offset][1], offset)
         elif offset not in self._phases:
             self._fetch(now, offset, effects)
@@ -360,7 +368,7 @@ class MarkersPartition:
         effects.append(ReadRecord(offset))
 
     def _decide(self, now: int, offset: int, redeliveries: int, effects: list[Effect]) -> None:
-        """The record is there: copy it, bury it, or wait for its back-off."""
+        """The record was read: copy it, write a dead letter, or wait for its back-off."""
         if not self._still_due(now, offset):
             return
         marker_offset, _, deadline_ms, verdict = self._open[offset]
@@ -379,11 +387,11 @@ class MarkersPartition:
         effects.append(Redeliver(offset, redeliveries + 1))
 
     def _still_due(self, now: int, offset: int) -> bool:
-        """Whether what was being read has to come again: it may have been closed or extended meanwhile."""
+        """Whether the message that was read is still due: it may have been closed or extended meanwhile."""
         if self._phases.get(offset) is not Phase.READING:
             return False
         due_ms = self._open[offset][1]
-        if due_ms > self.clock(now):  # extended; or the clock went from the shell's time back to the markers'
+        if due_ms > self.clock(now):  # extended, or the clock went back from the host's time to the markers'
             del self._phases[offset]
             self._deadlines.add(due_ms, offset)
             return False
@@ -395,7 +403,7 @@ class MarkersPartition:
             effects.append(DeadLetter(offset, 0, Reason.LOST, LOST))
 
     def _end(self, now: int, offset: int, effects: list[Effect]) -> None:
-        """Write the end marker, and once more where it is not read in time."""
+        """Write the end marker, and write it again if it is not read in time."""
         self._phases.pop(offset, None)
         self._attempts.pop(offset, None)
         if offset in self._open:

@@ -1,23 +1,22 @@
-"""Encodes and decodes markers as softwaremill/kmq 0.3.2 does, and ours in the same form.
+"""Encodes and decodes markers in the format of softwaremill/kmq 0.3.2, and Ottla's additions to it.
 
-Knows: bytes. Does not know: when a marker is written, or what follows from one.
-
-    key             12 bytes   int32 partition of the message, int64 offset of the message; big-endian, as all of it
+    key             12 bytes   int32 partition of the message, int64 offset of the message; all big-endian
     start marker     9 bytes   1, int64 time-out in ms, counted from the marker record's timestamp
-    end marker       1 byte    0; whatever begins with another byte than 1 reads as one
-    nothing          0 bytes   what the original writes for null; its reader cannot do anything with it either
+    end marker       1 byte    0; a value whose first byte is not 1 reads as an end marker
+    empty            0 bytes   what the original writes for null; its reader cannot use it either
 
-A marker stands in the partition of its key's number, so the markers topic has as many partitions as the queue.
+A marker is written to the partition with the number in its key, so the markers topic has as many partitions as the
+queue.
 
-Ours in addition: a start marker with a tail. The original's reader takes nine bytes and looks no further, so for it
-each is a plain start marker: the message is given again when *either* time-out, the old or the new one, is over.
+Ottla adds start markers with a tail. The original's reader ignores bytes after the ninth, so it reads each as a plain
+start marker. It redelivers the message when *either* the old or the new time-out is over.
 
-    9 bytes, 1      EXTEND     the message is still worked on; the time-out counts anew
-    9 bytes, 2, r   FAILED     the work failed; r says why (UTF-8); the time-out is the delay until it is given again
-    9 bytes, 3, r   REJECTED   the message is of no use to anybody: dead letter at once; the time-out is 0
+    9 bytes, 1      EXTEND     the worker needs more time; the time-out restarts
+    9 bytes, 2, r   FAILED     the work failed; r is the reason (UTF-8); the time-out is the delay of the redelivery
+    9 bytes, 3, r   REJECTED   no worker can process the message: dead letter at once; the time-out is 0
 
-A tail changes only what is still open: when it comes after the message's end marker it means nothing (the original's
-reader would take it for a new start, and give the message once more).
+A tail changes only open messages: after the message's end marker it has no effect. (The original's reader would read a
+new start, and redeliver the message.)
 
 Source: softwaremill/kmq 0.3.2, MarkerKey.java, StartMarker.java, EndMarker.java, MarkerValue.java.
 """
@@ -33,17 +32,17 @@ END: Final = b"\x00"
 START_BYTE: Final = 1
 REASON_BYTES_MAX: Final = 500
 DURATION_MS_MAX: Final = 1 << 52
-"""Longer time-outs read as this one, about 140,000 years: sums with a timestamp stay in 64 bits."""
+"""A longer time-out is reduced to this, about 140,000 years, so that its sum with a timestamp fits in 64 bits."""
 
 _KEY: Final = Struct(">iq")
 _START: Final = Struct(">bq")
 
 pack_key = _KEY.pack
-"""pack_key(partition, offset): a marker's key."""
+"""`pack_key(partition, offset)` makes a marker's key."""
 
 
 class Kind(IntEnum):
-    """What a start marker says; the numbers are the first byte of the tail."""
+    """The kind of a start marker; the number is the first byte of its tail."""
 
     BEGIN = 0
     EXTEND = 1
@@ -52,12 +51,13 @@ class Kind(IntEnum):
 
 
 class BadMarker(Exception):
-    """Bytes that are no marker."""
+    """Raised for bytes that are no marker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start marker: the message comes again `duration_ms` after the marker's timestamp unless something is said."""
+    """A start marker: the message is redelivered `duration_ms` after the marker's timestamp unless another marker
+    follows."""
 
     duration_ms: int
     kind: Kind = Kind.BEGIN
@@ -72,7 +72,7 @@ def decode_key(key: bytes | None) -> tuple[int, int]:
 
 
 def start(duration_ms: int, kind: Kind = Kind.BEGIN, reason: str = "") -> bytes:
-    """A start marker's value; `reason` is cut to REASON_BYTES_MAX. Raises ValueError for a negative duration."""
+    """A start marker's value; `reason` is truncated to REASON_BYTES_MAX. Raises ValueError for a negative duration."""
     if not 0 <= duration_ms < 1 << 63:
         raise ValueError(f"a time-out is not negative: {duration_ms}")
     plain = _START.pack(START_BYTE, duration_ms)
@@ -85,7 +85,8 @@ def start(duration_ms: int, kind: Kind = Kind.BEGIN, reason: str = "") -> bytes:
 def decode(value: bytes | None) -> Start | None:
     """A start marker, or None for an end marker.
 
-    Raises BadMarker where there is nothing or a start marker is cut short. A tail of an unknown kind is read as plain.
+    Raises BadMarker for an empty value or a truncated start marker. A start marker with an unknown tail reads as a
+    plain one.
     """
     if not value:
         raise BadMarker("a marker without a value")

@@ -1,6 +1,6 @@
 """Serves a tracker's figures as Prometheus metrics, on a port of their own.
 
-Knows names. Reads the tracker's figures as they were at its last look, at most a second ago; never touches its clients.
+The figures are at most a second old; a scrape never touches the tracker's clients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.kmq.tracker import now_ms
 
 
 class Tracking(Protocol):
-    """A tracker, as far as its figures go: a RedeliveryTracker, or one that runs on Spark."""
+    """A tracker's figures: those of a RedeliveryTracker, or of a tracker that runs on Spark."""
 
     @property
     def config(self) -> KmqConfig: ...
@@ -30,7 +30,7 @@ class Tracking(Protocol):
 
 
 class TrackerCollector(Collector):
-    """Everything there is to say about a tracker, labelled with its queue."""
+    """All metrics of a tracker, labelled with its queue."""
 
     def __init__(self, tracker: Tracking) -> None:
         self._tracker = tracker
@@ -77,7 +77,7 @@ class TrackerCollector(Collector):
 
 
 def serve_metrics(tracker: Tracking, host: str, port: int) -> tuple[int, Callable[[], None]]:
-    """Serve the tracker's metrics over HTTP; the port, and what ends it. Raises OSError."""
+    """Serve the tracker's metrics over HTTP; returns the port and a function that stops the server. Raises OSError."""
     registry = CollectorRegistry()
     registry.register(TrackerCollector(tracker))
     server, thread = start_http_server(port, host, registry)

@@ -1,12 +1,12 @@
-"""Reads single records of the queue topic, each at exactly its offset, or finds out that it is not there.
+"""Reads single records of the queue topic by exact offset, or finds out that they do not exist.
 
-Knows: that a fetch at an offset answers with the first record at or *behind* it, so that only a record's own offset
-says that it is the one. Does not know why it is wanted. Never blocks for long: `step` takes what has arrived.
+A fetch at an offset returns the first record at or *after* it, so only the record's own offset proves that it is the
+wanted one. `step` returns what has arrived, without a long wait.
 
-One partition is read at a time, its wanted offsets in order: after a crashed worker they mostly stand in a row. A
-record counts as gone only when two fetches at its own offset both began behind it.
+The reader reads one partition at a time, its wanted offsets in order: after a worker crash they are mostly consecutive.
+A record counts as gone only if two fetches at its own offset both returned later records.
 
-Reads uncommitted records too: a worker of another client may have got them.
+It also reads uncommitted records: a worker with another client may have received them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RECORDS_PER_STEP = 500
 GAP_MAX = 2_000
-"""A wanted record further away than that many offsets is sought, not read up to."""
+"""If the next wanted record is more than this many offsets away, the reader seeks instead of reading on."""
 PATIENCE_S = 30.0
 WATERMARKS_TIMEOUT_S = 5.0
 
@@ -47,8 +47,7 @@ READER_ALWAYS = {
 
 
 class RecordReader:
-    """Reads records: `want` them, then `step` until each was found, or told to be gone, beyond the end or not to be had
-    now."""
+    """Reads records: call `want` for each, then `step` until each is found, gone, beyond the end, or failed."""
 
     def __init__(self, properties: Mapping[str, Any], config: KmqConfig) -> None:
         from confluent_kafka import Consumer
@@ -57,24 +56,24 @@ class RecordReader:
         self._queue = config.queue
         self._consumer = Consumer({**READER, **properties, **group, **READER_ALWAYS})
         self._wanted: dict[int, list[int]] = {}
-        """Offsets by partition, in order; the first partition is the one being read."""
+        """Wanted offsets by partition, in order; the first partition is read now."""
         self._reading: int | None = None
         self._suspects: set[tuple[int, int]] = set()
         self._since = 0.0
 
     def __len__(self) -> int:
-        """Records that are wanted still."""
+        """The number of records that are still wanted."""
         return sum(map(len, self._wanted.values()))
 
     def want(self, partition: int, offset: int) -> None:
-        """Read this one; an offset before the ones being read now waits until they are done."""
+        """Ask for this record. If it precedes the records that are being read now, it is read after them."""
         self._suspects.discard((partition, offset))
         insort(self._wanted.setdefault(partition, []), offset)
         if partition == self._reading and self._wanted[partition][0] == offset:
             self._reading = None
 
     def drop(self, partition: int) -> None:
-        """Somebody else's from now on."""
+        """Forget this partition's records: it was revoked."""
         self._wanted.pop(partition, None)
         self._suspects = {each for each in self._suspects if each[0] != partition}
         if self._reading == partition:
@@ -84,7 +83,7 @@ class RecordReader:
         self._consumer.close()
 
     def step(self) -> list[tuple[int, Found]]:
-        """(partition, what was found) for wanted records, as far as it is known now."""
+        """(partition, result) for each wanted record whose result is known now."""
         if not self._wanted:
             return []
         if self._reading is None:
@@ -119,7 +118,7 @@ class RecordReader:
         self._consumer.unassign()
 
     def _walk(self, partition: int, messages: list[Message], found: list[Found]) -> int | None:
-        """Match what came with what is wanted; the last offset that was seen."""
+        """Match arrived records with the wanted ones; returns the last offset seen."""
         from confluent_kafka import KafkaError
 
         wanted, last = self._wanted[partition], None
@@ -147,9 +146,10 @@ class RecordReader:
         return last
 
     def _passed(self, partition: int, seen: int, found: list[Found]) -> bool:
-        """Nothing came for wanted offsets before `seen`: gone, if a fetch at that very offset began behind it again.
+        """Handle wanted offsets before `seen`, for which no record arrived. An offset is gone if a second fetch at it
+        shows the same.
 
-        False: the first of them has to be fetched once more to know.
+        Returns False if the first of them has to be fetched again.
         """
         wanted = self._wanted[partition]
         while wanted and wanted[0] < seen:
@@ -161,7 +161,7 @@ class RecordReader:
         return True
 
     def _compare_with_log(self, partition: int, found: list[Found]) -> int | None:
-        """An offset was out of range: tell the wanted ones before the log's start and behind its end."""
+        """After an out-of-range error, report the wanted offsets before the log's start and after its end."""
         from confluent_kafka import KafkaException, TopicPartition
 
         wanted = self._wanted[partition]
@@ -176,7 +176,7 @@ class RecordReader:
         found += [RecordGone(offset) for offset in wanted if offset < low]
         found += [RecordBeyondEnd(offset) for offset in wanted if offset >= high]
         wanted[:] = [offset for offset in wanted if low <= offset < high]
-        return -GAP_MAX - 1  # what is left has to be sought
+        return -GAP_MAX - 1  # the rest has to be sought
 
     def _fail(self, partition: int) -> list[Found]:
         wanted = self._wanted[partition]

@@ -1,12 +1,13 @@
 """Sends dead letters back to the topic they came from.
 
-Knows: what a letter says of itself, which letters were sent back already, how fast to go. A letter that was sent back
-stays in the topic until its retention takes it, so what is done is kept as the position of a consumer group: everything
-before its committed offset is done, and the ranges behind it that are stand in the commit's metadata, as `gap+length`
-of letters not done and done, in turns. Kafka takes 4,096 bytes of metadata: a choice of letters too scattered to fit is
-carried out as far as it fits, and told.
+A dead letter that was sent back stays in the topic until retention removes it. So the progress of a redrive is kept as
+the committed position of a consumer group. Every dead letter before the committed offset is done. Further offsets that
+are done are listed in the commit's metadata: alternating lengths `gap+length` of records not done and done. Kafka
+limits metadata to 4,096 bytes. If the chosen dead letters are too scattered to fit, the redrive stops there and reports
+the partition.
 
-At least once: killed between sending and committing, up to BATCH letters are sent again by the next call.
+At-least-once: if the process dies between sending and committing, the next call sends up to BATCH dead letters
+again.
 """
 
 from __future__ import annotations
@@ -35,24 +36,25 @@ SEND_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter, and what it says of itself."""
+    """A dead letter and the provenance in its headers."""
 
     message: Message
     partition: int
     offset: int
     source: headers.Provenance
     own: headers.Headers
-    """The headers that the message had, with its count."""
+    """The headers that the message had, including its redelivery count."""
 
     @property
     def lost(self) -> bool:
-        """Whether there is nothing to send back."""
+        """Whether the message was lost, so that there is nothing to send back."""
         return self.source.reason == Reason.LOST
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which letters; what is None chooses all. Times, epoch ms, are when they became dead letters; without the end."""
+    """Selects dead letters; a field that is None selects all. Times are when they became dead letters, epoch ms;
+    `until_ms` is exclusive."""
 
     partition: int | None = None
     reason: Reason | None = None
@@ -76,7 +78,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a redrive did. `scattered`: partitions where it stopped early, because no more could be kept in mind."""
+    """The result of a redrive. `scattered`: partitions where it stopped early, because the metadata was full."""
 
     sent: int = 0
     lost: int = 0
@@ -85,7 +87,7 @@ class Outcome:
 
 
 class Done:
-    """Which letters of a partition were sent back: all before `start`, and those in `beyond`."""
+    """Which dead letters of a partition were sent back: all before `start`, and those in `beyond`."""
 
     def __init__(self, start: int, metadata: str = "") -> None:
         self.start = start
@@ -104,7 +106,7 @@ class Done:
         self.beyond.add(offset)
 
     def position(self, more: Iterable[int] = ()) -> tuple[int, str]:
-        """(start, metadata) once `more` are done too."""
+        """(start, metadata) after `more` are done too."""
         start, runs = self.start, list[tuple[int, int]]()
         for offset in sorted(self.beyond.union(more)):
             if offset <= start:
@@ -117,7 +119,7 @@ class Done:
         return start, ",".join(f"{first - at}+{end - first}" for at, (first, end) in zip(ends, runs, strict=False))
 
     def commit(self, consumer: Consumer, topic: str, partition: int) -> None:
-        """Keep it as the group's position."""
+        """Commit it as the group's position."""
         from confluent_kafka import TopicPartition
 
         start, metadata = self.position()
@@ -127,10 +129,10 @@ class Done:
 
 
 class Redrive:
-    """One walk through the dead letters that are there now. A context manager.
+    """One pass over the dead letters that exist now. A context manager.
 
-    `on_letter` is called with every letter that is chosen. `rate` bounds the letters sent per second. Raises KmqRefused
-    where the topics are not there, or the cluster does not take or give what is asked.
+    `on_letter` is called with every chosen dead letter. `rate` limits the dead letters sent per second. Raises
+    KmqRefused if the topics are missing or the cluster rejects a request.
     """
 
     def __init__(
@@ -162,7 +164,7 @@ class Redrive:
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
-        """Walk through all partitions; what was done."""
+        """Process all partitions and return the result."""
         from confluent_kafka import KafkaException
 
         try:
@@ -181,7 +183,7 @@ class Redrive:
         (committed,) = self._consumer.committed([place], timeout=CALL_TIMEOUT_S)
         done = Done(committed.offset, committed.metadata or "") if committed.offset >= 0 else Done(low)
         if done.start < low:
-            done.beyond.update(range(done.start, low))  # retention took them
+            done.beyond.update(range(done.start, low))  # retention removed them
         batch: list[Letter] = []
         for letter in self._letters(partition, max(low, done.start), high):
             if self._limit is not None and self._chosen >= self._limit:
@@ -199,7 +201,7 @@ class Redrive:
             self._settle(batch, done)
 
     def _settle(self, batch: list[Letter], done: Done) -> bool:
-        """Send a batch, await it, commit; False where what is done could not be kept in mind."""
+        """Send a batch, await it and commit; returns False if the progress does not fit in the commit's metadata."""
         letters = batch.copy()
         batch.clear()
         if self._dry_run:
@@ -258,7 +260,7 @@ class Redrive:
         )
 
     def _pace(self) -> None:
-        """Wait until the rate allows one more."""
+        """Wait until the rate allows one more record."""
         if self._rate:
             due = self._began + self._paced / self._rate
             self._paced += 1
@@ -266,7 +268,7 @@ class Redrive:
                 self._producer.poll(min(left_s, 0.1))
 
     def _letters(self, partition: int, position: int, end: int) -> Iterator[Letter]:
-        """The letters from `position` on, before `end`."""
+        """Yield the dead letters from `position` up to but excluding `end`."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         if position >= end:
@@ -290,7 +292,7 @@ class Redrive:
         self._consumer.unassign()
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Close the consumer."""
         self._consumer.close()
 
     def __enter__(self) -> Self:
@@ -303,12 +305,12 @@ class Redrive:
 
 
 def redrive_group(config: KmqConfig) -> str:
-    """The group that keeps what was sent back."""
+    """The consumer group that keeps the progress of redrives."""
     return f"{config.tracker_group_id}-redrive"
 
 
 def letter_of(message: Message) -> Letter:
-    """Read a dead letter."""
+    """Parse a dead letter."""
     partition, offset = placed(message)
     found: headers.Headers = message.headers() or []  # type: ignore[assignment]
     return Letter(message, partition, offset, headers.provenance(found), headers.of_message(found))

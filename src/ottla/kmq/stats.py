@@ -1,7 +1,7 @@
-"""Works out from the topics of a queue how it stands, as somebody who is in none of its groups.
+"""Computes the state of a queue from its topics, without joining any of its groups.
 
-Knows: the same machine that the tracker runs, fed with the markers from the committed position to the end. Changes
-nothing on the cluster.
+It feeds the tracker's machine with the markers from the committed position to the end. It changes nothing on the
+cluster.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ READ_PATIENCE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One partition of a queue.
+    """The state of one partition of a queue.
 
-    `waiting`: messages that no worker has taken yet. `open`: in work. `overdue`: in work for longer than they may be,
-    with how long the first one is in `overdue_ms`. `markers_lag`: markers that a tracker has to read when it starts.
+    `waiting`: messages that no worker has read yet. `open`: messages in progress. `overdue`: messages in progress past
+    their time-out; `overdue_ms` is how late the first of them is. `markers_lag`: markers that a tracker has to read
+    when it starts.
     """
 
     partition: int
@@ -42,7 +43,7 @@ class Standing:
 
 
 def standings(properties: str | Mapping[str, Any], config: KmqConfig) -> list[Standing]:
-    """How every partition stands now. Raises KmqRefused where the topics are not there or don't fit."""
+    """The current state of every partition. Raises KmqRefused if the topics are missing or do not fit."""
     from confluent_kafka import Consumer, KafkaException
 
     given = properties_of(properties)
@@ -60,7 +61,7 @@ def standings(properties: str | Mapping[str, Any], config: KmqConfig) -> list[St
 
 
 def standing(consumer: Consumer, markers: Consumer, config: KmqConfig, partition: int) -> Standing:
-    """How one partition stands now."""
+    """The current state of one partition."""
     waiting = left(consumer, config.queue, partition)[1]
     position, lag = left(markers, config.markers, partition)
     machine = MarkersPartition(partition, config)
@@ -72,7 +73,7 @@ def standing(consumer: Consumer, markers: Consumer, config: KmqConfig, partition
 
 
 def left(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """(position of the consumer's group, records from there to the end)."""
+    """(position of the consumer's group, number of records from there to the end)."""
     from confluent_kafka import TopicPartition
 
     place = TopicPartition(topic, partition)
@@ -83,7 +84,7 @@ def left(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
 
 
 def feed(markers: Consumer, topic: str, machine: MarkersPartition, position: int, end: int) -> None:
-    """Give the machine the markers from `position` to `end`. It redelivers nothing: nobody carries out its effects."""
+    """Feed the machine the markers from `position` to `end`. Its effects are dropped, so nothing is redelivered."""
     from confluent_kafka import KafkaError, TopicPartition
 
     markers.assign([TopicPartition(topic, machine.partition, position)])
@@ -106,7 +107,7 @@ def feed(markers: Consumer, topic: str, machine: MarkersPartition, position: int
 
 
 def dead_letters(properties: str | Mapping[str, Any], config: KmqConfig, group_id: str) -> tuple[int, int] | None:
-    """(dead letters that are there, how many of them the group has yet to send back); None without the topic."""
+    """(dead letters in the topic, dead letters that the group has yet to send back); None if there is no topic."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({**properties_of(properties), "group.id": group_id})

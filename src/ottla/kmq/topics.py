@@ -1,7 +1,7 @@
-"""Checks whether the topics of a queue are there and fit, and makes them.
+"""Checks the topics of a queue and creates the missing ones.
 
-Knows: that every partition of the queue needs one of the same number in the markers topic. Speaks to the cluster
-through confluent-kafka; raises KmqRefused, one sentence.
+The markers topic needs a partition with the same number for every partition of the queue. Errors of the cluster raise
+KmqRefused, with one sentence.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 METADATA_TIMEOUT_S = 30.0
 MARKERS_CONFIG = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}
-"""The broker's clock on every marker: whatever the clocks of workers say, deadlines are of one time."""
+"""The broker stamps every marker, so all deadlines use one clock, whatever the workers' clocks show."""
 
 
 def properties_of(given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """librdkafka's properties, from themselves or from addresses alone."""
+    """librdkafka's properties, made from properties or from addresses alone."""
     return {"bootstrap.servers": given} if isinstance(given, str) else dict(given)
 
 
 def partition_counts(client: Any) -> dict[str, int]:
-    """Partitions by topic, of every topic of the cluster; `client`: any of confluent-kafka's."""
+    """Partition counts by topic, for every topic of the cluster; `client`: any of confluent-kafka's clients."""
     from confluent_kafka import KafkaException
 
     try:
@@ -36,7 +36,7 @@ def partition_counts(client: Any) -> dict[str, int]:
 
 
 def require_topics(client: Any, config: KmqConfig, *, dead_letters: bool) -> int:
-    """The number of partitions of the queue, when its topics are there and fit; raises KmqRefused where not."""
+    """The number of partitions of the queue. Raises KmqRefused if the topics are missing or do not fit."""
     counts = partition_counts(client)
     wanted = [config.queue, config.markers, *([config.dead_letters] if dead_letters else [])]
     absent = [name for name in wanted if name not in counts]
@@ -57,8 +57,8 @@ def require_topics(client: Any, config: KmqConfig, *, dead_letters: bool) -> int
 
 
 def differences(client: Any, config: KmqConfig, *, partitions: int | None, replication_factor: int | None) -> list[str]:
-    """One sentence for each topic of the queue that is there already with another number of partitions or replicas
-    than asked for; None asks for nothing."""
+    """One sentence for each existing topic of the queue whose partition count or replication factor differs from the
+    arguments; None matches any."""
     found = client.list_topics(timeout=METADATA_TIMEOUT_S).topics
     said: list[str] = []
     for name in (config.queue, config.markers, config.dead_letters):
@@ -80,10 +80,10 @@ def counted(count: int, what: str) -> str:
 def create_topics(
     admin: AdminClient, config: KmqConfig, *, partitions: int = 1, replication_factor: int = -1
 ) -> list[str]:
-    """Make those of the three topics that are missing, and return their names.
+    """Create those of the three topics that are missing, and return their names.
 
-    A queue that is there already says how many partitions its markers get. Raises KmqRefused where one can't be made,
-    or where the ones that are there don't fit.
+    If the queue exists, the markers topic gets the same number of partitions. Raises KmqRefused if a topic cannot be
+    created, or if the existing ones do not fit.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import NewTopic

@@ -1,15 +1,15 @@
-"""Runs the tracker: reads markers, gives messages again that nobody finished.
+"""Runs the tracker: reads markers and redelivers messages that workers did not finish.
 
-Knows: confluent-kafka, threads, the clock; in which order a message is read, copied and ended. Does not know which
-message is due when: that is machine.py's, one machine for each assigned partition of the markers topic.
+machine.py decides which message is due when; the tracker runs one machine for each assigned partition of the markers
+topic.
 
-One loop in one thread: take markers, step the machines, carry out what they say, commit. Nothing in it waits for long.
-Several trackers of a queue share its partitions through a consumer group; what one held goes to the others when it
-stops, and when it dies after `session.timeout.ms` (10 s here).
+One loop in one thread polls markers, steps the machines, carries out their effects and commits. Every wait in it is
+short. Several trackers of a queue share its partitions through a consumer group. If a tracker stops, the others take
+over its partitions; if it dies, they do so after `session.timeout.ms` (10 s here).
 
-A redelivery is: read the record at its exact offset, write the copy (or the dead letter), await its acknowledgement,
-write the end marker. A tracker that is killed anywhere in between leaves the marker open, and the next one does it
-again: at least once. The producer is idempotent, so that its own retries make no copies.
+A redelivery has four steps: read the record at its exact offset, write the copy (or the dead letter), await its
+acknowledgement, write the end marker. If a tracker dies between them, the marker stays open and the next tracker
+redelivers the message: at-least-once delivery. The producer is idempotent, so its own retries make no copies.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ CONSUMER = {
     "auto.offset.reset": "earliest",
     "session.timeout.ms": 10_000,
     "heartbeat.interval.ms": 2_000,
-    "fetch.min.bytes": 65_536,  # nobody waits for a marker to be read, but many small fetches cost everybody
+    "fetch.min.bytes": 65_536,  # a marker may be read late, but many small fetches cost CPU
     "fetch.wait.max.ms": 50,
     "queued.min.messages": 1_000_000,
     "queued.max.messages.kbytes": 65_536,
-    "fetch.queue.backoff.ms": 10,  # librdkafka's second of rest with a full queue is longer than it takes to empty it
+    "fetch.queue.backoff.ms": 10,  # librdkafka's default back-off of 1 s on a full queue exceeds the time to empty it
 }
 CONSUMER_ALWAYS = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
 PRODUCER = {
@@ -88,17 +88,18 @@ Told: TypeAlias = tuple[MarkersPartition, Event]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A copy on its way, and whose it is."""
+    """A copy in flight, and the machine it belongs to."""
 
     machine: MarkersPartition
     copy: Copy
 
 
 class RedeliveryTracker:
-    """Gives messages again whose workers did not finish them. `run` until `stop`, or `start` and `close` a thread.
+    """Redelivers messages that workers did not finish. Call `run` until `stop`, or `start` and `close` for a thread.
 
-    `properties`: librdkafka's, or HOST:PORT addresses alone; `consumer` and `producer` add some for these only.
-    Raises KmqRefused where the topics are not there or don't fit. `figures` and `partitions` say how it is doing.
+    `properties`: librdkafka's properties, or HOST:PORT addresses alone; `consumer` and `producer` add properties for
+    that client only. Raises KmqRefused if the topics are missing or do not fit. `figures` and `partitions` hold its
+    counters and state.
     """
 
     def __init__(
@@ -121,9 +122,9 @@ class RedeliveryTracker:
         self._machines: dict[int, MarkersPartition] = {}
         self._clock = MarkersClock()
         self._told: list[Told] = []
-        """What delivery reports said since the last turn."""
+        """Delivery reports since the last turn."""
         self._seeks: dict[int, int] = {}
-        """Partitions that have to go back to a position before anything of theirs is read."""
+        """Partitions that must seek to a position before the tracker accepts any more of their markers."""
         self._committed: dict[int, int] = {}
         self._commit_at = 0.0
         self._malformed_before = 0
@@ -132,7 +133,7 @@ class RedeliveryTracker:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.failure: BaseException | None = None
-        """What ended the thread."""
+        """The exception that ended the thread."""
         self._reader = RecordReader(given, config)
         reads = {**CONSUMER, **given, "group.id": config.tracker_group_id, **(consumer or {}), **CONSUMER_ALWAYS}
         self._consumer = Consumer(reads)
@@ -140,7 +141,7 @@ class RedeliveryTracker:
     # ---- running ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until `stop`. Raises KafkaException when a client is broken for good, or may not do what it must."""
+        """Work until `stop`. Raises KafkaException if a client has a fatal error, or lacks a permission it needs."""
         try:
             self.join()
             while not self._stopping.is_set():
@@ -151,18 +152,18 @@ class RedeliveryTracker:
             self._producer.flush(CALL_TIMEOUT_S)
 
     def stop(self) -> None:
-        """Ask `run` to end; from any thread, or a signal's handler."""
+        """Ask `run` to end; callable from any thread or a signal handler."""
         self._stopping.set()
 
     def start(self) -> None:
-        """Run in a thread of its own."""
+        """Start a thread that calls `run`."""
         if self._thread is not None:
             raise RuntimeError("the tracker runs already")
         self._thread = threading.Thread(target=self._run_in_thread, name="kmq-tracker", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop and wait for the end; raises what ended the thread."""
+        """Stop and wait for the thread; raises the exception that ended it."""
         self.stop()
         if self._thread is not None:
             self._thread.join()
@@ -186,13 +187,13 @@ class RedeliveryTracker:
         self.close()
 
     def join(self) -> None:
-        """Become a member of the trackers' group."""
+        """Join the trackers' group."""
         self._consumer.subscribe(
             [self.config.markers], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._taken_away
         )
 
     def turn(self) -> None:
-        """Take what there is, do what is to be done; waits a little where there is nothing."""
+        """Handle the available markers and due work; waits a little if there is none."""
         messages = taken(self._consumer, MARKERS_PER_TURN, self._wait_s())
         self._clock.look(monotonic_ms(), now_ms())
         self._take(messages)
@@ -216,7 +217,7 @@ class RedeliveryTracker:
             self._seek(partition, position)
 
     def _wait_s(self) -> float:
-        """How long nothing needs to be done if nothing comes."""
+        """How long the loop may wait if no marker arrives."""
         if len(self._reader) or len(self._producer) or self._told or self._seeks:
             return BUSY_WAIT_S
         due = [each for machine in self._machines.values() if (each := machine.deadline()) is not None]
@@ -225,7 +226,7 @@ class RedeliveryTracker:
     # ---- markers in ------------------------------------------------------------------------------------------------
 
     def _take(self, messages: list[Message]) -> None:
-        """Give each partition its markers, and the ends between them, in order. Hot: two for every message."""
+        """Pass markers and ends of partitions to their machines, in order. Hot: two markers for every message."""
         from confluent_kafka import Message
 
         by_partition: dict[int, list[list[Message] | int]] = {}
@@ -238,7 +239,7 @@ class RedeliveryTracker:
             machine = self._machines.get(partition)
             for part in parts:
                 if machine is None or partition in self._seeks:
-                    break  # of before a rewind: it comes again
+                    break  # read before a rewind: it is read again
                 if isinstance(part, int):
                     self._step(machine, EndReached(part))
                 else:
@@ -252,7 +253,7 @@ class RedeliveryTracker:
             self._clock.read(monotonic_ms(), now_ms(), stamped_ms)
 
     def _sort(self, messages: list[Message], by_partition: dict[int, list[list[Message] | int]]) -> None:
-        """Runs of markers by partition, and the positions of ends."""
+        """Group the messages into runs of markers by partition, and positions of ends."""
         current = -1
         run: list[Message] = []
         for message in messages:
@@ -269,7 +270,7 @@ class RedeliveryTracker:
             run.append(message)
 
     def _end_or_raise(self, error: KafkaError, message: Message) -> int | None:
-        """The position where a partition ends, None for what passes; raises KafkaException for what does not."""
+        """The position where a partition ends, None for a transient error; raises KafkaException for a lasting one."""
         from confluent_kafka import KafkaError, KafkaException
 
         if error.code() == KafkaError._PARTITION_EOF:
@@ -283,12 +284,12 @@ class RedeliveryTracker:
         log.info("markers of %s: %s", self.config.queue, error.str())
         return None
 
-    # ---- what the machines say -------------------------------------------------------------------------------------
+    # ---- effects of the machines -----------------------------------------------------------------------------------
 
     def _step(self, machine: MarkersPartition, event: Event, message: Message | None = None) -> None:
-        """Step the machine and carry out its effects. `message`: the record that a RecordRead is about."""
+        """Step the machine and carry out its effects. `message`: the record of a RecordRead."""
         if self._machines.get(machine.partition) is not machine:
-            return  # revoked meanwhile: somebody else's
+            return  # revoked meanwhile: another tracker handles it
         machine.ahead_ms = self._clock.ahead_ms
         for effect in machine.step(monotonic_ms(), event):
             self._carry_out(machine, effect, message)
@@ -359,13 +360,14 @@ class RedeliveryTracker:
                 )
             self._told.append((machine, Copied(copy.offset)))
         elif error.code() == KafkaError.INVALID_TIMESTAMP and copy.timestamp_ms:
-            self._send(Sent(machine, replace(copy, timestamp_ms=0)))  # older than the topic takes: the time is lost
+            self._send(Sent(machine, replace(copy, timestamp_ms=0)))  # the topic rejects the old timestamp
         else:
             self._note(error, f"{copy.topic} took no copy of {self.config.queue}@{copy.offset}")
             self._told.append((machine, Failed(copy.offset)))
 
     def _write_end(self, partition: int, offset: int) -> None:
-        """Its report is of no use: the machine waits until it reads the marker, and says so again if it does not."""
+        """Write an end marker, without a report: the machine waits until it reads the marker, and asks again if it does
+        not."""
 
         def told(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -382,7 +384,7 @@ class RedeliveryTracker:
         log.warning("%s: %s", what, error.str())
 
     def _replace_producer(self) -> None:
-        """A producer with a fatal error writes nothing any more."""
+        """Replace the producer: after a fatal error it can write nothing more."""
         from confluent_kafka import Producer
 
         log.warning("the producer is broken; a new one takes over")
@@ -394,7 +396,8 @@ class RedeliveryTracker:
     # ---- the group -------------------------------------------------------------------------------------------------
 
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        """Follow these from the committed position on; redeliver once the end of now has been read."""
+        """Read the assigned partitions from their committed positions; redeliver once their current end has been
+        read."""
         from confluent_kafka import KafkaException
 
         for each in partitions:
@@ -426,7 +429,7 @@ class RedeliveryTracker:
         try:
             self._consumer.seek(TopicPartition(self.config.markers, partition, position))
         except KafkaException:
-            return  # not being fetched yet; next turn
+            return  # not being fetched yet; retry in the next turn
         self._seeks.pop(partition)
 
     def _commit(self, *, asynchronous: bool = True) -> None:
@@ -443,7 +446,7 @@ class RedeliveryTracker:
                 log.info("positions in %s were not committed: %s", self.config.markers, error)
 
     def _look(self) -> None:
-        """Note how every partition stands, for whoever asks from another thread."""
+        """Publish the state of every partition, for readers in other threads."""
         self.partitions = [
             PartitionFigures(
                 number,
@@ -464,13 +467,13 @@ class RedeliveryTracker:
 
 
 def markers_of(messages: list[Message], now: int) -> MarkersRead:
-    """Markers as the machine takes them."""
+    """Markers in the form that the machine accepts."""
     from confluent_kafka import Message
 
     stamps = list(map(Message.timestamp, messages))
     times = [timestamp_ms for _, timestamp_ms in stamps]
     if stamps[0][0] == CREATE_TIME and max(times) > now:
-        times = [min(each, now) for each in times]  # a clock that runs ahead must not carry all time-outs along
+        times = [min(each, now) for each in times]  # a worker's clock that runs ahead must not advance all deadlines
     offsets: list[Any] = list(map(Message.offset, messages))
     keys: list[Any] = list(map(Message.key, messages))
     values: list[Any] = list(map(Message.value, messages))

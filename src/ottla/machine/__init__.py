@@ -1,14 +1,14 @@
-"""The contract between what decides and what touches the world.
+"""Defines the contract between state machines, which decide, and I/O hosts, which act.
 
-What decides is a synchronous function of (state, event, now); a thin shell carries its decisions out; the simulator
-is a second shell. This room knows neither Kafka nor the disk: only the shape of a state machine.
+A machine is a synchronous function of (state, event, now). A thin host, the server or the simulator, carries out its
+decisions. This package knows neither Kafka nor the disk: it only gives the shape of a state machine.
 
 Rules that every machine keeps:
 
 - `now` is an argument, a moment of the monotonic clock: every deadline is one. A timestamp is `WallClock.at(now)`.
 - Ids and randomness come from a seeded source given at construction.
 - A parked request is a ticket, an integer. No futures, callbacks or closures in state.
-- An error that the peer caused is a reply with an error code; an error that we caused is an AssertionError.
+- An error that the peer caused is a reply with an error code; an error in Ottla itself is an AssertionError.
 - Never iterate over a set of strings: the order differs between runs.
 
 Sources: etcd/raft's Ready, Kafka's CoordinatorShard (group-coordinator), dask's WorkerState.
@@ -19,22 +19,23 @@ from dataclasses import dataclass
 from typing import NamedTuple, NewType, Protocol, TypeAlias
 
 Millis: TypeAlias = int
-"""A moment of the shell's monotonic clock, which nobody sets, or a span of time; milliseconds. Deadlines are these."""
+"""A moment of the host's monotonic clock, which cannot be set, or a duration; milliseconds. Deadlines have this
+type."""
 
 WallMillis = NewType("WallMillis", int)
-"""What the wall clock shows, in milliseconds since 1970, and what records carry. Compared only with its like."""
+"""A reading of the wall clock, as in records: milliseconds since 1970. Compare it only with its like."""
 
 Ticket: TypeAlias = int
-"""Names one request whose answer may come later."""
+"""Identifies one request whose answer may come later."""
 
 NO_PRODUCER_ID = -1
 
 
 class WallClock:
-    """From moments to timestamps and back: how far the wall clock is ahead of the monotonic one.
+    """Converts moments to timestamps and back: how far the wall clock is ahead of the monotonic one.
 
-    The one place where the two meet. The shell tells the node, and so whoever was given this clock, whenever somebody
-    has set the wall clock; a machine asks it while it decides and never keeps what it said as a deadline.
+    This is the only place where the two clocks meet. The host updates it whenever the wall clock is set. A machine
+    reads it while it decides, and never keeps the result as a deadline.
     """
 
     __slots__ = ("ahead_ms",)
@@ -43,16 +44,16 @@ class WallClock:
         self.ahead_ms = ahead_ms
 
     def at(self, now: Millis) -> WallMillis:
-        """What the wall clock shows at this moment."""
+        """The wall clock at this moment."""
         return WallMillis(now + self.ahead_ms)
 
     def moment(self, timestamp: int) -> Millis:
-        """When the wall clock shows, or showed, `timestamp`, if nobody sets it."""
+        """The moment at which the wall clock shows `timestamp`, unless it is set meanwhile."""
         return timestamp - self.ahead_ms
 
 
 class Entropy(Protocol):
-    """Where ids and random choices come from: `random.Random` in both shells, seeded in the simulator."""
+    """The source of ids and random choices: `random.Random` in both hosts, seeded in the simulator."""
 
     def randbytes(self, n: int, /) -> bytes: ...
 
@@ -83,7 +84,7 @@ class AppliedRecord(NamedTuple):
 
 
 class AppliedBatch(NamedTuple):
-    """Records of one appended batch, in order; producer_id is -1 where the coordinator itself wrote them."""
+    """Records of one appended batch, in order; producer_id is -1 if the coordinator itself wrote them."""
 
     base_offset: int
     records: Sequence[AppliedRecord]
@@ -93,23 +94,23 @@ class AppliedBatch(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """A transactional producer, in whose name a shard writes."""
+    """A transactional producer on whose behalf a shard writes."""
 
     producer_id: int
     producer_epoch: int
 
 
 class Answer(NamedTuple):
-    """The reply that ticket has been waiting for; `reply` is a wire message."""
+    """The reply to the request of `ticket`; `reply` is a wire message."""
 
     ticket: Ticket
     reply: object
 
 
 class Ask(NamedTuple):
-    """A request to a node of the cluster, perhaps to this one; `message` is a wire message.
+    """A request to a node of the cluster, possibly this one; `message` is a wire message.
 
-    What comes back is given to `AskingShard.answered` with `number`, which the shard chooses.
+    The answer is passed to `AskingShard.answered` with `number`, which the shard chooses.
     """
 
     number: int
@@ -119,16 +120,18 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A request to another node was not answered, one sentence why. Whether it was carried out nobody knows."""
+    """A request to another node got no answer; `why` is one sentence. The other node may have carried it out."""
 
     why: str
 
 
 class Decision(NamedTuple):
-    """What a shard wants: records in its log, as one batch; answers and requests, which leave once these are committed.
+    """The effects that a shard asks for: records for its log, as one batch; answers and requests, sent once these are
+    committed.
 
-    `records` empty: the others still wait for everything the shard had appended before (ARCHITECTURE.md, section 2,
-    rule 7). `writer`: the records belong to the transaction of this producer; a marker says what becomes of them.
+    If `records` is empty, the answers and requests still wait for everything that the shard appended before
+    (ARCHITECTURE.md, section 2, rule 7). `writer`: the records belong to the transaction of this producer, and a marker
+    commits or aborts them.
     """
 
     records: tuple[ShardRecord, ...] = ()
@@ -141,7 +144,7 @@ NOTHING = Decision()
 
 
 class Call(NamedTuple):
-    """One client request as a shard sees it: a wire message and who sent it."""
+    """One client request as a shard sees it: a wire message and its sender."""
 
     api_key: int
     version: int
@@ -153,9 +156,9 @@ class Call(NamedTuple):
 class Shard(Protocol):
     """A machine whose memory is a log partition.
 
-    `decide` never changes durable state: that only happens in `apply`, right after the append, or by replay at start.
-    What no record carries (parked tickets, heartbeats, members of a rebalance under way) is soft state: `decide` and
-    `expire` may change it, and it dies with the shard. If an append fails the shard is thrown away and rebuilt by
+    `decide` never changes durable state: only `apply` does, right after the append or during replay at start. State
+    that no record carries (parked tickets, heartbeats, members of a rebalance in progress) is soft state. `decide` and
+    `expire` may change it, and it is lost with the shard. If an append fails, the shard is discarded and rebuilt by
     replay, so there is no rollback.
     """
 
@@ -168,11 +171,11 @@ class Shard(Protocol):
     def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None: ...
 
     def loaded(self, now: Millis) -> Decision:
-        """Called once when the replay has reached the log's end."""
+        """Called once, when the replay has reached the log's end."""
         ...
 
     def abandon(self, ticket: Ticket) -> None:
-        """The connection behind this ticket is gone: the answer would reach nobody."""
+        """The connection of this ticket is closed: no client would receive the answer."""
         ...
 
     def deadline(self) -> Millis | None: ...
@@ -181,9 +184,9 @@ class Shard(Protocol):
 
 
 class AskingShard(Shard, Protocol):
-    """A shard whose decisions have `asks`. What it has asked is soft state: it dies with the shard, which asks again
-    for what its log says is not done."""
+    """A shard whose decisions have `asks`. Requests in flight are soft state: they are lost with the shard. A new shard
+    sends requests again for work that its log does not show as done."""
 
     def answered(self, now: Millis, number: int, answer: object) -> Decision:
-        """The wire message that answers the ask of this number, or `Unanswered`."""
+        """Handle the answer to the request with this number: a wire message, or `Unanswered`."""
         ...

@@ -1,9 +1,7 @@
 """Keeps deadlines by name, for machines that have many of them and move them often.
 
-Knows keys and times. Does not know what a deadline is for.
-
-A deadline that moves later (each heartbeat does that to a session) costs one dict write: the heap keeps the earlier
-entry and looks again when it comes up. So the heap holds one living entry per key and whatever was cancelled since.
+Moving a deadline later (as each heartbeat does with a session) costs one dict write: the heap keeps the earlier entry,
+and corrects it when that entry is due. So the heap holds one live entry per key, and entries cancelled since.
 
 Invariant: every key in `_due` has an entry `(queued, key)` in the heap with `queued <= due`.
 """
@@ -18,7 +16,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class Timers(Generic[KeyT]):
-    """Keys must be comparable with each other: two deadlines at one time come up in the order of their keys."""
+    """Deadlines by key. Keys must be comparable: deadlines at the same time are returned in the order of their keys."""
 
     __slots__ = ("_due", "_heap")
 
@@ -33,12 +31,12 @@ class Timers(Generic[KeyT]):
         return key in self._due
 
     def at(self, key: KeyT) -> Millis | None:
-        """When this key is due; None where it has no deadline."""
+        """When this key is due; None if it has no deadline."""
         known = self._due.get(key)
         return None if known is None else known[0]
 
     def set(self, key: KeyT, due: Millis) -> None:
-        """Begin or move a deadline."""
+        """Set or move a deadline."""
         known = self._due.get(key)
         if known is not None and known[1] <= due:
             self._due[key] = (due, known[1])
@@ -50,7 +48,7 @@ class Timers(Generic[KeyT]):
         self._due.pop(key, None)
 
     def deadline(self) -> Millis | None:
-        """The earliest deadline; None when there is none."""
+        """The earliest deadline; None if there is none."""
         heap, due = self._heap, self._due
         while heap:
             queued, key = heap[0]
@@ -65,7 +63,7 @@ class Timers(Generic[KeyT]):
         return None
 
     def pop(self, now: Millis) -> KeyT | None:
-        """Take the earliest key that is due at `now`, which ends its deadline; None when nothing is due."""
+        """Remove and return the earliest key that is due at `now`; None if nothing is due."""
         heap = self._heap
         if not heap or heap[0][0] > now:
             return None

@@ -1,5 +1,7 @@
 """Bytes to messages and back: Kafka's wire protocol and its record batches. Imports nothing else of Ottla.
 
-`framing` cuts and heads frames, `apis` lists what can be asked, `messages` holds the generated requests and responses,
-`records` the batches that the log stores, `coordinator_records` what internal topics hold, `errors` Kafka's codes.
+- `framing`: splits streams into frames and handles headers. `apis`: lists the APIs. `messages`: the generated requests
+  and responses.
+- `records`: the batches that the log stores. `coordinator_records`: the records of internal topics. `errors`: Kafka's
+  codes.
 """

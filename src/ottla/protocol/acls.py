@@ -1,7 +1,7 @@
-"""Lists the operations and resource types of access control, with the codes that they have on the wire.
+"""Lists the operations and resource types of access control, with their codes on the wire.
 
 Sources: Kafka's AclOperation.java, ResourceType.java; KIP-11, KIP-140. Patterns, permission types and the requests that
-carry them (KIP-290) are not served yet.
+carry them (KIP-290) are not supported yet.
 """
 
 from __future__ import annotations

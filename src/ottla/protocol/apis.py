@@ -1,7 +1,8 @@
 """Lists Kafka's APIs: key, name, versions, and where the request and response classes are.
 
-Knows nothing of what a broker advertises. A module of `messages` is imported when its class is first asked for; an API
-that nobody here speaks has none.
+The versions are those of the codec, not those that a broker advertises. A module of `messages` is imported when its
+class is first used; an API that Ottla does not use has none.
+
 Source: the message definitions of Apache Kafka 4.3; ApiMessageType.java for the versions of the headers.
 """
 
@@ -16,7 +17,8 @@ __all__ = ["APIS", "Api", "ApiKey"]
 
 
 class Api:
-    """One API. `min_version` to `max_version` are Kafka's versions; the message classes, if any, know them all."""
+    """One API. `min_version` to `max_version` are Kafka's versions; the message classes, if any, support all of
+    them."""
 
     __slots__ = ("_module", "_request", "_response", "flexible_since", "key", "max_version", "min_version", "name")
 

@@ -1,7 +1,8 @@
 """Encodes and decodes the records in Kafka's internal topics.
 
-Knows their framing: a key starts with the two-byte number of its type, a value with the two-byte version it was
-written in; what follows is a generated message. Does not know what the records mean.
+A key starts with its type, a two-byte number; a value starts with the two-byte version in which it was written. A
+generated message follows.
+
 Source: CoordinatorRecordSerde.java, CoordinatorRecordType.java of the group, transaction and share coordinators.
 """
 
@@ -31,7 +32,7 @@ _loaded: dict[tuple[str, int], tuple[Any, Any]] = {}
 
 
 class UnknownRecordType(MalformedFrame):
-    """A key of a type that this version does not know. Replay steps over such records, as Kafka's does."""
+    """A key of a type that this version does not know. Replay skips such records, as Kafka's does."""
 
     def __init__(self, record_type: int) -> None:
         super().__init__(f"unknown type of record: {record_type}")
@@ -63,7 +64,7 @@ def encode_value(value: Message, version: int) -> bytes:
 
 
 def type_of(key: Buffer) -> int:
-    """The number of a record's type, which its key begins with. Raises MalformedFrame."""
+    """A record's type, the number at the beginning of its key. Raises MalformedFrame."""
     if len(key) < 2:
         raise MalformedFrame("the key of a coordinator record is cut short")
     record_type: int = _unpack_int16(key, 0)[0]
@@ -86,7 +87,7 @@ def decode_value(value_class: type[MessageT], value: Buffer) -> MessageT:
 
 
 def decode_record(topic: str, key: Buffer, value: Buffer | None) -> tuple[Any, Any]:
-    """(key, value) as messages; the value is None in a tombstone.
+    """(key, value) as messages; the value is None for a tombstone.
 
     Raises UnknownRecordType for a key of a later version, MalformedFrame for anything else that cannot be read.
     """

@@ -1,7 +1,6 @@
 """Lists Kafka's error codes, and the one exception that decoding raises.
 
-Source: Errors.java of Apache Kafka 4.3.1: codes, names, which are retriable, and the text a broker sends when it has
-nothing better to say.
+Source: Errors.java of Apache Kafka 4.3.1: codes, names, which are retriable, and the default text of each.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from enum import IntEnum
 
 
 class MalformedFrame(Exception):
-    """Bytes that are no message: too short, a length that lies, text that is not UTF-8, null where null may not be."""
+    """Bytes that are not a message: too short, an invalid length, text that is not UTF-8, or null in a field that
+    cannot be null."""
 
 
 class ErrorCode(IntEnum):

@@ -1,7 +1,7 @@
 """Frames messages: a four-byte length, a header, a message.
 
-Knows request headers v1 and v2 and response headers v0 and v1 (RequestHeader.json, ResponseHeader.json), and how to
-cut a stream into frames. Does no I/O and keeps no state but the splitter's unfinished frame.
+It handles request headers v1 and v2 and response headers v0 and v1 (RequestHeader.json, ResponseHeader.json), and
+splits a stream into frames. It does no I/O and keeps no state except the splitter's unfinished frame.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ REQUEST_SIZE_MAX = 104857600
 
 
 class UnsupportedApi(MalformedFrame):
-    """A request with an API key that is not in `APIS`: how long its header is cannot be known. Kafka hangs up."""
+    """A request with an API key that is not in `APIS`: the length of its header is unknown. Kafka closes the
+    connection."""
 
     def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
         super().__init__(f"unknown API key {api_key}")
@@ -45,11 +46,12 @@ class UnsupportedApi(MalformedFrame):
 
 
 class FrameTooLarge(MalformedFrame):
-    """A frame whose length is negative or above the bound: nothing behind it can be read."""
+    """A frame with a negative length or one above the bound: nothing after it can be read."""
 
 
 class RequestHeader(Struct):
-    """Who asks what. The version of the header itself follows from the key and the version."""
+    """The request's API, version, correlation id and client id. The version of the header itself follows from API and
+    version."""
 
     __slots__ = ("api_key", "api_version", "client_id", "correlation_id")
 
@@ -61,10 +63,10 @@ class RequestHeader(Struct):
 
 
 def decode_request_header(view: Buffer, pos: int = 0) -> tuple[RequestHeader, int]:
-    """The header of a frame without its length, and where the request begins.
+    """The header of a frame without its length, and the position where the request begins.
 
-    The version is not held against what the codec knows: that is the broker's to answer.
-    Raises MalformedFrame, and its subclass UnsupportedApi for a key that is not in `APIS`.
+    The request's version is not checked: the broker answers an unsupported one. Raises MalformedFrame, and its subclass
+    UnsupportedApi for a key that is not in `APIS`.
     """
     try:
         key, version, correlation_id, length = _unpack_header(view, pos)
@@ -91,9 +93,9 @@ def decode_request_header(view: Buffer, pos: int = 0) -> tuple[RequestHeader, in
 
 
 def decode_request(view: Buffer, pos: int = 0) -> tuple[RequestHeader, Any]:
-    """The header and the request of a frame without its length; bytes behind the request are ignored, as in Kafka.
+    """The header and the request of a frame without its length; bytes after the request are ignored, as in Kafka.
 
-    Raises MalformedFrame, also when the codec does not know the API's messages or the version.
+    Raises MalformedFrame, also if the codec does not support the API or the version.
     """
     header, pos = decode_request_header(view, pos)
     api = APIS[header.api_key]
@@ -104,7 +106,7 @@ def decode_request(view: Buffer, pos: int = 0) -> tuple[RequestHeader, Any]:
 
 
 def encode_request(header: RequestHeader, message: Message) -> bytearray:
-    """A whole frame, length included."""
+    """A whole frame, including its length."""
     out = bytearray(4)
     out += _pack_header(header.api_key, header.api_version, header.correlation_id)
     write_nullable_string(out, header.client_id)
@@ -116,7 +118,7 @@ def encode_request(header: RequestHeader, message: Message) -> bytearray:
 
 
 def encode_response(header: RequestHeader, message: Message) -> bytearray:
-    """A whole frame, length included, that answers the request with this header."""
+    """A whole frame, including its length, that answers the request with this header."""
     out = bytearray(4)
     out += _pack_int32(header.correlation_id)
     if header.api_version >= FLEXIBLE_SINCE[header.api_key] and header.api_key != _API_VERSIONS:
@@ -140,7 +142,7 @@ def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]
 
 
 class FrameSplitter:
-    """Cuts a stream into frames. Holds at most one unfinished frame (`frame_bytes_max`) and what came with it."""
+    """Splits a stream into frames. Holds at most one unfinished frame (`frame_bytes_max`) and the chunk it came in."""
 
     __slots__ = ("_buffer", "frame_bytes_max")
 
@@ -149,9 +151,9 @@ class FrameSplitter:
         self._buffer = bytearray()
 
     def feed(self, chunk: Buffer) -> Iterator[memoryview]:
-        """The frames that `chunk` completes, without their lengths. Each is a writable copy of its own.
+        """The frames that `chunk` completes, without their lengths. Each is a writable copy.
 
-        Take every frame before feeding again. Raises FrameTooLarge as soon as a length says so.
+        Consume every frame before feeding again. Raises FrameTooLarge as soon as a length is out of bounds.
         """
         self._buffer += chunk
         start = 0

@@ -1,4 +1,4 @@
-"""Prints and reads the ids that the protocol has 16 bytes for: topics', directories', members'.
+"""Formats and parses the 16-byte ids of the protocol: of topics, directories, members.
 
 Source: Kafka's Uuid.java: base64 for URLs (RFC 4648, section 5), without padding.
 """
@@ -14,7 +14,7 @@ def uuid_text(raw: bytes) -> str:
 
 
 def parse_uuid(text: str) -> bytes:
-    """The id of a text. Raises ValueError unless it stands for 16 bytes."""
+    """The id of a text. Raises ValueError unless it encodes 16 bytes."""
     raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if len(raw) != UUID_BYTES:
         raise ValueError(f"an id has {UUID_BYTES} bytes, {text!r} has {len(raw)}")

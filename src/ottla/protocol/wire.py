@@ -1,12 +1,12 @@
 """Reads and writes the primitives of Kafka's wire format, for the generated messages.
 
-Knows integers, strings, byte blocks, array lengths, tagged fields and unsigned varints, in the old and the flexible
-(KIP-482) encoding. Knows no message. Source: Kafka's protocol guide and ByteBufferAccessor.java.
+It handles integers, strings, byte blocks, array lengths, tagged fields and unsigned varints, in the old and the
+flexible (KIP-482) encoding. Source: Kafka's protocol guide and ByteBufferAccessor.java.
 
-Invariants: a reader takes `(view, pos)` and gives `(value, next position)`; every length and count is held against
-the bytes that remain before anything of that size is made, so a lying frame claims no memory. Short input raises
-MalformedFrame, struct.error or IndexError; the generated `decode` turns all of them into MalformedFrame.
-As in Kafka any negative length of a nullable field means null.
+Invariants: a reader takes `(view, pos)` and returns `(value, next position)`. Every length and count is checked against
+the remaining bytes before anything of that size is allocated, so a false length claims no memory. Short input raises
+MalformedFrame, struct.error or IndexError; the generated `decode` turns all of them into MalformedFrame. As in Kafka,
+any negative length of a nullable field means null.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ NEVER_FLEXIBLE = 32767
 """FLEXIBLE_SINCE of a message that has no flexible version."""
 
 EMPTY: list[Any] = []
-"""Stands for "a fresh empty list" in a signature. Never changed, never stored."""
+"""Means "a new empty list" in a signature. Never changed, never stored."""
 
 UNSET: Any = object()
-"""Stands for "a fresh struct of defaults" in a signature where None means null."""
+"""Means "a new struct with defaults" in a signature where None means null."""
 
 SHORT_INPUT = (struct.error, IndexError, UnicodeDecodeError)
-"""What reading past the end, or text that is not UTF-8, raises inside the readers besides MalformedFrame."""
+"""The exceptions, besides MalformedFrame, that readers raise for short input and for text that is not UTF-8."""
 
 _STRING_LENGTH_MAX = 0x7FFF
 
 TAGS_MAX = 1000
-"""More tagged fields in one section are refused: no message has more than a few, and each takes time."""
+"""More tagged fields in one section are rejected: no message has more than a few, and each takes time."""
 
 ELEMENTS_MAX = 1 << 20
-"""More elements in one array are refused: ten times the partitions that a node may have."""
+"""More elements in one array are rejected: ten times the partitions that a node may have."""
 
 MANY = 9
-"""Arrays shorter than this have their format compiled once; half of all arrays of numbers hold one."""
+"""Arrays shorter than this have precompiled formats; half of all arrays of numbers have one element."""
 
 _unpack_int16 = struct.Struct(">h").unpack_from
 _unpack_int32 = struct.Struct(">i").unpack_from
@@ -50,7 +50,7 @@ _pack_int32 = struct.Struct(">i").pack
 
 
 class Struct:
-    """A struct of the protocol: slots in wire order, compared and shown by value."""
+    """A struct of the protocol: slots in wire order, compared and printed by value."""
 
     __slots__: ClassVar[tuple[str, ...]] = ()
     __hash__ = None  # type: ignore[assignment]
@@ -64,12 +64,12 @@ class Struct:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
 
     def encode(self, out: bytearray, version: int) -> None:
-        """Append this struct as `version` writes it. Fields the version lacks are left out."""
+        """Append this struct in the encoding of `version`. Fields that the version lacks are left out."""
         raise NotImplementedError
 
 
 class Message(Struct):
-    """A request, a response or a stored record: the one that may be decoded from outside."""
+    """A request, a response or a stored record: a struct that may be decoded from outside."""
 
     __slots__ = ()
     API_KEY: ClassVar[int] = -1
@@ -81,12 +81,12 @@ class Message(Struct):
 
     @staticmethod
     def decode(view: Buffer, pos: int, version: int) -> tuple[Any, int]:
-        """(message, next position). Raises MalformedFrame and nothing else; slices of `view` stay in `records`."""
+        """(message, next position). Raises only MalformedFrame; `records` fields remain slices of `view`."""
         raise NotImplementedError
 
 
 def has_elements(message: Struct, count: int) -> bool:
-    """Whether the arrays of a message, at all depths, have more than `count` elements together."""
+    """Whether the arrays of a message, at all depths, have more than `count` elements in total."""
     left = count
     structs: list[Any] = [message]
     while structs:
@@ -106,7 +106,7 @@ def has_elements(message: Struct, count: int) -> bool:
 
 
 class Encoded(Struct):
-    """Stands in a message for a struct that is encoded already, in the version that the message will be written in."""
+    """Represents a struct that is already encoded, in the version in which the message will be written."""
 
     __slots__ = ("content",)
 
@@ -339,7 +339,7 @@ def write_compact_nullable_bytes(out: bytearray, value: Buffer | None) -> None:
 
 
 def read_array_length(view: memoryview, pos: int, element_size: int) -> tuple[int, int]:
-    """The count of an array whose elements take at least `element_size` bytes each; negative when null."""
+    """The count of an array whose elements take at least `element_size` bytes each; negative for null."""
     (count,) = _unpack_int32(view, pos)
     pos += 4
     if count > ELEMENTS_MAX or count * element_size > len(view) - pos:
@@ -359,12 +359,12 @@ def read_compact_array_length(view: memoryview, pos: int, element_size: int) -> 
 
 
 def read_uuids(view: memoryview, pos: int, count: int) -> list[bytes]:
-    """`count` uuids; the caller has checked that they are there."""
+    """`count` uuids; the caller has checked that the bytes are present."""
     return [bytes(view[at : at + 16]) for at in range(pos, pos + 16 * count, 16)]
 
 
 def unpackers_of(fmt: str) -> tuple[Callable[[memoryview, int], tuple[Any, ...]], ...]:
-    """What unpacks an array of n numbers, by n below MANY."""
+    """Functions that unpack an array of n numbers, for n below MANY."""
     return tuple(struct.Struct(f">{count}{fmt}").unpack_from for count in range(MANY))
 
 
@@ -384,7 +384,7 @@ def null_array(pos: int) -> MalformedFrame:
 
 
 def skip_tags(view: memoryview, pos: int) -> int:
-    """Step over a section of tagged fields none of which is known."""
+    """Skip a section of unknown tagged fields."""
     count, pos = read_tag_count(view, pos)
     for _ in range(count):
         _, pos, end = read_tag(view, pos)
@@ -400,7 +400,7 @@ def read_tag_count(view: memoryview, pos: int) -> tuple[int, int]:
 
 
 def read_tag(view: memoryview, pos: int) -> tuple[int, int, int]:
-    """(tag, where its value starts, where it ends)."""
+    """(tag, start of its value, end of its value)."""
     tag, pos = read_uvarint(view, pos)
     size, pos = read_uvarint(view, pos)
     end = pos + size
@@ -414,7 +414,7 @@ def bad_tag(tag: int, end: int) -> MalformedFrame:
 
 
 def write_tags(out: bytearray, tagged: list[tuple[int, bytearray]]) -> None:
-    """The tagged fields that have a value, in rising order of their tags."""
+    """Append the tagged fields that have a value, in ascending order of their tags."""
     write_uvarint(out, len(tagged))
     for tag, value in tagged:
         write_uvarint(out, tag)

@@ -1,1 +1,1 @@
-"""Replication between nodes, pure: what a leader knows of its followers, and how a follower fetches from its leader."""
+"""Replication between nodes, pure: a leader's state of its followers, and how a follower fetches from its leader."""

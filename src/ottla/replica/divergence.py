@@ -1,7 +1,7 @@
-"""Finds where a follower's log is cut when it and the leader's part ways.
+"""Finds where to truncate a follower's log that has diverged from the leader's.
 
-Knows epochs and where they end, as both logs tell. Never the high watermark: what a restarted follower has above it may
-be committed (KIP-101).
+It compares epochs and their end offsets in both logs. It never uses the high watermark: records above a restarted
+follower's high watermark may be committed (KIP-101).
 
 Sources: KIP-101, KIP-279, KIP-320, KIP-595; Kafka's AbstractFetcherThread.getOffsetTruncationState; KAFKA-6361.
 """
@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 
 class EpochEnd(NamedTuple):
-    """An epoch and the offset where it ends; (-1, -1) where nothing is known."""
+    """An epoch and the offset where it ends; (-1, -1) if unknown."""
 
     epoch: int
     end_offset: int
 
 
 def truncation_offset(leader: EpochEnd, own: EpochEnd, log_end_offset: int) -> int:
-    """Where to cut. `leader`: the largest epoch the leader knows that is not above the follower's newest; `own`: what
-    the follower's log answers for the leader's epoch."""
+    """The offset to truncate to. `leader`: the largest epoch of the leader that is not above the follower's newest.
+    `own`: the follower's log's answer for the leader's epoch."""
     if own.epoch < 0:
         return min(leader.end_offset, log_end_offset)
     if own.epoch == leader.epoch:
         return min(own.end_offset, leader.end_offset, log_end_offset)
-    return min(own.end_offset, log_end_offset)  # and the next fetch asks about an older epoch
+    return min(own.end_offset, log_end_offset)  # the next fetch asks about an older epoch

@@ -1,20 +1,23 @@
-"""Runs a follower's fetch loop: everything that this node follows of one leader, in one incremental session.
+"""Runs a follower's fetch loop: all partitions that this node follows on one leader, in one incremental session.
 
-Knows which partitions are fetched, from which offset and in which leader epoch, which of them rest after a failure, and
-what of the session the leader was told (KIP-227). Makes requests, and makes of each answer what has to be done to the
-logs. Does not know a log: whoever carries that out says where the log ends afterwards.
+It tracks which partitions are fetched, from which offset and in which leader epoch, and which of them rest after a
+failure. It also tracks the state of the leader's session (KIP-227). It makes requests, and turns each answer into
+actions on the logs. The caller carries out the actions and reports the new end of each log.
 
     request(now)      ->  a Fetch, or None while one is in flight or there is nothing to fetch
     answered(now, ..) ->  Records | Diverges | OutOfRange | LeaderDamaged for each partition that has news
-    at(key, position) <-  what came of it
+    at(key, position) <-  the position of its log afterwards
 
-A partition is *busy* from such news until `at`, `rest` or `follow` is called for it. It is *syncing* while records of
-it are on their way to the disk which must be there before the leader counts them: no fetch leaves meanwhile, as it
-would wait at the leader for longer than that takes. It is *stopped* when the leader is in a newer epoch than we know:
-the metadata will say which (KAFKA-9193); or when its log takes nothing.
+The states of a partition:
 
-Invariants: one fetch is in flight at most; an answer counts only for a partition whose epoch and offset are still those
-that were asked.
+- *busy*: from such news until `at`, `rest` or `follow` is called for it.
+- *syncing*: its new records must be on the disk before the leader may count them. No fetch is sent meanwhile, because
+  it would wait at the leader for longer than the sync takes.
+- *stopped*: the leader has a newer epoch than this node, which the metadata will bring (KAFKA-9193), or the log accepts
+  no records.
+
+Invariants: at most one fetch is in flight. An answer counts for a partition only if its epoch and offset are still
+those of the request.
 
 Sources: Kafka's AbstractFetcherThread, ReplicaFetcherThread, FetchSessionHandler; KAFKA-7164, 15510.
 """
@@ -40,8 +43,8 @@ from ottla.protocol.messages.fetch import (
 from ottla.replica.divergence import EpochEnd
 
 REST_MIN_MS: Final = 20
-"""The first rest of a partition whose fetch failed; each next one is twice as long. A leader that has not heard of its
-leadership yet has in a moment."""
+"""The first rest of a partition whose fetch failed; each further one is twice as long. A leader that does not know of
+its leadership yet will know it soon."""
 
 UNTOLD: Final = -1
 Key: TypeAlias = tuple[bytes, int]
@@ -49,7 +52,7 @@ Key: TypeAlias = tuple[bytes, int]
 
 
 class Position(NamedTuple):
-    """Where a log stands: the next offset to fetch, the newest epoch in it (-1 without any), its start."""
+    """The position of a log: the next offset to fetch, its newest epoch (-1 without any), and its start."""
 
     offset: int
     last_epoch: int
@@ -57,7 +60,7 @@ class Position(NamedTuple):
 
 
 class State(Enum):
-    """What a followed partition is doing."""
+    """The state of a followed partition."""
 
     FETCHING = auto()
     RESTING = auto()
@@ -68,7 +71,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Take these records, perhaps none, which begin where the log ends; then the leader's offsets."""
+    """Append these records (possibly none), which begin at the log's end; then apply the leader's offsets."""
 
     key: Key
     leader_epoch: int
@@ -80,7 +83,8 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Diverges:
-    """The log and the leader's part ways: `leader` is the epoch that both may have, and where it ends there."""
+    """The log has diverged from the leader's: `leader` is the latest epoch that both may have, and its end on the
+    leader."""
 
     key: Key
     leader: EpochEnd
@@ -88,7 +92,7 @@ class Diverges:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The leader does not have the offset: its start and end have to be asked for."""
+    """The leader does not have the offset: request its log's start and end."""
 
     key: Key
     leader_epoch: int
@@ -105,7 +109,7 @@ News: TypeAlias = Records | Diverges | OutOfRange | LeaderDamaged
 
 
 class Followed:
-    """One partition that is fetched."""
+    """A followed partition."""
 
     __slots__ = ("high_watermark", "leader_epoch", "position", "rest_ms", "rests_until", "state")
 
@@ -116,16 +120,16 @@ class Followed:
         self.rests_until: Millis = 0
         self.rest_ms = 0
         self.high_watermark = UNTOLD
-        """The leader's, as it last said."""
+        """The leader's high watermark in its latest answer."""
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether it has all that is committed, as far as anybody here knows."""
+        """Whether it has all committed records, as far as this node knows."""
         return UNTOLD < self.high_watermark <= self.position.offset
 
 
 class FetchLimits(NamedTuple):
-    """The settings of replica.fetch.*, and the longest rest."""
+    """The settings replica.fetch.*, and the longest rest."""
 
     max_wait_ms: int
     min_bytes: int
@@ -138,7 +142,7 @@ _Told: TypeAlias = tuple[int, Position]
 
 
 class Fetcher:
-    """What this node follows of one leader. `partitions` are in the order in which they are asked for."""
+    """The partitions that this node follows on one leader. `partitions` are in the order of requests."""
 
     __slots__ = ("_asked", "_epoch", "_limits", "_node_id", "_rests_until", "_session_id", "_told", "partitions")
 
@@ -149,24 +153,25 @@ class Fetcher:
         self._session_id = 0
         self._epoch = 0
         self._told: dict[Key, _Told] = {}
-        """What the leader's session has of each partition."""
+        """The state of each partition in the leader's session."""
         self._asked: dict[Key, tuple[int, int]] | None = None
-        """Epoch and offset of everything that the fetch in flight asks for; None: none is in flight."""
+        """Epoch and offset of every partition in the fetch in flight; None without one."""
         self._rests_until: Millis = 0
-        """The leader can't be reached before."""
+        """The earliest time of the next request to the leader."""
 
-    # ---- what is followed ------------------------------------------------------------------------------------------
+    # ---- followed partitions ---------------------------------------------------------------------------------------
 
     def follow(self, key: Key, leader_epoch: int, position: Position) -> None:
-        """Fetch this partition from `position` on, in this leader epoch: begun anew at each, whoever led before."""
+        """Fetch this partition from `position` on, in this leader epoch. Each call resets its state, whichever node led
+        before."""
         self.partitions[key] = Followed(leader_epoch, position)
 
     def drop(self, key: Key) -> None:
-        """Fetch it no more."""
+        """Stop fetching this partition."""
         self.partitions.pop(key, None)
 
     def at(self, key: Key, leader_epoch: int, position: Position) -> None:
-        """What was told of this partition is done, and the log stands there now."""
+        """The actions for this partition are done, and its log is at this position."""
         followed = self.partitions.get(key)
         if followed is not None and followed.leader_epoch == leader_epoch:
             if position != followed.position:
@@ -175,19 +180,19 @@ class Fetcher:
             followed.state = State.FETCHING
 
     def wait_for_sync(self, key: Key) -> None:
-        """What its log has must be on the disk before the leader hears of it; then `at` is called."""
+        """The log must be synced to disk before the leader may count its records; call `at` afterwards."""
         followed = self.partitions.get(key)
         if followed is not None:
             followed.state = State.SYNCING
 
     def stop(self, key: Key) -> None:
-        """Its log takes nothing, until `at` or `follow` is called."""
+        """The log accepts no records until `at` or `follow` is called."""
         followed = self.partitions.get(key)
         if followed is not None:
             followed.state = State.STOPPED
 
     def is_busy(self, key: Key) -> bool:
-        """Whether what was told of this partition has yet to be done."""
+        """Whether actions for this partition are pending."""
         followed = self.partitions.get(key)
         return followed is not None and followed.state is State.BUSY
 
@@ -196,7 +201,7 @@ class Fetcher:
         return any(followed.state is State.SYNCING for followed in self.partitions.values())
 
     def rest(self, now: Millis, key: Key, position: Position | None = None) -> None:
-        """Something about this partition failed: leave it alone for a while, each time for longer."""
+        """Pause fetching this partition after a failure, each time for longer."""
         followed = self.partitions.get(key)
         if followed is None:
             return
@@ -208,7 +213,7 @@ class Fetcher:
         followed.state = State.RESTING
 
     def hold_back(self, until: Millis, is_throttled: Callable[[Key], bool]) -> None:
-        """Leave alone until then what is throttled and not caught up."""
+        """Pause throttled partitions that are not caught up, until this time."""
         for key, followed in self.partitions.items():
             if followed.state is State.FETCHING and not followed.is_caught_up and is_throttled(key):
                 followed.state = State.RESTING
@@ -217,7 +222,7 @@ class Fetcher:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def deadline(self) -> Millis | None:
-        """When `request` has something to send that it has not now; None while it waits for something else."""
+        """When `request` will have something new to send; None while it waits for another event."""
         if self._asked is not None or self._is_syncing:
             return None
         times = [
@@ -228,7 +233,7 @@ class Fetcher:
         return max(min(times), self._rests_until) if times else None
 
     def request(self, now: Millis, broker_epoch: int) -> FetchRequest | None:
-        """The next fetch, if one is due. `broker_epoch`: of this node's registration."""
+        """The next fetch, if one is due. `broker_epoch`: that of this node's registration."""
         if self._asked is not None or now < self._rests_until or self._is_syncing:
             return None
         asked: dict[Key, tuple[int, int]] = {}
@@ -263,13 +268,14 @@ class Fetcher:
     # ---- answers ---------------------------------------------------------------------------------------------------
 
     def unanswered(self, now: Millis) -> None:
-        """Nobody knows what became of the fetch in flight: the session begins anew, after a while."""
+        """The fetch in flight was lost: start a new session after a pause."""
         self._asked = None
         self._begin_session()
         self._rests_until = now + self._limits.backoff_ms
 
     def answered(self, now: Millis, answer: FetchResponse) -> list[News]:
-        """What came of the fetch in flight: what has to be done to the logs, each of whose partitions is busy then."""
+        """Handle the answer to the fetch in flight. Returns actions for the logs; their partitions are busy from now
+        on."""
         asked, self._asked = self._asked, None
         assert asked is not None, "an answer to no fetch"
         if answer.error_code:
@@ -331,7 +337,7 @@ _SESSION_ERRORS: Final = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-"""After these a new session may be opened at once."""
+"""After these errors a new session may be opened at once."""
 
 
 def _topics(told: dict[Key, _Told], max_bytes: int) -> list[FetchTopic]:

@@ -1,15 +1,15 @@
-"""Keeps the leader's view of the other replicas of one partition: how far each has come, and who is in sync.
+"""Keeps the leader's view of the other replicas of one partition: their progress, and which are in sync.
 
-Knows one leader epoch of one partition: the end offsets that followers fetched from, when each was caught up, the
-in-sync replicas (ISR) that the cluster agreed on, and the one change to them that is under way. Says how far the high
-watermark may go. Does not know records, requests or who the controller is.
+It covers one leader epoch of one partition. It has the end offsets from which followers fetched, and the time when each
+was caught up. It also has the committed in-sync replicas (ISR), and the one pending change to them. It determines how
+far the high watermark may advance.
 
-A change of the ISR is proposed to the controller and counts once that has committed it. Until then the *maximal* ISR
-counts: the committed one and whoever shall join it, while a shrink still has its old members. So the high watermark
-never passes a replica that may be in sync already, or may be still.
+The leader proposes a change of the ISR to the controller, and the change takes effect once the controller has committed
+it. Until then the *maximal* ISR counts: the committed one, plus a replica that is about to join, and including replicas
+that are about to leave. So the high watermark never passes a replica that may already or may still be in sync.
 
-Invariants: the leader is in the ISR; at most one proposal at a time; the committed ISR is within the maximal one; a
-follower's end offset is only what it said in this leader epoch.
+Invariants: the leader is in the ISR. There is at most one proposal at a time. The committed ISR is within the maximal
+one. A follower's end offset always comes from a fetch in this leader epoch.
 
 Sources: KIP-497, KIP-841, KIP-903, KIP-966; Kafka's Partition.scala, Replica.scala, AlterPartitionManager.scala;
 KAFKA-7128, 7152, 12751, 13091, 13141, 15221, 15583.
@@ -25,12 +25,12 @@ from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 
 NEVER: Final = -(1 << 62)
-"""A moment before every other."""
+"""A moment before all others."""
 UNKNOWN: Final = -1
 """The end offset, or the broker epoch, of a follower that has not fetched yet in this leader epoch."""
 
 _NOT_APPLIED: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
-"""Refusals after which the proposal has surely changed nothing."""
+"""Errors after which the proposal has certainly changed nothing."""
 _ASK_AGAIN: Final = (
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.STALE_BROKER_EPOCH,
@@ -38,24 +38,24 @@ _ASK_AGAIN: Final = (
     ErrorCode.UNKNOWN_CONTROLLER_ID,
     ErrorCode.NETWORK_EXCEPTION,
 )
-"""Nobody knows whether it was applied, or it reached nobody who could."""
+"""Errors after which the proposal may have been applied, or did not reach the controller."""
 
 
 class Registrations(Protocol):
-    """Which nodes take part in the cluster now."""
+    """The nodes that are members of the cluster now."""
 
     def broker_epoch_of(self, node_id: int) -> int | None:
-        """The epoch of the node's registration; None where it is not registered, fenced, or about to leave."""
+        """The epoch of the node's registration; None if the node is not registered, fenced, or shutting down."""
         ...
 
     def takes_nothing(self, node_id: int, place: tuple[bytes, int]) -> bool:
-        """Whether the node has said that its log of this partition, a topic's id and an index, takes no records."""
+        """Whether the node has reported that its log of this partition (topic id, index) accepts no records."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The ISR that the leader would like; `isr` are (node id, broker epoch), -1 where the epoch is not known."""
+    """The ISR that the leader proposes; `isr` are (node id, broker epoch), with epoch -1 if unknown."""
 
     leader_epoch: int
     partition_epoch: int
@@ -63,7 +63,7 @@ class Proposal:
 
 
 class Follower:
-    """One other replica, as the leader knows it. Offsets are UNKNOWN until it fetches in this leader epoch."""
+    """The leader's state of another replica. Offsets are UNKNOWN until it fetches in this leader epoch."""
 
     __slots__ = ("broker_epoch", "caught_up_ms", "end_offset", "last_fetch_ms", "leader_end_offset", "log_start_offset")
 
@@ -74,13 +74,14 @@ class Follower:
         """The leader's end at the follower's last fetch."""
         self.last_fetch_ms: Millis = NEVER
         self.caught_up_ms: Millis = caught_up_ms
-        """When it last had all that the leader had."""
+        """When it last had all of the leader's records."""
         self.broker_epoch = UNKNOWN
 
     def fetched(
         self, now: Millis, offset: int, log_start_offset: int, leader_end_offset: int, broker_epoch: int
     ) -> None:
-        """It has everything below `offset`; the leader's end was `leader_end_offset` before it was read."""
+        """The follower has every record below `offset`; before the read, the leader's log ended at
+        `leader_end_offset`."""
         if offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now)
         elif offset >= self.leader_end_offset:
@@ -133,39 +134,40 @@ class Followers:
         self.start_offset = start_offset
         self.lag_ms_max = lag_ms_max
         self.min_isr_wanted = min_isr_wanted
-        """What min.insync.replicas asks for."""
+        """The value of min.insync.replicas."""
         self.isr = isr
-        """As the cluster agreed."""
+        """The committed ISR."""
         self.followers = {each: Follower(now if each in isr else NEVER) for each in replicas if each != node_id}
         self.proposal: Proposal | None = None
-        """The change that is under way, or of which nobody knows what became, until newer metadata says so."""
+        """The pending change, or one with an unknown result, until newer metadata arrives."""
         self._joining: tuple[int, ...] = ()
 
-    # ---- who is in sync --------------------------------------------------------------------------------------------
+    # ---- replicas in sync ------------------------------------------------------------------------------------------
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """The committed ISR and whoever is about to join it."""
+        """The committed ISR, plus the replica that is about to join."""
         return self.isr + self._joining
 
     @property
     def min_isr(self) -> int:
-        """How many must be in sync for a record to be committed: never more than there are replicas."""
+        """How many replicas must be in sync for a record to be committed: at most the number of replicas."""
         return min(self.min_isr_wanted, len(self.followers) + 1)
 
     @property
     def enough_to_append(self) -> bool:
-        """Whether acks=all may be asked for now."""
+        """Whether requests with acks=all are accepted now."""
         return len(self.isr) >= self.min_isr
 
     @property
     def enough_to_acknowledge(self) -> bool:
-        """Whether what was appended, and is committed, has as many copies as acks=all promises."""
+        """Whether appended and committed records have as many copies as acks=all promises."""
         return len(self.maximal_isr) >= self.min_isr
 
     @property
     def awaits_first_fetch(self) -> bool:
-        """Whether an in-sync follower has not fetched in this leader epoch: until it has, nothing is committed."""
+        """Whether an in-sync follower has not fetched in this leader epoch yet: until it has, no record is
+        committed."""
         return any(each.end_offset == UNKNOWN for node_id, each in self.followers.items() if node_id in self.isr)
 
     def fetched(
@@ -177,8 +179,8 @@ class Followers:
         leader_end_offset: int,
         broker_epoch: int,
     ) -> bool:
-        """A follower has fetched from `offset`, without an error and without diverging. False where that counts for
-        nothing: no replica, or an earlier life of it (KIP-903)."""
+        """A follower has fetched from `offset`, without an error or divergence. Returns False if the fetch does not
+        count: the node is not a replica, or an earlier incarnation of it sent the fetch (KIP-903)."""
         follower = self.followers.get(node_id)
         if follower is None or broker_epoch < follower.broker_epoch:
             return False
@@ -189,8 +191,8 @@ class Followers:
         return True
 
     def fetched_again(self, now: Millis, node_id: int, offset: int, broker_epoch: int) -> bool:
-        """An in-sync follower has fetched from the log's end, where it was before: it is caught up still. False where
-        it is not in sync, was elsewhere, or lives anew, and `fetched` has to look."""
+        """An in-sync follower has fetched again from the log's end, so it is still caught up. Returns False, so that
+        the caller calls `fetched`, if it is not in sync, was at another offset, or is another incarnation."""
         follower = self.followers.get(node_id)
         if follower is None or node_id not in self.isr:
             return False
@@ -200,8 +202,8 @@ class Followers:
         return True
 
     def high_watermark(self, now: Millis, end_offset: int) -> int | None:
-        """How far it may go, where the leader itself has everything below `end_offset`. None: not at all, while fewer
-        are in sync than min.insync.replicas asks for (KAFKA-15583)."""
+        """The new high watermark, if the leader itself has every record below `end_offset`. None: it may not advance,
+        because fewer replicas are in sync than min.insync.replicas requires (KAFKA-15583)."""
         if len(self.isr) < self.min_isr:
             return None
         bound = end_offset
@@ -213,11 +215,12 @@ class Followers:
         return bound
 
     def _is_about_to_join(self, now: Millis, node_id: int, follower: Follower) -> bool:
-        """It was caught up a moment ago: the high watermark must not run away from it."""
+        """Whether the follower was caught up a moment ago: the high watermark must not advance beyond it."""
         return now - follower.caught_up_ms <= self.lag_ms_max and self._is_eligible(node_id, follower)
 
     def _is_eligible(self, node_id: int, follower: Follower) -> bool:
-        """Active, the life of it that fetched (KIP-841, KIP-903), and with a log that takes records."""
+        """Whether the node is active, is the incarnation that fetched (KIP-841, KIP-903), and its log accepts
+        records."""
         epoch = self.registrations.broker_epoch_of(node_id)
         if epoch is None or epoch != follower.broker_epoch:
             return False
@@ -226,8 +229,8 @@ class Followers:
     # ---- changes of the ISR ----------------------------------------------------------------------------------------
 
     def grow(self, node_id: int, high_watermark: int) -> Proposal | None:
-        """Propose that this follower joins, if it may: it has all that is committed, and all below this epoch's
-        beginning (KAFKA-7128)."""
+        """Propose that this follower joins the ISR, if it has all committed records and all records before this epoch's
+        start (KAFKA-7128)."""
         follower = self.followers.get(node_id)
         if self.proposal is not None or follower is None or node_id in self.isr:
             return None
@@ -237,7 +240,7 @@ class Followers:
         return self._propose((*self.isr, node_id))
 
     def shrink(self, now: Millis, end_offset: int) -> Proposal | None:
-        """Propose that those leave who have been behind for too long."""
+        """Propose to remove the replicas that have been behind for too long."""
         if self.proposal is not None:
             return None
         staying = tuple(each for each in self.isr if not self._is_out_of_sync(now, each, end_offset))
@@ -245,7 +248,7 @@ class Followers:
 
     def _is_out_of_sync(self, now: Millis, node_id: int, end_offset: int) -> bool:
         follower = self.followers.get(node_id)
-        if follower is None or follower.end_offset == end_offset:  # the leader itself; or who has everything
+        if follower is None or follower.end_offset == end_offset:  # the leader itself, or a follower with every record
             return False
         return now - follower.caught_up_ms > self.lag_ms_max
 
@@ -261,7 +264,7 @@ class Followers:
         return self.proposal
 
     def refused(self, proposal: Proposal, error: int) -> bool:
-        """The controller refused it, or could not be asked; True where the same proposal has to be sent again."""
+        """The controller rejected the proposal, or did not answer; returns whether to send the same proposal again."""
         if proposal is not self.proposal:
             return False
         if error in _NOT_APPLIED:
@@ -269,7 +272,7 @@ class Followers:
         return error in _ASK_AGAIN
 
     def accepted(self, proposal: Proposal, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]) -> bool:
-        """The controller says how the partition stands now; True where that is news."""
+        """The controller reports the partition's state; returns whether it is new."""
         if proposal is not self.proposal or leader_epoch != self.leader_epoch:
             return False
         if partition_epoch < self.partition_epoch:
@@ -280,8 +283,11 @@ class Followers:
     def metadata(
         self, now: Millis, replicas: Iterable[int], isr: tuple[int, ...], leader_epoch: int, partition_epoch: int
     ) -> bool:
-        """What the cluster agrees on, as the image says it. True where that is news: whatever was under way is void.
-        The controller's answer may have told of the in-sync replicas before, and never tells of the others."""
+        """Apply the partition's state from the cluster's metadata. Returns whether it is new: a pending proposal is
+        then void.
+
+        The controller's answer may have reported the ISR before, but it never reports the replicas.
+        """
         assert leader_epoch == self.leader_epoch
         if partition_epoch < self.partition_epoch:
             return False

@@ -1,9 +1,9 @@
-"""Keeps times at which ranges of offsets have to be looked at: ends of locks, ends of delays.
+"""Keeps the times at which ranges of offsets are due: ends of locks and of delays.
 
-Knows ranges and times, rounded up to GRANULARITY_MS so that records that come due together stand together. Does not
-know why; whoever is told looks at the records themselves, so an entry that no longer matters costs its 16 bytes only.
+Times are rounded up to GRANULARITY_MS, so that deadlines that are close together share an entry. The caller checks the
+records of a due range itself, so an obsolete entry costs only its 16 bytes.
 
-A million records released one by one within a second stand in fifty arrays of numbers. No timers, no objects.
+A million records released one by one within a second need fifty arrays of numbers. No timers, no objects.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ GRANULARITY_MS: Final = 20
 
 
 def rounded(time_ms: Millis) -> Millis:
-    """`time_ms` rounded up to what deadlines can tell apart."""
+    """`time_ms` rounded up to the granularity of deadlines."""
     return -(-time_ms // GRANULARITY_MS) * GRANULARITY_MS
 
 
 class Deadlines:
-    """Ranges of offsets by the time they come due."""
+    """Ranges of offsets by due time."""
 
     __slots__ = ("_buckets", "_times")
 
@@ -35,7 +35,7 @@ class Deadlines:
         return sum(len(bucket) // 2 for bucket in self._buckets.values())
 
     def add(self, time_ms: Millis, first: int, end: int) -> None:
-        """Offsets from `first` on, before `end`, come due at `time_ms`, which is rounded already."""
+        """Offsets from `first` up to but excluding `end` are due at `time_ms`, which is rounded already."""
         bucket = self._buckets.get(time_ms)
         if bucket is None:
             bucket = self._buckets[time_ms] = array("q")
@@ -50,7 +50,7 @@ class Deadlines:
         return self._times[0] if self._times else None
 
     def next_range(self, now: Millis) -> tuple[int, int] | None:
-        """A range whose time has come, the earliest first; it is forgotten here."""
+        """Remove and return a range that is due, the earliest first."""
         while self._times and self._times[0] <= now:
             bucket = self._buckets[self._times[0]]
             if bucket:
@@ -60,5 +60,5 @@ class Deadlines:
         return None
 
     def put_back(self, first: int, end: int) -> None:
-        """The rest of the range that `next_range` just gave is still to be looked at."""
+        """Put back the unprocessed rest of the range that `next_range` just returned."""
         self._buckets[self._times[0]].extend((first, end))

@@ -1,18 +1,18 @@
-"""Delivers one partition to one share group: which records are available, held, done.
+"""Delivers one partition to one share group: which records are available, acquired or done.
 
-Knows the record state machine, the limits, locks and delays, and what must be remembered. Does not know the log, the
-coordinator, sessions or requests: whoever hosts it reads the log, submits `writes`, copies `letters`, gives it time.
+It contains the record state machine, the limits, locks and delays, and determines the state to be persisted. Its host
+reads the log, submits `writes`, copies `letters` to the dead-letter topic, and calls it when time has passed.
 
     next_piece -> the host reads batches there -> acquire / skip / hold_back
-    acknowledge -> Write (pending) -> persisted: it stands | failed: taken back
-    expire, release_member, log_start_moved, dead_lettered -> change at once and write what stands
+    acknowledge -> Write (pending) -> persisted: it takes effect | failed: it is undone
+    expire, release_member, log_start_moved, dead_lettered -> take effect at once and write the new state
 
-The window runs from `start` (share_start_offset) to `end`. Kafka limits its length; here only records that are held
-count against `record_locks_max`, so one stuck record never stops a partition. What bounds memory is the number of runs:
-beyond RUNS_MAX no new offsets are taken until the window has shrunk (200,000 runs: 10 MB here, 4 MB in a snapshot).
+The window runs from `start` (share_start_offset) to `end`. Kafka limits its length. Here only acquired records count
+against `record_locks_max`, so one stuck record never stops a partition. Memory is bounded by the number of runs: beyond
+RUNS_MAX no new offsets are delivered until the window has shrunk (200,000 runs: 10 MB here, 4 MB in a snapshot).
 
-Invariants (`check`): the counters are those of the runs; a run that a write changes is ACQUIRED; `start` is a record
-that is not done; every lock and delay has an entry in `_deadlines`, every record that can be delivered one in `_ready`.
+Invariants (`check`): the counters agree with the runs. A run with a pending write is ACQUIRED. `start` is a record that
+is not done. Every lock and delay has an entry in `_deadlines`, and every deliverable record one in `_ready`.
 
 Sources: KIP-932, 1191, 1206, 1222, 1226; Kafka's SharePartition.java for what clients see.
 """
@@ -49,7 +49,7 @@ from ottla.share.standing import (
 
 RUNS_MAX: Final = 200_000
 RUNS_PER_STEP: Final = 2_000
-"""Runs that one step looks at where locks end: some 10 ms of work."""
+"""Runs that one step examines when locks expire: about 10 ms of work."""
 
 _AVAILABLE, _ACQUIRED, _ACKNOWLEDGED, _ARCHIVING, _ARCHIVED = map(int, State)
 _TERMINAL = (_ACKNOWLEDGED, _ARCHIVED)
@@ -58,7 +58,7 @@ _SAME_TYPES = re.compile(rb"(.)\1*", re.DOTALL)
 
 
 class _NotHeld(Exception):
-    """Not every record that is acknowledged can be, and why."""
+    """Some of the records cannot be acknowledged; `error` says why."""
 
     def __init__(self, error: ErrorCode) -> None:
         self.error = error
@@ -90,12 +90,13 @@ class SharePartition:
     def __init__(
         self, settings: ShareSettings, start_offset: int, batches: Iterable[StateBatch] = (), now: Millis = 0
     ) -> None:
-        """What the coordinator remembers at `now`: runs below `start_offset` are passed over, holes are available. What
-        came back before is held back from now on, as nobody knows since when it was, unless `resume` says."""
+        """Load the state that the coordinator keeps, at `now`. Runs below `start_offset` are ignored, and gaps are
+        available. The delay of returned records starts now, because their return time is unknown, unless `resume` gives
+        it."""
         self.settings = settings
         self.runs: Runs[Standing] = Runs(start_offset)
         self.in_flight = 0
-        """Records that members hold, those of writes under way included."""
+        """Acquired records, including those with a pending write."""
         self.archiving = 0
         self.complete_count = 0
         """Records in the window that are done (KIP-1226)."""
@@ -103,18 +104,20 @@ class SharePartition:
         self.writes: list[Write] = []
         self.letters: list[Letter] = []
         self.acknowledged = [0, 0, 0, 0, 0]
-        """Records by type of acknowledgement since this partition was loaded."""
+        """Records by acknowledgement type since this partition was loaded."""
         self.lock_timeouts = 0
         self.pace_ms: float | None = None
-        """How long members take for a record, lately: from its delivery to its acknowledgement."""
+        """The recent average time of members for a record, from its delivery to its acknowledgement."""
         self._next_write = 1
         self._last_released = Standing(_AVAILABLE)  # a million records released alike share one object
         self._deadlines = Deadlines()
         self._leaving: dict[str, tuple[Millis, int]] = {}
-        """Members that are gone and may hold something yet: since when, and from which offset on."""
+        """Members that left and may still have acquired records: the time they left, and the offset to continue the
+        scan from."""
         self._ready: list[int] = []
         self._under_way: dict[int, tuple[int, int]] = {}
-        """Writes that may fail yet, by number: the start offset they lead to, and how many records are done by them."""
+        """Pending writes, which may still fail, by number: the resulting start offset, and how many records they
+        complete."""
         self._load(now, batches)
 
     def _load(self, now: Millis, batches: Iterable[StateBatch]) -> None:
@@ -130,7 +133,7 @@ class SharePartition:
         self._advance()
 
     def backs(self) -> list[Back]:
-        """The records that came back and that nobody holds, in the order of offsets."""
+        """The returned records that are not acquired, in the order of offsets."""
         return [
             Back(first, end, standing.delivery_count, standing.time)
             for first, end, standing in self.runs.within(self.start, self.end)
@@ -138,7 +141,8 @@ class SharePartition:
         ]
 
     def resume(self, now: Millis, backs: Iterable[Back]) -> None:
-        """Right after loading: these records are held back since earlier, unless they were delivered since."""
+        """Right after loading: these records have been delayed since an earlier time, unless they were delivered
+        since."""
         runs = self.runs
         for first, end, delivery_count, until in backs:
             for low, high, standing in runs.within(max(first, runs.start), min(end, runs.end)):
@@ -152,17 +156,17 @@ class SharePartition:
 
     @property
     def start(self) -> int:
-        """share_start_offset: everything below is done."""
+        """share_start_offset: every record below it is done."""
         return self.runs.start
 
     @property
     def end(self) -> int:
-        """Everything from here on is new."""
+        """Every record from here on is new."""
         return self.runs.end
 
     @property
     def available_count(self) -> int:
-        """Records in the window that nobody holds and that are not done; some may be held back."""
+        """Records in the window that are neither acquired nor done; some may be delayed."""
         return self.end - self.start - self.in_flight - self.archiving - self.complete_count
 
     # ---- delivery --------------------------------------------------------------------------------------------------
@@ -173,7 +177,7 @@ class SharePartition:
         return piece is not None and piece.first < log_end
 
     def next_piece(self, now: Millis) -> Piece | None:
-        """The first records that can be delivered, those that came back first; None while the limit is reached."""
+        """The first deliverable records, returned ones first; None while the limit is reached."""
         if self.in_flight >= self.settings.record_locks_max:
             return None
         runs, ready = self.runs, self._ready
@@ -189,7 +193,8 @@ class SharePartition:
         return Piece(runs.end, None, fresh=True)
 
     def _piece(self, first: int, end: int, standing: Standing) -> Piece:
-        """A run as it may be delivered next: halved, then one by one, when it may hold a poisonous record."""
+        """The part of a run to deliver next: all of it, or half of it or one record if it may contain a poison
+        message."""
         limit, count = self.settings.delivery_count_limit, standing.delivery_count
         if limit > 2 and count >= limit - 1:
             return Piece(first, first + 1, True)
@@ -198,7 +203,8 @@ class SharePartition:
         return Piece(first, end, fresh=not count and not standing.time)
 
     def acquire(self, now: Millis, member: str, first: int, end: int) -> int:
-        """Lock [first, end) for this member: a part of one piece. Returns the delivery count, this one included."""
+        """Acquire [first, end), a part of one piece, for this member. Returns the delivery count, including this
+        delivery."""
         runs = self.runs
         lock_deadline = rounded(now + self.settings.lock_duration_ms)
         if first >= runs.end:
@@ -219,7 +225,7 @@ class SharePartition:
         return count
 
     def skip(self, first: int, end: int) -> None:
-        """Nothing of [first, end) will ever be delivered: no record, a marker, or an aborted transaction's."""
+        """Mark [first, end) as never deliverable: no record, a marker, or records of an aborted transaction."""
         runs = self.runs
         if first >= runs.end:
             runs.append(end, _DONE)
@@ -234,7 +240,7 @@ class SharePartition:
         self._advance()
 
     def hold_back(self, first: int, end: int, until: Millis) -> None:
-        """Deliver [first, end), which was never delivered, only from `until` on."""
+        """Delay [first, end), which was never delivered, until `until`."""
         until = rounded(until)
         runs, standing = self.runs, Standing(_AVAILABLE, 0, "", until)
         if first >= runs.end:
@@ -249,7 +255,7 @@ class SharePartition:
         self._deadlines.add(until, first, end)
 
     def put_off(self, by_ms: int) -> None:
-        """What is held back is to be delivered so much later, or with a negative number sooner."""
+        """Move the delivery of delayed new records by this time: later, or earlier if it is negative."""
         held = [
             (first, end, standing)
             for first, end, standing in self.runs.within(self.start, self.end)
@@ -271,16 +277,17 @@ class SharePartition:
         *,
         is_rest: bool = False,
     ) -> tuple[ErrorCode, Write | None, Sequence[AcknowledgeBatch]]:
-        """Take batches; those that are left once `runs_max` runs are changed come back, to be taken next as the rest.
+        """Acknowledge batches. Batches that remain after `runs_max` runs are returned; pass them to the next call as
+        the rest.
 
-        All or nothing, unless something happens between two calls. With NONE and a Write the answer has to wait for
-        `persisted` or `failed`. Batches ascend and do not overlap; what stands below `start` is passed over.
+        All or nothing, unless an event occurs between two calls. With NONE and a Write, the answer has to wait for
+        `persisted` or `failed`. Batches ascend and do not overlap; offsets below `start` are ignored.
         """
         named = self._named(member, batches)
         try:
             taken = list(islice(named, runs_max))
             if not is_rest:
-                deque(named, maxlen=0)  # the others are looked at before anything is changed
+                deque(named, maxlen=0)  # validate the rest before any change
         except _NotHeld as refused:
             return refused.error, None, ()
         rest = _behind(batches, taken[-1][2]) if len(taken) == runs_max else ()
@@ -308,7 +315,7 @@ class SharePartition:
         return ErrorCode.NONE, write, rest
 
     def _keep_pace(self, now: Millis, said: list[tuple[int, Change]]) -> None:
-        """A moving average over requests: what came together was worked on one after the other."""
+        """Update a moving average over requests: records of one request count as processed one after the other."""
         since, count = now, 0
         for kind, (first, end, before, _) in said:
             if kind != Acknowledge.RENEW:
@@ -319,7 +326,7 @@ class SharePartition:
             self.pace_ms = pace_ms if self.pace_ms is None else 0.8 * self.pace_ms + 0.2 * pace_ms
 
     def _named(self, member: str, batches: Sequence[AcknowledgeBatch]) -> Iterator[tuple[int, int, int, Standing]]:
-        """(type, first, end, standing) of every run that these name, cut to what they name. Raises _NotHeld."""
+        """(type, first, end, standing) of every run in the batches, cut to their ranges. Raises _NotHeld."""
         runs = self.runs
         for first, last, types in batches:
             if last < runs.start:
@@ -335,7 +342,7 @@ class SharePartition:
                     yield kind, at, end, standing
 
     def _after(self, now: Millis, standing: Standing, kind: int) -> Standing:
-        """How a held record stands after this acknowledgement."""
+        """The state of an acquired record after this acknowledgement."""
         count = standing.delivery_count
         if kind == Acknowledge.ACCEPT:
             return Standing(_ACKNOWLEDGED, count)
@@ -348,7 +355,7 @@ class SharePartition:
         return self._back(now, count)
 
     def _back(self, now: Millis, count: int) -> Standing:
-        """How a record stands that has come back after so many deliveries."""
+        """The state of a record that is returned after this many deliveries."""
         delay_ms = self.settings.delay_ms(count)
         time = rounded(now + delay_ms) if delay_ms else 0
         last = self._last_released
@@ -357,13 +364,13 @@ class SharePartition:
         return last
 
     def persisted(self, write: Write) -> None:
-        """The coordinator has this write: what it changed stands now."""
+        """The coordinator has persisted this write: its changes take effect."""
         if not write.stands:
             del self._under_way[write.number]
             self._settle(write.changes)
 
     def failed(self, write: Write) -> None:
-        """The coordinator does not have this write: held records are held as before, so that the member may repeat."""
+        """The write failed: its records remain acquired as before, so that the member may retry."""
         if write.stands:
             return
         del self._under_way[write.number]
@@ -371,10 +378,10 @@ class SharePartition:
             first = max(first, self.start)
             if first < end:
                 self.runs.assign(first, end, before)
-                self._deadlines.add(before.time, first, end)  # its own entry may have come up meanwhile
+                self._deadlines.add(before.time, first, end)  # its own entry may have expired meanwhile
 
     def _settle(self, changes: list[Change]) -> None:
-        """Held records stand as their changes say."""
+        """Apply the changes to acquired records."""
         runs = self.runs
         for first, end, before, after in changes:
             first = max(first, runs.start)
@@ -387,7 +394,7 @@ class SharePartition:
         self._advance()
 
     def _arrive(self, first: int, end: int, standing: Standing) -> None:
-        """Count what [first, end) is now, and note when it must be looked at."""
+        """Count [first, end) in its new state, and set its next deadline."""
         state = standing.state
         if state in _TERMINAL:
             self.complete_count += end - first
@@ -422,7 +429,7 @@ class SharePartition:
             del self.held[member]
 
     def _advance(self) -> None:
-        """Drop what is done at the head of the window."""
+        """Remove completed records from the head of the window."""
         runs = self.runs
         while (run := runs.first_run()) is not None and run[1].state in _TERMINAL:
             self.complete_count -= run[0] - runs.start
@@ -431,14 +438,14 @@ class SharePartition:
     # ---- writes ----------------------------------------------------------------------------------------------------
 
     def _write(self, changes: list[Change], *, stands: bool) -> Write:
-        """What the coordinator has to remember of these changes, with the start offset they lead to."""
+        """The state that the coordinator has to persist for these changes, with the resulting start offset."""
         number = self._next_write
         self._next_write += 1
         start, done = self.start, 0
         if not stands:
             start = self._start_after(changes)
             done = sum(end - first for first, end, _, after in changes if after.state in _TERMINAL)
-        # The count is as it will be when the writes under way have ended well; it decides nothing.
+        # The count assumes that all pending writes succeed; no decision depends on it.
         begins = max([start, *(other for other, _ in self._under_way.values())])
         complete_count = self.complete_count + done + sum(each for _, each in self._under_way.values())
         complete_count -= begins - self.start
@@ -449,7 +456,7 @@ class SharePartition:
         return write
 
     def _start_after(self, changes: list[Change]) -> int:
-        """Where the window begins once these changes stand. Other writes under way do not count: they may fail."""
+        """Where the window begins after these changes. Other pending writes do not count: they may fail."""
         start, runs = self.start, self.runs
         at = 0
         while True:
@@ -466,24 +473,24 @@ class SharePartition:
             start = end
 
     def take_writes(self) -> list[Write]:
-        """What has to be submitted, in this order."""
+        """Return and clear the writes to submit, in this order."""
         writes, self.writes = self.writes, []
         return writes
 
     def take_letters(self) -> list[Letter]:
-        """What has to be copied into the dead-letter topic."""
+        """Return and clear the records to copy to the dead-letter topic."""
         letters, self.letters = self.letters, []
         return letters
 
-    # ---- time and departures ---------------------------------------------------------------------------------------
+    # ---- time and leaving members ----------------------------------------------------------------------------------
 
     def deadline(self) -> Millis | None:
         leaving = next(iter(self._leaving.values()), None)
         return self._deadlines.next() if leaving is None else leaving[0]
 
     def expire(self, now: Millis, runs_max: int = RUNS_PER_STEP) -> int:
-        """Let locks and delays end that have come due, and those of members that left. How many runs were looked at:
-        no more than `runs_max`; while there are more the deadline stays."""
+        """End the locks and delays that are due, and the locks of members that left. Returns how many runs were
+        examined, at most `runs_max`; while there are more, `deadline` stays due."""
         changes: list[Change] = []
         looked = self._release_more(now, runs_max, changes)
         released = sum(change.end - change.first for change in changes)
@@ -508,8 +515,8 @@ class SharePartition:
         return looked
 
     def release_member(self, now: Millis, member: str, runs_max: int = RUNS_PER_STEP) -> int:
-        """The member is gone: what it holds comes back, or has come back too often. Looks at so many runs at most and
-        says at how many; `expire` goes on."""
+        """A member left: its records are returned, or archived if they were delivered too often. Returns how many runs
+        were examined, at most `runs_max`; `expire` continues."""
         if member not in self.held:
             return 0
         self._leaving[member] = (now, self.start)
@@ -519,7 +526,7 @@ class SharePartition:
         return looked
 
     def _release_more(self, now: Millis, runs_max: int, changes: list[Change]) -> int:
-        """Take a step through the runs of members that left; how many were looked at."""
+        """Examine some runs of members that left; returns how many."""
         looked = 0
         while self._leaving and looked < runs_max:
             member, (since, begin) = next(iter(self._leaving.items()))
@@ -534,7 +541,7 @@ class SharePartition:
                 looked += 1
                 if standing.state == _ACQUIRED and standing.member == member:
                     left -= end - first
-                    if not standing.write and standing.since <= since:  # it may be back, and hold others
+                    if not standing.write and standing.since <= since:  # it may have rejoined and acquired others
                         ended.append(Change(first, end, standing, self._after(now, standing, Acknowledge.RELEASE)))
             else:
                 left = 0
@@ -550,7 +557,8 @@ class SharePartition:
             self._write(changes, stands=True)
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """Records below are gone from the log, held or not: the window begins there at the earliest."""
+        """The log now starts here: records below are gone, acquired or not, and the window begins here at the
+        earliest."""
         runs = self.runs
         if log_start_offset <= runs.start:
             return
@@ -566,15 +574,15 @@ class SharePartition:
         self._advance()
         run = runs.first_run()
         if run is not None and run[1].state == _AVAILABLE:
-            heappush(self._ready, runs.start)  # the note of this run may have been below
+            heappush(self._ready, runs.start)  # the entry of this run may have been below
         self._write([], stands=True)
 
     def log_end_is(self, log_end_offset: int) -> bool:
-        """Right after loading: what the coordinator remembers of records that a crash took from the log is void.
+        """Right after loading: drop state of records that the log lost in a crash.
 
-        `log_end_offset` is where the log of the leader that wrote this state ends now; other records may stand beyond.
-        The window may begin beyond it too; then it begins there. True where something was void: the coordinator must
-        forget all of it, and then be told what `rewrite` writes.
+        `log_end_offset` is the present end of the log of the leader that wrote this state; other records may follow. If
+        the window begins beyond it, the window now begins there. Returns True if any state was dropped: the coordinator
+        must then delete all state of the partition, and receive the output of `rewrite`.
         """
         runs = self.runs
         if log_end_offset >= runs.end:
@@ -590,7 +598,7 @@ class SharePartition:
         return True
 
     def rewrite(self) -> None:
-        """Write all there is to remember, right after loading."""
+        """Write the whole state, right after loading."""
         changes = [
             Change(first, end, standing, standing)
             for first, end, standing in self.runs.within(self.start, self.end)
@@ -599,7 +607,7 @@ class SharePartition:
         self._write(changes, stands=True)
 
     def dead_lettered(self, first: int, end: int) -> None:
-        """These records are safe in the dead-letter topic, or gone from the log."""
+        """These records are durable in the dead-letter topic, or gone from the log."""
         changes: list[Change] = []
         for low, high, standing in self.runs.within(first, end):
             if standing.state == _ARCHIVING:
@@ -613,10 +621,10 @@ class SharePartition:
             self._advance()
             self._write(changes, stands=True)
 
-    # ---- looking ---------------------------------------------------------------------------------------------------
+    # ---- inspection ------------------------------------------------------------------------------------------------
 
     def held_runs(self) -> Iterator[Held]:
-        """Every run that a member holds, in the order of offsets."""
+        """Every acquired run, in the order of offsets."""
         for first, end, standing in self.runs.within(self.start, self.end):
             if standing.state == _ACQUIRED:
                 _, delivery_count, member, time, since, _ = standing
@@ -651,7 +659,7 @@ class SharePartition:
 
 
 def _behind(batches: Sequence[AcknowledgeBatch], end: int) -> Sequence[AcknowledgeBatch]:
-    """What these name from `end` on; one of them may be cut."""
+    """The part of these batches from `end` on; one of them may be cut."""
     at = bisect_left(batches, end - 1, key=lambda batch: batch[1])
     first, last, types = batches[at]
     if end > last:
@@ -660,14 +668,15 @@ def _behind(batches: Sequence[AcknowledgeBatch], end: int) -> Sequence[Acknowled
 
 
 def _spans(first: int, last: int, types: bytes) -> Iterable[tuple[int, int, int]]:
-    """(first, end, type) of equal neighbours; one type stands for the whole batch."""
+    """(first, end, type) of equal neighbours; a single type applies to the whole batch."""
     if len(types) == 1 or types.count(types[0]) == len(types):
         return ((first, last + 1, types[0]),)
     return ((first + found.start(), first + found.end(), types[found.start()]) for found in _SAME_TYPES.finditer(types))
 
 
 def _batches(changes: list[Change], start: int) -> list[StateBatch]:
-    """The changes as the coordinator keeps them: neighbours that stand alike are one, what is below `start` is gone."""
+    """The changes in the coordinator's form: neighbours with the same state are merged, offsets below `start`
+    dropped."""
     batches: list[StateBatch] = []
     for first, end, _, after in changes:
         if end <= start:

@@ -1,6 +1,7 @@
 """Encodes the records of `__share_group_state` byte for byte as Kafka: a snapshot of a share partition, or an update.
 
-Knows how a key's state becomes a record and back. A tombstone under the snapshot's key deletes the key.
+It also decodes them. A tombstone under the snapshot's key deletes the key.
+
 Source: ShareSnapshotValue.json, ShareUpdateValue.json; ShareCoordinatorRecordHelpers.java; KIP-1226 for the count.
 """
 
@@ -18,11 +19,11 @@ from ottla.protocol.messages.share_update_record import StateBatch as UpdateBatc
 from ottla.share.standing import StateBatch
 
 UNCHANGED: Final = -1
-"""A start offset, leader epoch or count that an update leaves as it is."""
+"""Leaves a start offset, leader epoch or count of an update unchanged."""
 
 
 class Key(NamedTuple):
-    """Whose state it is."""
+    """Identifies the state of a group in a partition."""
 
     group_id: str
     topic_id: bytes
@@ -30,7 +31,7 @@ class Key(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All of a key's state."""
+    """The whole state of a key."""
 
     snapshot_epoch: int
     state_epoch: int
@@ -42,7 +43,7 @@ class Snapshot(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What changed; UNCHANGED where a number stays."""
+    """A change of the state; UNCHANGED for a number that stays."""
 
     snapshot_epoch: int
     leader_epoch: int
@@ -81,7 +82,7 @@ def encode_tombstone(key: Key) -> ShardRecord:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[Key, Snapshot | Update | None]:
-    """What a record says; None deletes the key. Raises MalformedFrame, and UnknownRecordType of that family."""
+    """Decode a record; None deletes the key. Raises MalformedFrame, or its subclass UnknownRecordType."""
     raw_key, raw = decode_record(SHARE_GROUP_STATE_TOPIC, key, value)
     owner = Key(raw_key.group_id, bytes(raw_key.topic_id), raw_key.partition)
     match raw:

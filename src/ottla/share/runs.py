@@ -1,12 +1,12 @@
 """Maps a range of offsets to values, as sorted runs: the only representation of a share partition's records.
 
-Knows: which value holds at which offset of [start, end). Neighbouring runs with equal values are one run, except where
-two chunks meet. Does not know: what the values mean.
+Every offset of [start, end) has a value. Neighbouring runs with equal values are one run, except where two chunks meet.
 
-Two lists a chunk, first offsets and values; a run ends where the next one begins, so there is no second number to keep
-in step. A million runs cost some 50 MB, and a change in their middle moves one chunk's pointers, not a million.
+A chunk has two lists, first offsets and values. A run ends where the next one begins, so no second number has to be
+kept consistent. A million runs take about 50 MB, and a change in their middle moves one chunk's pointers, not a
+million.
 
-Invariants (`check`): chunks are never empty, their first offsets ascend without a gap between `start` and `end`; no
+Invariants (`check`): chunks are never empty, and their first offsets ascend without a gap between `start` and `end`. No
 chunk is longer than RUNS_PER_CHUNK_MAX.
 """
 
@@ -18,13 +18,13 @@ from typing import Final, Generic, TypeVar
 
 RUNS_PER_CHUNK_MAX: Final = 1024
 RUNS_PER_CHUNK_FEW: Final = 128
-"""A chunk that shrinks below this joins a neighbour that has room for it."""
+"""A chunk that shrinks below this is merged with a neighbour that has room for it."""
 
 V = TypeVar("V")
 
 
 class Runs(Generic[V]):
-    """Offsets from `start` on, before `end`, each with a value. Values are compared with ==."""
+    """Offsets from `start` up to but excluding `end`, each with a value. Values are compared with ==."""
 
     __slots__ = ("_chunk_firsts", "_chunks", "count", "end", "start")
 
@@ -32,12 +32,12 @@ class Runs(Generic[V]):
         self.start = start
         self.end = start
         self.count = 0
-        """How many runs there are."""
+        """The number of runs."""
         self._chunk_firsts: list[int] = []
         self._chunks: list[tuple[list[int], list[V]]] = []
 
     def append(self, end: int, value: V) -> None:
-        """Grow to `end`; what is new has this value."""
+        """Grow to `end`; the new offsets have this value."""
         if end <= self.end:
             return
         if not self._chunks:
@@ -55,7 +55,7 @@ class Runs(Generic[V]):
         self.end = end
 
     def assign(self, first: int, end: int, value: V) -> None:
-        """Give offsets from `first` on, before `end`, this value. They must be within [start, end)."""
+        """Give offsets from `first` up to but excluding `end` this value. They must be within [start, end)."""
         assert self.start <= first < end <= self.end, (self.start, first, end, self.end)
         chunk_firsts = self._chunk_firsts
         at = bisect_right(chunk_firsts, first) - 1
@@ -68,7 +68,7 @@ class Runs(Generic[V]):
         high = bisect_left(firsts, end, low)
         new_firsts, new_values = [first], [value]
         if end < chunk_end and (high == len(firsts) or firsts[high] != end):
-            old = values[high - 1]  # the run that holds end - 1 goes on behind the new one
+            old = values[high - 1]  # the run that contains end - 1 continues after the new one
             if old != value:
                 new_firsts.append(end)
                 new_values.append(old)
@@ -91,7 +91,7 @@ class Runs(Generic[V]):
             self._lean(at)
 
     def trim(self, start: int) -> None:
-        """Forget every offset below `start`; above `end` nothing is left and the map is empty there."""
+        """Drop every offset below `start`; if `start` is beyond `end`, the map becomes empty there."""
         if start <= self.start:
             return
         if start >= self.end:
@@ -116,7 +116,7 @@ class Runs(Generic[V]):
         self.start = start
 
     def cut(self, end: int) -> None:
-        """Forget every offset from `end` on."""
+        """Drop every offset from `end` on."""
         if end >= self.end:
             return
         if end <= self.start:
@@ -136,7 +136,7 @@ class Runs(Generic[V]):
         self.count = sum(len(firsts) for firsts, _ in self._chunks)
 
     def at(self, offset: int) -> tuple[int, int, V]:
-        """(first, end, value) of the run that holds `offset`, which must be within [start, end)."""
+        """(first, end, value) of the run that contains `offset`, which must be within [start, end)."""
         assert self.start <= offset < self.end, (self.start, offset, self.end)
         at = bisect_right(self._chunk_firsts, offset) - 1
         firsts, values = self._chunks[at]
@@ -147,7 +147,7 @@ class Runs(Generic[V]):
         return firsts[low], end, values[low]
 
     def first_run(self) -> tuple[int, V] | None:
-        """(end, value) of the run at `start`; None where there is nothing."""
+        """(end, value) of the run at `start`; None if the map is empty."""
         if not self._chunks:
             return None
         firsts, values = self._chunks[0]
@@ -185,7 +185,7 @@ class Runs(Generic[V]):
             low = 0
 
     def _join(self, low: int, high: int) -> None:
-        """Make chunks `low` to `high` one, which may be too long for now."""
+        """Merge chunks `low` to `high`; the result may be too long for now."""
         firsts, values = self._chunks[low]
         for more_firsts, more_values in self._chunks[low + 1 : high + 1]:
             same = values[-1] == more_values[0]
@@ -196,13 +196,13 @@ class Runs(Generic[V]):
         del self._chunk_firsts[low + 1 : high + 1]
 
     def _lean(self, at: int) -> None:
-        """Join a chunk with few runs to a neighbour, so that a long life does not leave thousands of them."""
+        """Merge a chunk with few runs into a neighbour, so that thousands of them do not accumulate."""
         low = at - 1 if at else at
         if len(self._chunks[low][0]) + len(self._chunks[low + 1][0]) <= RUNS_PER_CHUNK_MAX // 2:
             self._join(low, low + 1)
 
     def _split(self, at: int) -> None:
-        """Make chunks of half the greatest length out of this one."""
+        """Split this chunk into chunks of half the maximum length."""
         firsts, values = self._chunks[at]
         half = RUNS_PER_CHUNK_MAX // 2
         pieces = [(firsts[i : i + half], values[i : i + half]) for i in range(0, len(firsts), half)]

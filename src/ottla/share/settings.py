@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """What a group's configs ask of every partition. Defaults are Kafka's; back-off and dead letters are off."""
+    """The group configs that apply to every partition. Defaults are Kafka's; back-off and dead letters are off."""
 
     lock_duration_ms: int = 30_000
     delivery_count_limit: int = 5
@@ -17,7 +17,7 @@ class ShareSettings:
     dead_letters: bool = False
 
     def delay_ms(self, delivery_count: int) -> int:
-        """How long a record that came back after so many deliveries is held back."""
+        """How long a record is delayed that is returned after this many deliveries."""
         if not self.backoff_ms:
             return 0
         grown = self.backoff_ms * self.backoff_multiplier ** min(delivery_count - 1, 64)
@@ -25,7 +25,7 @@ class ShareSettings:
 
     @property
     def isolating_from(self) -> int:
-        """From this many deliveries on a run is halved at each further one (KAFKA-17541)."""
+        """After this many deliveries, each further delivery takes half of a run (KAFKA-17541)."""
         return max(2, -(-self.delivery_count_limit // 2))
 
 
@@ -34,6 +34,6 @@ class ShareStateSettings:
     """How often the share coordinator writes whole snapshots. Defaults are Kafka's (ShareCoordinatorConfig)."""
 
     snapshot_updates: int = 500
-    """Updates of a key after which a snapshot of it follows."""
+    """The number of updates of a key after which a snapshot follows."""
     look_interval_ms: int = 300_000
-    """How often it looks for keys that sleep while others write."""
+    """How often the coordinator looks for keys without writes, whose snapshots have become old."""

@@ -1,4 +1,4 @@
-"""Defines how a record stands with a share group, and the words of a share partition's interface.
+"""Defines the delivery state of a record in a share group, and the types of a share partition's interface.
 
 Sources: KIP-932, KIP-1191 (ARCHIVING), KIP-1222 (renew); Kafka's RecordState.java, AcknowledgeType.java.
 """
@@ -13,7 +13,7 @@ from ottla.machine import Millis
 
 
 class State(IntEnum):
-    """Kafka's delivery states, with Kafka's numbers: they stand in `__share_group_state`. ACQUIRED never does."""
+    """Kafka's delivery states, with Kafka's numbers, as stored in `__share_group_state`. ACQUIRED is never stored."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -23,7 +23,7 @@ class State(IntEnum):
 
 
 class Acknowledge(IntEnum):
-    """What a member says of a record, as it stands in a request."""
+    """Acknowledgement types, with the numbers in requests."""
 
     GAP = 0
     ACCEPT = 1
@@ -33,16 +33,16 @@ class Acknowledge(IntEnum):
 
 
 AcknowledgeBatch: TypeAlias = tuple[int, int, bytes]
-"""First offset, last offset, and what a member says of them: one type for all, or one for each offset."""
+"""First offset, last offset, and the acknowledgement types: one for all offsets, or one for each."""
 
 NO_WRITE: Final = 0
 
 
 class Standing(NamedTuple):
-    """How a run of records stands.
+    """The state of a run of records.
 
-    `time`: ACQUIRED: when the lock ends. AVAILABLE: before this the record is held back; 0 if it never was.
-    `since`: when it was acquired. `write`: the number of the write under way that changes it.
+    `time`: for ACQUIRED, when the lock ends; for AVAILABLE, when the delay ends, 0 without one. `since`: when it was
+    acquired. `write`: the number of the pending write that changes it.
     """
 
     state: int
@@ -54,7 +54,7 @@ class Standing(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Offsets from `first` on, before `end`, stop standing so and stand so."""
+    """Offsets from `first` up to but excluding `end` change from one state to another."""
 
     first: int
     end: int
@@ -63,7 +63,7 @@ class Change(NamedTuple):
 
 
 class StateBatch(NamedTuple):
-    """A run as `__share_group_state` has it; both ends belong to it."""
+    """A run as stored in `__share_group_state`; both ends are inclusive."""
 
     first: int
     last: int
@@ -72,7 +72,7 @@ class StateBatch(NamedTuple):
 
 
 class Back(NamedTuple):
-    """A run of records that came back after so many deliveries, and until when they are held back."""
+    """A run of records that were returned after this many deliveries, and the end of their delay."""
 
     first: int
     end: int
@@ -84,7 +84,7 @@ class Back(NamedTuple):
 class Write:
     """State to be written; the partition waits for `persisted` or `failed` with it.
 
-    `stands`: the change has happened already and is not taken back (a lock that ran out, a member that left).
+    `stands`: the change has already taken effect and is never undone (an expired lock, a member that left).
     """
 
     number: int
@@ -96,7 +96,7 @@ class Write:
 
 
 class Letter(NamedTuple):
-    """Records on their way to the dead-letter topic: ARCHIVING until `dead_lettered`."""
+    """Records to be copied to the dead-letter topic: ARCHIVING until `dead_lettered`."""
 
     first: int
     end: int
@@ -105,10 +105,10 @@ class Letter(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Where the next deliverable records are. `end` None: from `first` on everything is new.
+    """The position of the next deliverable records. `end` None: all records from `first` on are new.
 
-    `exact`: at most these, and nothing else in the same answer (poison isolation). `fresh`: nobody looked at them yet:
-    they were neither delivered nor held back since the partition was loaded.
+    `exact`: deliver at most these, and no others in the same answer (poison isolation). `fresh`: the records were
+    neither delivered nor delayed since the partition was loaded.
     """
 
     first: int
@@ -118,7 +118,7 @@ class Piece(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A run that a member holds, for people to look at."""
+    """A run that a member has acquired, for display."""
 
     first: int
     last: int

@@ -1,15 +1,15 @@
-"""Keeps what share partitions must not forget in one partition of `__share_group_state`: the share coordinator's shard.
+"""Keeps the durable state of share partitions in one partition of `__share_group_state`: the share coordinator's shard.
 
-Knows, for each (group, topic id, partition): epochs that fence, the start offset, and the state and delivery count of
-every offset that is not simply available. Does not know members, locks, or the log of the topic itself.
+For each (group, topic id, partition) it keeps the epochs that fence and the start offset. It also keeps the state and
+delivery count of every offset that is not simply available. Members, locks and the topic's own log are not part of it.
 
-One call is about one key; whoever has a request for several splits it. A write becomes a ShareUpdate; a ShareSnapshot
-follows when there have been `snapshot_updates` of them and they outweigh it, so a large state is not written over and
-over. A key that sleeps while others write gets a new snapshot (`expire`), so that the log can be pruned below
-`prunable_offset`.
+One call is about one key; the caller splits a request for several keys. A write becomes a ShareUpdate. A ShareSnapshot
+follows after `snapshot_updates` of them, once they are larger than the last snapshot, so that a large state is not
+rewritten repeatedly. A key without writes gets a new snapshot (`expire`) when other keys write, so that the log can be
+pruned below `prunable_offset`.
 
-Invariants (`check`): batches ascend and touch nothing below the start offset; no snapshot offset lies above what was
-applied; replay gives the same state.
+Invariants (`check`): batches ascend, and none is below the start offset. No snapshot offset is above the last applied
+offset. Replay gives the same state.
 
 Sources: KIP-932; Kafka's ShareCoordinatorShard.java, PersisterStateBatchCombiner.java.
 """
@@ -45,7 +45,7 @@ from ottla.share.standing import State, StateBatch
 
 UNINITIALIZED: Final = -1
 BEHIND_MAX: Final = 10_000
-"""A key whose snapshot lies more records back than this gets a new one, for the pruning's sake."""
+"""A key whose snapshot is more records back than this gets a new one, so that the log can be pruned."""
 SNAPSHOTS_PER_STEP: Final = 100
 
 _UNTOUCHED = (int(State.AVAILABLE), 0)
@@ -54,13 +54,13 @@ _UNINITIALIZED_READ = "Read operation on uninitialized share partition not allow
 
 
 def coordinator_key(group_id: str, topic_id: bytes, partition: int) -> str:
-    """What decides which partition of `__share_group_state` keeps this key (SharePartitionKey.asCoordinatorKey)."""
+    """The key that determines the partition of `__share_group_state` (SharePartitionKey.asCoordinatorKey)."""
     return f"{group_id}:{uuid_text(topic_id)}:{partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicGone:
-    """The body of a call from the node itself: a topic was deleted, and with it whatever groups know of it."""
+    """The body of a call from the node itself: a topic was deleted, so the groups' state for it is deleted too."""
 
     topic_id: bytes
 
@@ -97,7 +97,7 @@ class Kept:
         self.merge(snapshot.batches)
 
     def merge(self, batches: Sequence[StateBatch]) -> None:
-        """Later batches win; what lies below the start offset is passed over."""
+        """Apply batches in order, later ones over earlier ones; offsets below the start offset are ignored."""
         runs = self.runs
         for first, last, state, delivery_count in batches:
             first = max(first, runs.start)
@@ -114,7 +114,7 @@ class Kept:
         self.update_bytes += size
         if update.leader_epoch != UNCHANGED:
             self.leader_epoch = update.leader_epoch
-        if update.start_offset > self.start_offset:  # a write begun earlier may know less and end later
+        if update.start_offset > self.start_offset:  # a write that began earlier may end later
             self.start_offset = update.start_offset
             self.runs.trim(update.start_offset)
         if update.complete_count != UNCHANGED:
@@ -148,7 +148,7 @@ class Kept:
 
 
 class ShareStateShard:
-    """A `machine.Shard`. See the module's docstring."""
+    """A `machine.Shard`; see the module's docstring."""
 
     TOPIC = SHARE_GROUP_STATE_TOPIC
 
@@ -166,8 +166,8 @@ class ShareStateShard:
         self._next_offset = 0
         self._look_at: Millis | None = None
         self._looked = (0, 0)
-        """(how far the log was applied, the oldest snapshot in use then): no older one is needed once that much of the
-        log is committed."""
+        """(how far the log was applied, the oldest snapshot in use then). Once the log is committed up to the first, no
+        older snapshot is needed."""
         self._prunable = 0
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class ShareStateShard:
         )
         records = (encode_update(key, update),)
         if self._snapshot_is_due(kept):
-            # The state before this write as a snapshot, then the write itself: no second way to combine batches.
+            # A snapshot of the state before this write, then the write itself: batches are combined in one way only.
             before = kept.snapshot()
             records = (
                 encode_snapshot(key, before, self._wall.at(now)),
@@ -257,13 +257,13 @@ class ShareStateShard:
         if kept is not None and part.state_epoch < kept.state_epoch:
             return _refusal(ticket, body, ErrorCode.FENCED_STATE_EPOCH)
         epoch = 0 if kept is None else kept.snapshot_epoch + 1
-        # No leader has written since: an epoch here would date the offset, see `SharePartition.log_end_is`.
+        # No leader has written since: an epoch here would give the offset a date, see `SharePartition.log_end_is`.
         wall_ms = self._wall.at(now)
         fresh = Snapshot(epoch, part.state_epoch, UNCHANGED, part.start_offset, 0, wall_ms, ())
         return Decision((encode_snapshot(key, fresh, wall_ms),), (Answer(ticket, refuse(body, ErrorCode.NONE)),))
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nothing is ever parked here."""
+        """Do nothing: this shard parks no tickets."""
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class ShareStateShard:
         return self._look_at
 
     def expire(self, now: Millis) -> Decision:
-        """New snapshots for keys that others have left far behind."""
+        """Write new snapshots for keys whose snapshots are far behind the log's end."""
         behind = [key for key, kept in self._kept.items() if self._next_offset - kept.snapshot_offset > BEHIND_MAX]
         self._look_at = now + (self._settings.look_interval_ms if len(behind) <= SNAPSHOTS_PER_STEP else 0)
         some = behind[:SNAPSHOTS_PER_STEP]
@@ -279,9 +279,11 @@ class ShareStateShard:
         return Decision(tuple(encode_snapshot(key, self._kept[key].snapshot(), wall_ms) for key in some))
 
     def prunable_offset(self, committed: int) -> int:
-        """Below this no record of the log is needed to know the state, were everything from `committed` on lost.
+        """No record below this offset is needed to restore the state, even if all records from `committed` on were
+        lost.
 
-        Asked now and then: a snapshot counts once all that was applied before it was last looked at is committed."""
+        Call it periodically: a snapshot counts once everything that was applied before the last call is committed.
+        """
         oldest = min((kept.snapshot_offset for kept in self._kept.values()), default=self._next_offset)
         for end, offset in (self._looked, (self._next_offset, oldest)):
             if end <= committed:
@@ -309,7 +311,7 @@ class ShareStateShard:
                     self._of_topic.setdefault(key.topic_id, {})[key] = None
                 case Update():
                     kept = self._kept.get(key)
-                    if kept is not None:  # else its snapshot was pruned: a later one follows
+                    if kept is not None:  # otherwise its snapshot was pruned, and a later one follows
                         kept.update(stored, size)
         if self._look_at is None:
             self._look_at = now + self._settings.look_interval_ms
@@ -322,12 +324,12 @@ class ShareStateShard:
                 del self._of_topic[key.topic_id]
 
     def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """Nobody writes transactions here."""
+        """Do nothing: no transaction writes to this topic."""
 
     def loaded(self, now: Millis) -> Decision:
         return NOTHING
 
-    # ---- for tests and people --------------------------------------------------------------------------------------
+    # ---- for tests and inspection ----------------------------------------------------------------------------------
 
     def known(self) -> list[Key]:
         return list(self._kept)
@@ -383,6 +385,6 @@ def _read_answer(key: Key, result: read.PartitionResult) -> read.ReadShareGroupS
 
 
 def _key_of(body: Any) -> Key:
-    """Whom a request about one key is about."""
+    """The key in a request about one key."""
     topic = body.topics[0]
     return Key(body.group_id, bytes(topic.topic_id), topic.partitions[0].partition)

@@ -1,9 +1,9 @@
-"""Tells which file is which: new, known, renamed, left, the copy that a rotation made.
+"""Identifies files: new, known, renamed, removed, or the copy that a rotation made.
 
-Knows: files by (device, inode) and their first bytes. Does not know: the file system; `Peek` shows it bytes. Two kinds
-of rotation are told apart. Renamed: the inode stays, only the name changes. Copied and truncated: the file shrinks, and
-a file beside it with a name made from its own (`app.log.1`, `app-20260131.log`) begins with the same bytes; the rest of
-the old lines is read there.
+A file is identified by (device, inode) and its first bytes; `Peek` reads them. There are two kinds of rotation.
+Renamed: the inode stays, only the name changes. Copied and truncated: the file shrinks, and a file beside it, with a
+name made from its own (`app.log.1`, `app-20260131.log`), begins with the same bytes. The shipper then reads the rest of
+the old lines from that copy.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class SeenFile:
 
 
 class Peek(Protocol):
-    """Bytes [start, start + size) of a file by its name; fewer at its end, none when it cannot be read."""
+    """Bytes [start, start + size) of a file by name; fewer at its end, none if it cannot be read."""
 
     def __call__(self, path: str, start: int, size: int) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What a scan means: files that are new, those that go on from a mark, those whose names are gone."""
+    """The result of a scan: new files, known files with their marks, followers whose names are gone."""
 
     new: tuple[SeenFile, ...]
     known: tuple[tuple[Mark, SeenFile], ...]
@@ -46,10 +46,10 @@ class ScanResult:
 
 
 class Catalog:
-    """The followers by inode, the marks of files that are not followed now, copies that are waited with.
+    """Followers by inode, marks of files that are not followed now, and files that may be copies.
 
-    `copy_wait_ms`: a file that looks like the copy of one that is followed is left alone so long, for the truncation
-    that makes it the rest of that file; then it is a file of its own.
+    `copy_wait_ms`: how long a file that looks like the copy of a followed file is left alone. If the followed file is
+    truncated meanwhile, the copy holds the rest of its lines. Otherwise it then counts as a file of its own.
     """
 
     __slots__ = ("_copy_wait_ms", "_held", "followers", "marks")
@@ -61,7 +61,7 @@ class Catalog:
         self._held: dict[tuple[int, int], int] = {}
 
     def scanned(self, now: int, seen_files: Sequence[SeenFile], peek: Peek) -> ScanResult:
-        """Compare a scan with what is known. A file under two names counts once, under the first."""
+        """Compare a scan with the known files. A file with two names counts once, under the first."""
         seen: dict[tuple[int, int], SeenFile] = {}
         for seen_file in seen_files:
             seen.setdefault(seen_file.key, seen_file)
@@ -90,20 +90,21 @@ class Catalog:
         return now - since < self._copy_wait_ms
 
     def follow(self, follower: Follower) -> None:
-        """From now on; its mark is the follower's to keep."""
+        """Add a follower, which replaces the mark of its file."""
         self.followers[follower.key] = follower
         self.marks.pop(follower.key, None)
         self._held.pop(follower.key, None)
 
     def give_up(self, follower: Follower, *, remember: bool) -> None:
-        """No longer; `remember` where the file may still be there under some name."""
+        """Remove a follower; `remember` its mark if the file may still exist under some name."""
         if self.followers.get(follower.key) is follower:
             del self.followers[follower.key]
         if remember:
             self.marks[follower.key] = follower.mark()
 
     def copied_rest(self, follower: Follower, beside: Sequence[SeenFile], peek: Peek) -> SeenFile | None:
-        """Where the rest of a file that was truncated lies, if a rotation copied it before."""
+        """The copy that a rotation made of a truncated file, which holds the rest of its lines; None if there is
+        none."""
         taken: Mapping[tuple[int, int], object] = self.followers
         for seen_file in beside:
             if seen_file.key not in taken and is_copy(follower, seen_file, peek, growing=False):
@@ -113,13 +114,14 @@ class Catalog:
 
 
 def named_after(copy: str, original: str) -> bool:
-    """Whether a name is made from another one, as rotations do: app.log.1, app.log-20260131, app-20260131.log."""
+    """Whether a rotation may have made this name from the other: app.log.1, app.log-20260131, app-20260131.log."""
     first, second = PurePath(copy), PurePath(original)
     return first.parent == second.parent and copy != original and first.name.startswith(second.name.split(".")[0])
 
 
 def is_copy(follower: Follower, seen_file: SeenFile, peek: Peek, *, growing: bool) -> bool:
-    """Whether a file holds what was read of another; `growing`: or may, once the copying is done."""
+    """Whether a file begins with everything that was read of another; with `growing`, also whether it may do so once
+    the copy is complete."""
     if not follower.head or not named_after(seen_file.path, follower.place):
         return False
     head = peek(seen_file.path, 0, len(follower.head))
@@ -131,7 +133,7 @@ def is_copy(follower: Follower, seen_file: SeenFile, peek: Peek, *, growing: boo
 
 
 def fits(mark: Mark, place: str, size: int, peek: Peek) -> bytes | None:
-    """The first bytes of the file at a place when it is still the marked one; None when it is another."""
+    """The first bytes of the file at `place` if it is still the marked one; None if it is another file."""
     head = peek(place, 0, mark.head_size)
     before = bytes.fromhex(mark.before)
     if size < mark.offset or len(head) < mark.head_size or digest(head) != mark.head:

@@ -2,8 +2,8 @@
 
 
 class ShipFailed(Exception):
-    """It cannot go on: what, why, and what to do."""
+    """The shipper cannot continue; the text says what failed, why, and what to do."""
 
 
 class ProducerLost(Exception):
-    """The producer cannot be used any more; a new one goes on from what was saved and what the topic holds."""
+    """The producer is unusable; a new one continues from the saved state and from what the topic holds."""

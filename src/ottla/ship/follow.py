@@ -1,8 +1,7 @@
-"""Follows one file: how far it is read, what waits, what was acknowledged.
+"""Follows one file: tracks what is read, pending and acknowledged.
 
-Knows: a file by its identity, never by its name. Does not know: the file system, Kafka, the clock; it is told what was
-seen. Invariants: a mark moves only over bytes whose records the broker has acknowledged, in order, without a hole;
-bytes that lie in the topic already (`islands`) are never given out again.
+A file is known by its identity, not by its name. Invariants: a mark moves only over bytes whose records the broker has
+acknowledged, in order and without a gap. Bytes that the topic already holds (`islands`) are never sent again.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from ottla.ship.lines import BEFORE_SIZE, Assembler, Record
 from ottla.ship.rules import Rule
 
 HEAD_SIZE = 1024
-"""So many bytes of a file's beginning tell it from others that get its inode."""
+"""This many bytes at a file's beginning distinguish it from later files with the same inode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is kept of a file across a restart: who it is and what was acknowledged of it."""
+    """The state of a file that is kept across a restart: its identity, and how much of it was acknowledged."""
 
     id: str
-    """Given once, before the first record is sent; the header `file_id`."""
+    """Assigned before the first record is sent; the header `file_id`."""
     path: str
-    """Where it was first seen; the header `file`."""
+    """Where the file was first seen; the header `file`."""
     place: str
-    """Where it was last seen."""
+    """Where the file was last seen."""
     device: int
     inode: int
     partition: int
@@ -46,7 +45,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen of an open file: its size, its first bytes, those before where it was read to."""
+    """State of an open file: its size, its first bytes, and the bytes before the read position."""
 
     size: int
     changed_ns: int
@@ -55,25 +54,25 @@ class Look:
 
 
 class Verdict(Enum):
-    """What a look says of a file."""
+    """Whether a file is still the one that was read."""
 
     SAME = auto()
     TRUNCATED = auto()
 
 
 class Stage(Enum):
-    """Where a file is in its life."""
+    """The stage of a file."""
 
     FOLLOWED = auto()
     LEFT = auto()
-    """No name of it is asked for any more: read to its end, waited for a while, given up."""
+    """No name that matches the patterns is left: the file is read to its end, kept for a while, then given up."""
     ENDED = auto()
     """Nothing more will be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How large records get, and how long what may go on is waited for."""
+    """The size limits of records, and how long to wait for lines that may continue a record."""
 
     record_max: int = 512 * 1024
     lines_max: int = 1_000
@@ -86,9 +85,10 @@ def digest(head: bytes) -> str:
 
 
 def advance(mark: Mark, ranges: Iterable[tuple[int, int, bool]]) -> tuple[Mark, tuple[tuple[int, int], ...], int]:
-    """Move a mark over records (start, end, more) that the topic holds behind what was saved.
+    """Advance a mark over records (start, end, more) that the topic holds after the saved offset.
 
-    Returns the mark over all that join on to it, the islands (ranges behind a hole), and how many records joined.
+    Returns the mark after all contiguous records, the islands (ranges after a gap), and the number of contiguous
+    records.
     """
     offset, whole, in_line, joined = mark.offset, mark.whole, mark.in_line, 0
     islands: list[tuple[int, int]] = []
@@ -108,7 +108,7 @@ def advance(mark: Mark, ranges: Iterable[tuple[int, int, bool]]) -> tuple[Mark, 
 
 
 class Follower:
-    """A file that is followed. Made from its mark; `mark()` says what to save."""
+    """A followed file. Created from its mark; `mark()` returns the mark to save."""
 
     __slots__ = (
         "_assembler",
@@ -138,7 +138,7 @@ class Follower:
         islands: Iterable[tuple[int, int]] = (),
         now: int = 0,
     ) -> None:
-        """`head`: the file's first bytes, as read and compared by who opened it. `islands`: of `advance`."""
+        """`head`: the file's first bytes, which the caller has read and compared. `islands`: from `advance`."""
         self._mark = mark
         self._bounds = bounds
         self._assembler = Assembler(
@@ -154,7 +154,7 @@ class Follower:
         self.stage = Stage.FOLLOWED
         self._before = bytes.fromhex(mark.before)
         self._reached: Record | None = None
-        """The last record up to which all are acknowledged."""
+        """The last record of the contiguous acknowledged ones."""
         self._outstanding: deque[tuple[Record, list[bool]]] = deque()
         self._islands = deque(islands)
         self._grown_ms = now
@@ -193,21 +193,21 @@ class Follower:
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait to become a record."""
+        """Bytes that are not part of a record yet."""
         return self._assembler.waiting
 
     @property
     def scattered(self) -> bool:
-        """Some of what the topic holds lies behind what it does not hold yet."""
+        """Whether the topic holds records after a gap."""
         return bool(self._islands) or any(done[0] for _, done in self._outstanding)
 
     @property
     def settled(self) -> bool:
-        """Nothing that was given out is without an acknowledgement."""
+        """Whether every emitted record is acknowledged."""
         return not self._outstanding
 
     def mark(self) -> Mark:
-        """What may be saved now."""
+        """The mark that may be saved now."""
         mark, last = self._mark, self._reached
         if last is not None:
             mark = replace(
@@ -221,7 +221,7 @@ class Follower:
         return replace(mark, head_size=len(known), head=digest(known))
 
     def moved(self, place: str, key: tuple[int, int]) -> None:
-        """It has another name now, or goes on in the copy that was made of it before it was truncated."""
+        """Record a new name, or the copy of the file that was made before the file was truncated."""
         self._mark = replace(self._mark, place=place, device=key[0], inode=key[1])
         self._seen = None
 
@@ -230,11 +230,11 @@ class Follower:
         self.position = position
 
     def quiet(self, size: int, changed_ns: int) -> bool:
-        """Whether a file of this size and change time has nothing new, so that no further look is needed."""
+        """Whether a file with this size and change time is unchanged, so that it need not be read."""
         return self._seen == (size, changed_ns) and size == self.position
 
     def judge(self, look: Look) -> Verdict:
-        """Whether it is still the file that was read. Look after reading: bytes read before a good look are good."""
+        """Decide whether it is still the same file. Call it after reading: it then validates the bytes read before."""
         if look.size < self.position:
             return Verdict.TRUNCATED
         if look.head[: len(self.head)] != self.head or look.before != self._before:
@@ -243,13 +243,13 @@ class Follower:
         return Verdict.SAME
 
     def span(self, size: int) -> int:
-        """How many of `size` bytes may be read next: an island in the topic is a bound."""
+        """How many of `size` bytes may be read next: reading stops at the next island."""
         if self._islands:
             return min(size, self._islands[0][0] - self.position)
         return size
 
     def take(self, now: int, read: bytes) -> list[Record]:
-        """The records that these bytes complete; they lie at `position`."""
+        """The records that these bytes, which begin at `position`, complete."""
         if not read:
             return []
         self._grown_ms = now
@@ -267,7 +267,7 @@ class Follower:
         return records
 
     def _skip_known(self) -> None:
-        """Over what is in the topic."""
+        """Skip an island: the topic already holds its records."""
         start, end = self._islands.popleft()
         island = Record(start, end, b"", None, False, 0, b"")
         self._outstanding.append((island, [True]))
@@ -276,13 +276,13 @@ class Follower:
         self._advance()
 
     def expire(self, now: int) -> list[Record]:
-        """The record that waited long enough for what may go on with it."""
+        """The pending record, if it has waited long enough for lines that continue it."""
         if self._assembler.complete and now - self._grown_ms >= self._bounds.flush_ms:
             return self._given(self._assembler.flush(partial=False))
         return []
 
     def leave(self, now: int) -> None:
-        """Its name is gone from what is asked for."""
+        """Its name no longer matches the patterns."""
         if self.stage is Stage.FOLLOWED:
             self.stage = Stage.LEFT
             self._grown_ms = now
@@ -292,17 +292,17 @@ class Follower:
             self.stage = Stage.FOLLOWED
 
     def over(self, now: int) -> bool:
-        """Read to its end and left for so long that nobody is likely to write to it."""
+        """Whether it is read to its end and was left so long ago that a writer is unlikely to append."""
         return self.stage is Stage.LEFT and now - self._grown_ms >= self._bounds.linger_ms
 
     def finish(self, *, partial: bool) -> list[Record]:
-        """What waits, for nothing more will be read: with `partial` also a last line without its end."""
+        """The pending records, when nothing more will be read; with `partial` also a last line without a line end."""
         if partial:
             self.stage = Stage.ENDED
         return self._given(self._assembler.flush(partial=partial))
 
     def deadline(self) -> int | None:
-        """When `expire` has something to give."""
+        """When `expire` will return a record."""
         return self._grown_ms + self._bounds.flush_ms if self._assembler.complete else None
 
     def _given(self, records: list[Record]) -> list[Record]:
@@ -312,7 +312,7 @@ class Follower:
         return records
 
     def acknowledged(self, record: Record) -> None:
-        """The broker has this record. Acknowledgements come nearly always in order."""
+        """The broker has this record. Acknowledgements nearly always arrive in order."""
         self.records += 1
         self.lines += record.lines
         self.unacknowledged -= record.end - record.start

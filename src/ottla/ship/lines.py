@@ -1,9 +1,8 @@
 """Cuts the bytes of a file into records.
 
-Knows: line feeds, records of several lines, bounds. Does not know: where bytes come from or records go. Invariants: the
-records of a file follow one another without a gap, and their bytes put together are the file's (but for the end of a
-line that was given out before it had one); no record is longer than `record_max`; what waits in here is bounded by
-`record_max` and one call's bytes.
+A record is one or more lines. Invariants: the records of a file are contiguous, and their bytes together are the file's
+bytes. The exception is the end of a line that was emitted before its end arrived. No record is longer than
+`record_max`. The pending bytes are bounded by `record_max` and one call's bytes.
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ from typing import NamedTuple
 from ottla.ship.rules import Rule
 
 BEFORE_SIZE = 64
-"""So many bytes before a position are remembered, to see later that the file is still the same one."""
+"""This many bytes before a position are kept, to check later that the file is still the same one."""
 
 
 class Record(NamedTuple):
-    """Bytes [start, end) of a file. `value` lacks the last line's end (LF or CR LF), where there was one."""
+    """Bytes [start, end) of a file. `value` excludes the last line's end (LF or CR LF), if there was one."""
 
     start: int
     end: int
     value: bytes
     whole: int | None
-    """Where the record begins that this is a part of; None when it is not cut."""
+    """If this is a part of a longer record, where that record begins; otherwise None."""
     more: bool
-    """A part follows."""
+    """Whether another part follows."""
     lines: int
-    """Line ends in it, and one for a last line without one."""
+    """The number of line ends in it, plus one for a last line without one."""
     before: bytes
-    """Its last bytes as they stand in the file, at most BEFORE_SIZE."""
+    """Its last bytes, unmodified, at most BEFORE_SIZE."""
 
 
 class Assembler:
-    """Puts records together. `position`: where the bytes of the first `feed` lie in the file."""
+    """Assembles records. `position`: the file offset of the first `feed`'s bytes."""
 
     __slots__ = ("_held", "_held_size", "_in_line", "_lines_max", "_record_max", "_rest", "_rule", "_start", "_whole")
 
@@ -47,7 +46,8 @@ class Assembler:
         whole: int | None = None,
         in_line: bool = False,
     ) -> None:
-        """`whole`: where the record began whose part ends at `position`; `in_line`: the middle of a line is there."""
+        """`whole`: where the record begins whose last part ends at `position`; `in_line`: whether `position` is inside
+        a line."""
         self._rule = rule
         self._record_max = record_max
         self._lines_max = lines_max
@@ -60,21 +60,21 @@ class Assembler:
 
     @property
     def complete(self) -> bool:
-        """A record of complete lines waits for what may go on with it."""
+        """Whether a record of complete lines waits for lines that may continue it."""
         return bool(self._held)
 
     @property
     def partial(self) -> bool:
-        """A line waits for its end."""
+        """Whether a line without a line end is pending."""
         return bool(self._rest)
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait in here."""
+        """The number of pending bytes."""
         return self._held_size + len(self._rest)
 
     def moved_to(self, position: int, whole: int | None, in_line: bool) -> Assembler:
-        """One with the same bounds that begins elsewhere; nothing must wait in this one."""
+        """An assembler with the same bounds at another position; this one must have no pending bytes."""
         assert not self.waiting, self.waiting
         return Assembler(
             self._rule,
@@ -99,7 +99,8 @@ class Assembler:
         return records
 
     def flush(self, *, partial: bool) -> list[Record]:
-        """What waits, because nothing may come for long; with `partial` also a last line without its end."""
+        """Emit the pending record without waiting for further lines; with `partial` also a last line without a line
+        end."""
         records: list[Record] = []
         if partial and self._rest:
             rest, self._rest = self._rest, b""
@@ -116,7 +117,7 @@ class Assembler:
         if goes_on:
             self._in_line = False
             if self._whole is None and ending and line in {b"", b"\r"}:
-                self._start += size  # the end of a line that was given out without it
+                self._start += size  # the end of a line that was emitted without it
                 return
         elif self._rule is not None:
             goes_on = self._rule(line[: self._record_max]) and bool(self._held)
@@ -134,7 +135,7 @@ class Assembler:
         self._hold(raw)
 
     def _cut(self, records: list[Record]) -> None:
-        """Let go of a line that is too long before its end has come."""
+        """Emit parts of a line that is too long, before its end arrives."""
         if not self._in_line:
             goes_on = self._rule is not None and self._rule(self._rest[: self._record_max]) and bool(self._held)
             self._emit(records, more=goes_on)
@@ -162,14 +163,15 @@ class Assembler:
 
 
 def without_end(raw: bytes) -> bytes:
-    """The bytes without their last line's end."""
+    """The bytes without the last line's end."""
     if not raw.endswith(b"\n"):
         return raw
     return raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
 
 
 def boundary(raw: bytes, size: int) -> int:
-    """Where to cut so that at most `size` bytes come before and no UTF-8 character is cut, as far as it is UTF-8."""
+    """Where to cut `raw`: at most `size` bytes come before the cut, and it splits no UTF-8 character (if the text is
+    UTF-8)."""
     at = size
     while size - at < 3 and at > 1 and raw[at] & 0xC0 == 0x80:
         at -= 1

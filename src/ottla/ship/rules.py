@@ -1,7 +1,7 @@
-"""Decides which line goes on with the record before it.
+"""Decides which lines continue the record before them.
 
-Knows: traces of Java and Python, lines that are indented. Does not know: files, records' sizes. A rule is asked about
-every line of a file in order and may remember what it has seen.
+The rules recognise stack traces of Java and Python, and indented lines. A rule is called for every line of a file in
+order, and may keep state.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ GOES_ON = re.compile(
     rb"|(?P<traceback>Traceback \(most recent call last\))"
     rb"|(?P<chained>During handling of the above exception|The above exception was the direct cause)"
 )
-"""Indented lines, what Java prints of a Throwable, the head of a Python traceback and what joins two of them."""
+"""Indented lines, the lines of a Java Throwable, the head of a Python traceback, and the lines that join two
+tracebacks."""
 
 RAISED = re.compile(rb"[A-Za-z_][\w.]*(?:[: (]|\r?$)")
-"""The line that ends a traceback: the exception's name, perhaps with its message."""
+"""The last line of a traceback: the exception's name, optionally with its message."""
 
 BLANK = re.compile(rb"\r?$")
 
 
 class Rule(Protocol):
-    """Decides whether a line (without its line feed) goes on with the record before; asked once per line, in order."""
+    """Decides whether a line (without its line feed) continues the record before; called once per line, in order."""
 
     def __call__(self, line: bytes) -> bool: ...
 
@@ -38,7 +39,7 @@ class Traces:
     def __init__(self) -> None:
         self._in_traceback = False
         self._traced = False
-        """A traceback is over and a blank line may lead to the next one of its chain."""
+        """Whether a traceback just ended, so that a blank line may precede the next one of its chain."""
 
     def __call__(self, line: bytes) -> bool:
         found = GOES_ON.match(line)
@@ -58,7 +59,7 @@ class Traces:
 
 
 class Starts:
-    """The rule of `--starts REGEX`: a line in which the pattern is found begins a record, any other goes on."""
+    """The rule of `--starts REGEX`: a line that matches the pattern begins a record; other lines continue it."""
 
     __slots__ = ("_pattern",)
 

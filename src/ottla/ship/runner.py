@@ -1,8 +1,8 @@
-"""Runs the loop of the shipper: files are looked at, read, sent; acknowledgements come back and are saved.
+"""Runs the loop of the shipper: reads files, sends records, receives acknowledgements and saves progress.
 
-Knows: descriptors, the clock, when to look again. Does not know: what a line or a rotation is. Invariants: a file's
-mark is on the disk before its first record is sent; what is saved was acknowledged; what waits for acknowledgement is
-bounded by `OUTSTANDING_BYTES_MAX` and `OUTSTANDING_MAX`, and nothing is read while it is full.
+Invariants: a file's mark is on the disk before its first record is sent. Only acknowledged bytes are saved as such.
+Unacknowledged records are bounded by `OUTSTANDING_BYTES_MAX` and `OUTSTANDING_MAX`; at the bound the loop reads
+nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OUTSTANDING_BYTES_MAX = 32 * 1024 * 1024
 OUTSTANDING_MAX = 100_000
 SCAN_MS = 200
 SCAN_SHARE = 20
-"""A scan that takes long is made less often: so that it takes a twentieth of the time."""
+"""A slow scan runs less often, so that scans take at most about a twentieth of the time."""
 SAVE_MS = 1_000
 IDLE_S = 0.1
 COPY_WAIT_MS = 10_000
@@ -42,16 +42,16 @@ LOST_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Shipping:
-    """What to ship and how."""
+    """The options of a run."""
 
     patterns: Sequence[str]
     topic: str
     settings: Mapping[str, Any]
-    """librdkafka's."""
+    """librdkafka's properties."""
     state: Path
     host: str
     service: str | None = None
-    """None: named by the file."""
+    """None: derived from the file's name."""
     once: bool = False
     rule: Callable[[], Rule | None] = field(default=lambda: None)
     bounds: Bounds = field(default_factory=Bounds)
@@ -59,21 +59,21 @@ class Shipping:
 
 @dataclass(slots=True)
 class Totals:
-    """What a run did. `records`, `lines` and `bytes` were acknowledged in it."""
+    """The result of a run. `records`, `lines` and `bytes` count what was acknowledged during it."""
 
     records: int = 0
     lines: int = 0
     bytes: int = 0
     files: int = 0
     already_there: int = 0
-    """Records that a run before had sent and could not save as acknowledged; not sent again."""
+    """Records that an earlier run sent but could not save as acknowledged; they are not sent again."""
     unacknowledged: int = 0
 
 
 def ship(shipping: Shipping, *, say: Say, stopped: Stopped) -> Totals:
-    """Ship until `stopped`, or with `once` until all is acknowledged that is there now.
+    """Ship until `stopped`, or with `once` until everything that exists now is acknowledged.
 
-    Raises ShipFailed. Waits for the broker, however long, saying so.
+    Raises ShipFailed. Waits indefinitely for the broker, and reports that it waits.
     """
     totals = Totals()
     state = StateFile(shipping.state, shipping.topic)
@@ -95,7 +95,7 @@ def ship(shipping: Shipping, *, say: Say, stopped: Stopped) -> Totals:
 
 
 def run(shipping: Shipping, state: StateFile, totals: Totals, say: Say, stopped: Stopped) -> None:
-    """One producer's life."""
+    """Ship with one producer, until `stopped` or the producer fails."""
     opened = Topic(shipping.topic, shipping.settings, say=say, stopped=stopped)
     if not opened.partitions:
         return
@@ -110,7 +110,7 @@ def run(shipping: Shipping, state: StateFile, totals: Totals, say: Say, stopped:
 
 
 class Loop:
-    """Followers, their descriptors, and what is under way."""
+    """Followers, their file descriptors, and unacknowledged records."""
 
     def __init__(self, shipping: Shipping, state: StateFile, opened: Topic, totals: Totals, say: Say) -> None:
         self._shipping = shipping
@@ -131,10 +131,10 @@ class Loop:
         self._progress_ms = now_ms()
         self._stalled = self._short = False
 
-    # ---- --- begin and end -----------------------------------------------------------------------------------------
+    # ---- --- start and end -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Take up the saved state, look what of it the topic holds already, find the files."""
+        """Load the saved state, check which of its records the topic holds already, and find the files."""
         saved = self._state.load()
         marks: Sequence[Mark] = ()
         if saved is not None:
@@ -156,7 +156,7 @@ class Loop:
             )
 
     def _advanced(self, saved: Saved) -> list[Mark]:
-        """The marks of a run that did not end in order, over what the topic holds of theirs."""
+        """The marks of a run that did not end cleanly, advanced over their records in the topic."""
         sent: dict[str, list[tuple[int, int, bool]]] = {}
         used = {mark.partition for mark in saved.marks}
         tails = {partition: first for partition, first in saved.tails.items() if partition in used}
@@ -173,11 +173,11 @@ class Loop:
         return marks
 
     def through(self) -> bool:
-        """With `once`: nothing is left to read or to be acknowledged."""
+        """Whether, with `once`, everything is read and acknowledged."""
         return self._shipping.once and not self._open
 
     def end(self) -> None:
-        """Send what waits but for a last line without its end, wait for the acknowledgements, save."""
+        """Send the pending records except a last line without a line end, wait for the acknowledgements, and save."""
         for follower in list(self._catalog.followers.values()):
             if follower.stage is not Stage.ENDED:
                 self._send(follower, follower.finish(partial=False))
@@ -197,7 +197,7 @@ class Loop:
     # ---- --- one turn ----------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Look at every file once; sleep when none had anything."""
+        """Read from every file once; sleep if none had new bytes."""
         now = now_ms()
         if now >= self._scan_at and not self._shipping.once:
             self._look_around(now)
@@ -217,7 +217,7 @@ class Loop:
         return self._outstanding_bytes >= OUTSTANDING_BYTES_MAX or self._outstanding >= OUTSTANDING_MAX
 
     def _work(self, follower: Follower, now: int) -> bool:
-        """Read a piece of a file. Returns whether there may be more."""
+        """Read a chunk of a file. Returns whether there may be more."""
         if follower.stage is Stage.ENDED:
             return False
         descriptor = self._open[follower.id]
@@ -244,7 +244,7 @@ class Loop:
         return bool(read)
 
     def _look(self, descriptor: int, follower: Follower) -> Look:
-        """Look at a file after it was read. The size first: what is written meanwhile is seen the next time."""
+        """Stat and re-read a file after reading it. The size comes first: later writes are seen the next time."""
         found = os.fstat(descriptor)
         before = follower.before_size
         return Look(
@@ -279,7 +279,7 @@ class Loop:
         self._totals.bytes += size
         self._changed = self._progressed = True
 
-    # ---- --- which files -------------------------------------------------------------------------------------------
+    # ---- --- files -------------------------------------------------------------------------------------------------
 
     def _look_around(self, now: int, *, first: bool = False) -> None:
         seen_files = scan.seen_files(self._shipping.patterns)
@@ -299,7 +299,8 @@ class Loop:
             self._save(clean=False)
 
     def _find_renamed(self, seen_files: Sequence[SeenFile], now: int) -> None:
-        """Files whose names went to others while nobody looked: the rest of them is read where they are now."""
+        """Find files that were renamed while the shipper was stopped, and read the rest of them under their new
+        names."""
         seen = {each.key for each in seen_files}
         for key, mark in list(self._catalog.marks.items()):
             there = scan.file_at(mark.place)
@@ -310,7 +311,7 @@ class Loop:
                 self._catalog.marks.pop(key, None)
 
     def _resume(self, mark: Mark, seen_file: SeenFile, now: int, *, left: bool = False) -> bool:
-        """Go on in a file where it was left; False when it is another file by now."""
+        """Continue a file at its mark; returns False if it is another file now."""
         if fits(mark, seen_file.path, seen_file.size, scan.peek) is None:
             return False
         moved = replace(mark, place=seen_file.path, device=seen_file.device, inode=seen_file.inode)
@@ -324,7 +325,8 @@ class Loop:
         return True
 
     def _take_over(self, mark: Mark, now: int) -> None:
-        """A file was truncated or replaced while nobody looked: read the rest of it in the copy, if there is one."""
+        """A file was truncated or replaced while the shipper was stopped: read the rest of it from a copy, if there is
+        one."""
         self._catalog.marks.pop((mark.device, mark.inode), None)
         for each in scan.beside(mark.place):
             if mark.offset and named_after(each.path, mark.place) and self._resume(mark, each, now, left=True):
@@ -376,7 +378,8 @@ class Loop:
         return True
 
     def _truncated(self, follower: Follower, now: int) -> None:
-        """Its bytes are gone from under its name: read the rest in the copy, if there is one, and begin anew here."""
+        """The file was truncated: read the rest from a copy, if there is one, and start again at the beginning of this
+        file."""
         place, key = follower.place, follower.key
         copied_rest = self._catalog.copied_rest(follower, scan.beside(place), scan.peek)
         os.close(self._open.pop(follower.id))
@@ -395,7 +398,7 @@ class Loop:
         self._save(clean=False)
 
     def _close_ended(self) -> None:
-        """Let go of files that are read to their end and acknowledged."""
+        """Close files that are read to their end and acknowledged."""
         for key, follower in list(self._catalog.followers.items()):
             if follower.stage is not Stage.ENDED or not follower.settled:
                 continue
@@ -408,7 +411,7 @@ class Loop:
             self._islands.pop(follower.id, None)
             self._changed = True
 
-    # ---- --- what is kept, what is said ----------------------------------------------------------------------------
+    # ---- --- state and reports -------------------------------------------------------------------------------------
 
     def _save(self, *, clean: bool) -> None:
         followers = list(self._catalog.followers.values())
@@ -436,7 +439,7 @@ class Loop:
 
 
 def nowhere(follower: Follower) -> tuple[int, int]:
-    """A place in the catalog for a file that has none any more: no device has a negative number."""
+    """A catalog key for a file that no longer exists: no device has a negative number."""
     return -1, int(follower.id, 16)
 
 

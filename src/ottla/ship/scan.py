@@ -1,7 +1,6 @@
-"""Looks into the file system: files under paths, directories and patterns, and bytes of them.
+"""Scans the file system for files under paths, directories and patterns, and reads bytes of them.
 
-Knows: names. Does not know: what is done with the files. Left out where nobody named them one by one: hidden files and
-compressed ones, of which no line can be read.
+Hidden files and compressed files (whose lines cannot be read) are skipped unless they are named one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl", ".ndjson")
 
 
 def seen_files(patterns: Iterable[str]) -> list[SeenFile]:
-    """Every regular file that is asked for, by name; a directory stands for all files under it."""
+    """Every regular file that the patterns match, by name; a directory means all files under it."""
     found: dict[str, SeenFile] = {}
     for pattern in patterns:
         for path in named(pattern):
@@ -30,7 +29,7 @@ def seen_files(patterns: Iterable[str]) -> list[SeenFile]:
 
 
 def named(pattern: str) -> Iterator[str]:
-    """The paths that a path, directory or pattern (`*`, `?`, `[...]`, `**`) means."""
+    """The paths that a path, directory or pattern (`*`, `?`, `[...]`, `**`) matches."""
     if os.path.isdir(pattern):
         yield from under(pattern)
     elif os.path.lexists(pattern) or not glob.has_magic(pattern):
@@ -50,7 +49,7 @@ def under(directory: str) -> Iterator[str]:
 
 
 def file_at(path: str) -> SeenFile | None:
-    """A regular file, by its absolute name; None for all else and what is gone by now."""
+    """A regular file by its absolute name; None if it is missing or not a regular file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -61,7 +60,7 @@ def file_at(path: str) -> SeenFile | None:
 
 
 def beside(path: str) -> Sequence[SeenFile]:
-    """The other files in a file's directory, the newest first."""
+    """The other files in a file's directory, newest first."""
     directory = os.path.dirname(path)
     try:
         names = [os.path.join(directory, name) for name in os.listdir(directory) if not name.endswith(COMPRESSED)]
@@ -79,7 +78,7 @@ def changed_ns(path: str) -> int:
 
 
 def peek(path: str, start: int, size: int) -> bytes:
-    """`ottla.ship.catalog.Peek` on the file system."""
+    """Implements `ottla.ship.catalog.Peek` on the file system."""
     if size <= 0:
         return b""
     try:
@@ -95,9 +94,9 @@ def peek(path: str, start: int, size: int) -> bytes:
 
 
 def named_service(path: str) -> str:
-    """The service a file's name speaks of: `openssh` for openssh.log, openssh.log.1 and openssh-20260131.log.
+    """The service name in a file name: `openssh` for openssh.log, openssh.log.1 and openssh-20260131.log.
 
-    Without anything to cut off it is the whole name.
+    If there is nothing to cut off, it is the whole file name.
     """
     name = os.path.basename(path)
     parts = name.split(".")

@@ -1,7 +1,7 @@
-"""Keeps what survives a crash: the marks of the files, where to look in the topic, in one small JSON file.
+"""Keeps what survives a crash, in one small JSON file: the marks of the files, and where to read in the topic.
 
-Knows: how to replace a file so that a crash leaves the old one or the new one. Does not know: what the marks mean. One
-state belongs to one topic of one cluster and to one running shipper: a lock is held on it.
+The file is replaced atomically: a crash leaves the old one or the new one. A state belongs to one topic of one cluster
+and to one running shipper, which holds a lock on it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What the file holds."""
+    """The contents of the state file."""
 
     cluster: str
     topic: str
     clean: bool
-    """The last run ended in order: the topic holds nothing of ours that the marks do not say."""
+    """Whether the last run ended cleanly: then the marks cover every record that this shipper has in the topic."""
     tails: Mapping[int, int] = field(default_factory=dict)
-    """Per partition: records of ours from this offset on may be missing in the marks."""
+    """Per partition: records of this shipper from this offset on may be missing in the marks."""
     marks: tuple[Mark, ...] = ()
 
 
 def default_directory() -> Path:
-    """`ottla/ship` in the user's directory for state (XDG)."""
+    """The user's state directory (XDG) for the shipper, `ottla/ship`."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ottla" / "ship"
 
 
 class StateFile:
-    """The state of one topic in a directory. Raises ShipFailed when it cannot be used."""
+    """The state of one topic in a directory. Raises ShipFailed if the directory cannot be used."""
 
     __slots__ = ("_lock", "_path")
 
@@ -59,7 +59,7 @@ class StateFile:
             ) from None
 
     def load(self) -> Saved | None:
-        """What was saved last; None when nothing was. Raises ShipFailed when it cannot be read."""
+        """The last saved state; None if there is none. Raises ShipFailed if it cannot be read."""
         try:
             read = json.loads(self._path.read_bytes())
             return saved(read)
@@ -71,7 +71,7 @@ class StateFile:
             ) from None
 
     def save(self, state: Saved) -> None:
-        """Replace what was saved; it is on the disk when this returns."""
+        """Replace the saved state; it is on the disk when this returns."""
         written = {"version": VERSION, **asdict(state), "marks": [asdict(mark) for mark in state.marks]}
         text = json.dumps(written, indent=1, ensure_ascii=True)
         beside = self._path.with_suffix(".new")

@@ -1,8 +1,7 @@
 """Sends lines to the topic, and reads which of them it holds, through confluent-kafka.
 
-Knows: librdkafka's idempotent producer, delivery reports, the headers of a record, what to wait for and what to give up
-on. Does not know: files. Invariants: a record is retried until the broker has it or has refused it for good; records of
-one partition arrive in the order they were given.
+The producer is librdkafka's idempotent producer. Invariants: a record is retried until the broker accepts it or rejects
+it permanently. Records of one partition arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Stopped = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A record of ours in the topic: bytes [start, end) of a file; `more`: a part that another one follows."""
+    """A record of this shipper in the topic: bytes [start, end) of a file; `more`: whether another part follows."""
 
     file_id: str
     start: int
@@ -52,7 +51,7 @@ class Sent:
 
 
 class Topic:
-    """A producer for one topic. Raises ShipFailed where the topic or the settings are at fault."""
+    """A producer for one topic. Raises ShipFailed if the topic or the settings are invalid."""
 
     __slots__ = (
         "_consumer",
@@ -67,7 +66,7 @@ class Topic:
     )
 
     def __init__(self, name: str, settings: Mapping[str, Any], *, say: Say, stopped: Stopped) -> None:
-        """Waits for a broker, saying so; returns early, unusable, when `stopped`."""
+        """Waits for a broker, and reports that it waits; if `stopped`, returns early and the object is unusable."""
         from confluent_kafka import KafkaException, Producer
 
         self.name = name
@@ -76,7 +75,7 @@ class Topic:
         self._failure: Any = None
         self._consumer: Consumer | None = None
         self.tails: dict[int, int] = {}
-        """Per partition: one past the last record of ours that was acknowledged."""
+        """Per partition: the offset after the last acknowledged record of this shipper."""
         try:
             self._producer: Producer = Producer(
                 {
@@ -121,7 +120,7 @@ class Topic:
         return "", 0
 
     def end(self, partition: int) -> int:
-        """The partition's high watermark. Raises ProducerLost when no broker answers."""
+        """The partition's high watermark. Raises ProducerLost if no broker answers."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
@@ -131,8 +130,8 @@ class Topic:
         return high
 
     def sent(self, tails: Mapping[int, int], ids: Iterable[str]) -> list[Sent]:
-        """Records of these files in the topic from `tails` (offset per partition) on. Raises ProducerLost."""
-        time.sleep(SETTLE_S)  # what a killed shipper had sent is appended before the ends are asked for
+        """Records of these files in the topic, from `tails` (offset per partition) on. Raises ProducerLost."""
+        time.sleep(SETTLE_S)  # let the broker append what a killed shipper sent, before asking for the ends
         wanted = {each.encode() for each in ids}
         untils = {partition: self.end(partition) for partition in tails}
         self.tails.update(untils)
@@ -140,7 +139,7 @@ class Topic:
         return [each for each in (sent_in(message, wanted) for message in found) if each is not None]
 
     def _read(self, firsts: Mapping[int, int], untils: Mapping[int, int]) -> Iterator[Message]:
-        """All records from `firsts` to `untils`, per partition; a hole at the end is not waited for."""
+        """All records from `firsts` to `untils`, per partition; does not wait for a gap at the end."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         reader, left = self._reader(), set(firsts)
@@ -179,7 +178,7 @@ class Topic:
         return {**kept, "group.id": "ottla-ship", "enable.auto.commit": False, "isolation.level": "read_committed"}
 
     def send(self, partition: int, key: bytes, value: bytes, headers: Headers, done: Callable[[], None]) -> bool:
-        """Queue a record; `done` is called in a later `poll`, when the broker has it. False when the queue is full."""
+        """Queue a record; a later `poll` calls `done` once the broker has it. Returns False if the queue is full."""
         try:
             self._producer.produce(
                 self.name, value, key, partition, on_delivery=partial(self._delivered, done), headers=headers
@@ -191,13 +190,13 @@ class Topic:
         return True
 
     def poll(self, timeout_s: float) -> None:
-        """Carry out acknowledgements. Raises ProducerLost, or ShipFailed when a record was refused for good."""
+        """Process acknowledgements. Raises ProducerLost, or ShipFailed if a record was rejected permanently."""
         self._producer.poll(timeout_s)
         if self._failure is not None:
             self._refused(self._failure)
 
     def close(self) -> None:
-        """Let go without waiting for what is queued."""
+        """Close without waiting for queued records."""
         self._failure = None
         if self._consumer is not None:
             self._consumer.close()
@@ -234,7 +233,7 @@ def said(error: Any) -> str:
 
 
 def sent_in(message: Message, wanted: set[bytes]) -> Sent | None:
-    """What a record says of itself; None when it is of none of these files, or says nothing."""
+    """Parse a record's headers; None if the record belongs to none of these files or has no such headers."""
     headers = dict(message.headers() or ())
     file_id = headers.get(FILE_ID)
     if not isinstance(file_id, bytes) or file_id not in wanted:

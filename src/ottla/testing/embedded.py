@@ -1,10 +1,9 @@
 """Runs a node inside the process that uses it: its server on an event loop in a thread of its own.
 
-Knows: how to start and stop a server from any thread, sync or async. Does not know: anything of the broker's inside;
-topics are made over the wire, as any client would.
+It starts and stops a server from any thread, sync or async; it creates topics over the wire, as any client would.
 
-A thread and not a process, because that is what measures best: a start costs milliseconds once the modules are
-loaded, and a test's failure ends both.
+A thread, not a process, because it is faster: a start takes milliseconds once the modules are loaded, and a test's
+failure ends both.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ DEFAULTS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
 }
-"""Where a test wants something else than Kafka's defaults: groups that form at once, and few files."""
+"""Settings where a test needs something different from Kafka's defaults: groups that form at once, and few files."""
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -37,7 +36,7 @@ STOP_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that is up in its thread."""
+    """A server that runs in its thread."""
 
     server: Server
     loop: asyncio.AbstractEventLoop
@@ -50,9 +49,8 @@ class EmbeddedBroker:
     """A broker for tests; a context manager, sync and async.
 
     `settings`: Kafka's property names, over the defaults of this module. `directory`: where the data is kept; without
-    one a temporary directory that goes with the broker. `port`: 0 lets the system choose.
-
-    `start` raises `ServeRefused` with one sentence when the node cannot start.
+    one, a temporary directory that is removed with the broker. `port`: 0 lets the system choose. `start` raises
+    `ServeRefused` with one sentence if the node cannot start.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class EmbeddedBroker:
         self._port = self._running.server.port
 
     def stop(self) -> None:
-        """Stop cleanly and remove a temporary directory; nothing happens when the broker is stopped."""
+        """Stop cleanly and remove a temporary directory; does nothing if the broker is stopped."""
         self._stop()
         self._remove_temporary()
 
@@ -120,9 +118,9 @@ class EmbeddedBroker:
     def create_topic(
         self, name: str | None = None, *, partitions: int = 1, configs: Mapping[str, object] | None = None
     ) -> str:
-        """Create a topic and return its name; without one it gets a name nobody else has.
+        """Create a topic and return its name; without `name`, a unique one is chosen.
 
-        Raises `ottla.client.ErrorAnswer` when the broker refuses it.
+        Raises `ottla.client.ErrorAnswer` if the broker rejects it.
         """
         from ottla.client import Client
         from ottla.client.errors import check
@@ -137,7 +135,7 @@ class EmbeddedBroker:
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic. Raises `ottla.client.ErrorAnswer` when the broker refuses it."""
+        """Delete a topic. Raises `ottla.client.ErrorAnswer` if the broker rejects it."""
         from ottla.client import Client
         from ottla.client.errors import check
         from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -180,12 +178,12 @@ class EmbeddedBroker:
 
 
 def text_of(value: object) -> str:
-    """A setting as a properties file would hold it."""
+    """The text of a setting, as in a properties file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def run_in_thread(options: ServerOptions) -> Running:
-    """Run a server on a new loop in a new thread; returns when it is up, raises what its start raised."""
+    """Run a server on a new loop in a new thread; returns when it is ready, raises what its start raised."""
     import uvloop
 
     from ottla.server.main import Server

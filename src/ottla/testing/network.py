@@ -1,10 +1,10 @@
-"""Stands for the network between the nodes of a test's cluster: a proxy for each pair, whose ways can be cut.
+"""Simulates the network between the nodes of a test's cluster: a proxy for each pair, whose directions can be cut.
 
-Knows bytes and who sends them. Does not know what they mean. What is sent on a way that is cut waits at its beginning,
-the end of a connection too, and arrives when the way is open again, as TCP sends again what was lost: nobody hears that
-anything is wrong, and who can't wait has to give up by itself.
+Bytes that a node sends in a cut direction wait at the sender's side, and so does the end of a connection. They arrive
+when the direction is restored, as TCP retransmits lost packets. No node gets an error; a node that cannot wait must
+time out by itself.
 
-An event loop in a thread of its own; every method may be called from any thread.
+The proxy runs an event loop in a thread of its own; every method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Final
 HOST: Final = "127.0.0.1"
 CHUNK_BYTES: Final = 1 << 16
 CONNECT_S: Final = 5.0
-"""How long a node may take to accept; the node that asks gives up at that time as well."""
+"""How long a node may take to accept a connection; the connecting node gives up after the same time."""
 
 
 class Network:
-    """Connections between these nodes. `port_of`: where a node listens, 0 while that is not known."""
+    """Connections between these nodes. `port_of`: the port on which a node listens, 0 while it is unknown."""
 
     def __init__(self, nodes: Iterable[int], port_of: Callable[[int], int]) -> None:
         self._port_of = port_of
@@ -36,22 +36,22 @@ class Network:
         self._loop: asyncio.AbstractEventLoop
 
     def start(self) -> None:
-        """Listen in the place of every node, for every other one."""
+        """Listen on behalf of every node, for each of the other nodes."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ottla-network", daemon=True)
         self._thread.start()
         self._do(self._open())
 
     def entry(self, sender: int, receiver: int) -> tuple[str, int]:
-        """Where `sender` connects to reach `receiver`."""
+        """The address to which `sender` connects to reach `receiver`."""
         return HOST, self._entries[sender, receiver]
 
     def cut(self, sender: int, receiver: int) -> None:
-        """Let nothing arrive any more of what `sender` sends to `receiver`."""
+        """Stop delivering what `sender` sends to `receiver`."""
         self._do(self._set({(sender, receiver)}, is_open=False))
 
     def heal(self) -> None:
-        """Open every way; what waited arrives."""
+        """Restore every direction; waiting bytes arrive."""
         if self._thread is not None:
             self._do(self._set(self._ways, is_open=True))
 
@@ -64,7 +64,7 @@ class Network:
             thread.join()
             self._loop.close()
 
-    # ---- on the loop -----------------------------------------------------------------------------------------------
+    # ---- in the event loop -----------------------------------------------------------------------------------------
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -100,7 +100,7 @@ class Network:
             try:
                 await self._carry(sender, receiver, near, answers)
             except (OSError, TimeoutError, asyncio.CancelledError):
-                pass  # nobody listens there, or the network ends: whoever has connected hears of it
+                pass  # no listener, or the network stops: the connecting node sees its connection close
             finally:
                 self._connections.discard(task)
                 answers.transport.abort()
@@ -110,7 +110,7 @@ class Network:
     async def _carry(
         self, sender: int, receiver: int, near: asyncio.StreamReader, answers: asyncio.StreamWriter
     ) -> None:
-        """One connection, from its first packet to its end."""
+        """Carry one connection, from its first packet to its end."""
         there, back = self._ways[sender, receiver], self._ways[receiver, sender]
         await there.wait()
         far, requests = await asyncio.wait_for(asyncio.open_connection(HOST, self._port_of(receiver)), CONNECT_S)
@@ -121,7 +121,7 @@ class Network:
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: asyncio.Event) -> None:
-    """Carry bytes over a way while it is open, and their end, whether in order or not."""
+    """Carry bytes in a direction while it is open, and then the end of the connection, clean or not."""
     with suppress(OSError):
         while chunk := await reader.read(CHUNK_BYTES):
             await way.wait()

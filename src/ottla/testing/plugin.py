@@ -1,7 +1,7 @@
 """Defines the pytest plugin that comes with Ottla: fixtures for a test suite that wants a real broker.
 
-Registered by entry point, so installing Ottla is enough. Loaded in every pytest run of the environment, therefore it
-imports nothing of Ottla's until a fixture is asked for.
+It is registered by entry point, so installing Ottla is enough. Every pytest run of the environment loads it, so it
+imports nothing of Ottla until a test asks for a fixture.
 
 - `ottla_broker` (session): one `EmbeddedBroker` for the whole run.
 - `ottla_topic` (function): the name of a new topic of one partition on it, deleted afterwards.

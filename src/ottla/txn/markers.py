@@ -1,9 +1,8 @@
-"""Tells which partitions still lack the marker that ends a prepared transaction, and what their leaders said.
+"""Tracks which partitions still lack the marker that ends a prepared transaction, and the answers of their leaders.
 
-Knows which requests are under way, and what an answer to one means for the transaction it was of. What an answer to an
-older one says is passed over: its transaction may be complete, and another under way (KAFKA-16352). Does not know the
-log or the clock. All of this is soft: a shard that was replayed sends the markers of every prepared transaction again,
-which their leaders take twice without harm.
+It knows the requests in flight and relates each answer to its transaction. An answer to an older request is ignored:
+its transaction may be complete, and another one prepared (KAFKA-16352). All of this is soft state. A replayed shard
+sends the markers of every prepared transaction again, and leaders may receive them twice without harm.
 
 Source: Kafka's TransactionMarkerChannelManager.scala, TransactionMarkerRequestCompletionHandler.scala.
 """
@@ -26,11 +25,11 @@ from ottla.txn.settings import NO_LEADER, NodeView
 from ottla.txn.transaction import TopicPartition, Transaction
 
 _FENCED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-"""Another coordinator, or another epoch, has been there: this one's word counts no more."""
+"""The partition has seen a later coordinator or producer epoch: this coordinator's markers are no longer accepted."""
 
 
 class Outcome(Enum):
-    """How a transaction stands after an answer."""
+    """The progress of a transaction's markers after an answer."""
 
     WRITTEN = "every partition has its marker"
     UNDER_WAY = "all that is missing has been asked for"
@@ -39,14 +38,14 @@ class Outcome(Enum):
 
 
 class _Request(NamedTuple):
-    """A request for markers that is not answered."""
+    """A request for markers without an answer yet."""
 
     node_id: int
     partitions: tuple[TopicPartition, ...]
 
 
 class _Sending:
-    """The markers of one transaction. `missing`: partitions without one; `under_way`: requests not answered."""
+    """The markers of one transaction. `missing`: partitions without one; `under_way`: requests in flight."""
 
     __slots__ = ("missing", "under_way")
 
@@ -56,14 +55,14 @@ class _Sending:
 
     @property
     def outcome(self) -> Outcome:
-        """How the transaction stands."""
+        """The progress of the markers."""
         if not self.missing:
             return Outcome.WRITTEN
         asked = {partition for each in self.under_way.values() for partition in each.partitions}
         return Outcome.UNDER_WAY if asked.issuperset(self.missing) else Outcome.AGAIN
 
     def is_asked(self, partition: TopicPartition, leader: int) -> bool:
-        """Whether this leader has been asked for the partition's marker, and has yet to answer."""
+        """Whether a request for the partition's marker is in flight to this leader."""
         return any(leader == each.node_id and partition in each.partitions for each in self.under_way.values())
 
 
@@ -80,14 +79,14 @@ class Markers:
         self._next_number = 1
 
     def begin(self, transactional_id: str, transaction: Transaction) -> tuple[list[Ask], Outcome]:
-        """The transaction is prepared: the requests to send, and whether that is all."""
+        """Start sending the markers of a prepared transaction. Returns the requests to send, and the progress."""
         self.forget(transactional_id)
         self._sending[transactional_id] = _Sending(transaction.partitions)
         return self.send(transactional_id, transaction)
 
     def send(self, transactional_id: str, transaction: Transaction) -> tuple[list[Ask], Outcome]:
-        """Ask for what is missing and has not been asked of who leads it now: another may lead it since. Partitions
-        that are no more need no marker."""
+        """Request missing markers from the present leaders, unless a request to them is in flight. Deleted partitions
+        need no marker."""
         sending = self._sending[transactional_id]
         by_leader: dict[int, list[TopicPartition]] = {}
         for partition in list(sending.missing):
@@ -119,7 +118,7 @@ class Markers:
         return WriteTxnMarkersRequest([marker])
 
     def answered(self, number: int, answer: object) -> tuple[str, Outcome] | None:
-        """Whose markers these were and how it stands with them now; None where nobody waits for this any more."""
+        """The transactional id of these markers, and their progress; None for an answer that no longer matters."""
         transactional_id = self._asked.pop(number, None)
         sending = None if transactional_id is None else self._sending.get(transactional_id)
         if transactional_id is None or sending is None or number not in sending.under_way:
@@ -141,7 +140,7 @@ class Markers:
         return transactional_id, sending.outcome
 
     def forget(self, transactional_id: str) -> None:
-        """The transaction is complete, or nobody may write its markers any more."""
+        """Drop the markers: the transaction is complete, or this coordinator may not write them any more."""
         sending = self._sending.pop(transactional_id, None)
         if sending is not None:
             for number in sending.under_way:

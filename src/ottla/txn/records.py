@@ -1,7 +1,8 @@
-"""Encodes and decodes the records of `__transaction_state`, byte for byte Kafka's: what an id is doing.
+"""Encodes and decodes the records of `__transaction_state`, byte for byte Kafka's: the state of a transactional id.
 
-Knows how a `Transaction` becomes a record and back; a tombstone forgets it. Version 1 of the value has tagged fields,
-for what only the second version of the protocol has to say, and for the producer id before this one.
+A tombstone deletes the id. Version 1 of the value has tagged fields, for the second version of the protocol and for the
+previous producer id.
+
 Source: TransactionLogKey.json, TransactionLogValue.json; TransactionLog.java.
 """
 
@@ -18,14 +19,14 @@ from ottla.txn.transaction import NO_ID, State, TopicPartition, Transaction
 
 
 class Stored(NamedTuple):
-    """What a record says; without a transaction the id is forgotten."""
+    """A decoded record; without a transaction, the id is deleted."""
 
     transactional_id: str
     transaction: Transaction | None
 
 
 def encode(transactional_id: str, transaction: Transaction | None, *, flexible: bool = True) -> ShardRecord:
-    """The record that says so: `flexible` in version 1 of the value, else in version 0 where that can say it all."""
+    """Encode a record. The value has version 1 if it is `flexible` or has tagged fields, otherwise version 0."""
     key, meaning = _key_of(transactional_id), Stored(transactional_id, transaction)
     if transaction is None:
         return ShardRecord(key, None, meaning)
@@ -51,7 +52,7 @@ def _key_of(transactional_id: str) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> Stored:
-    """What a record says. Raises MalformedFrame, also where there is no such state."""
+    """Decode a record. Raises MalformedFrame, also for an unknown state."""
     raw_key, raw = decode_record(TRANSACTION_STATE_TOPIC, key, value)
     if raw is None:
         return Stored(raw_key.transactional_id, None)

@@ -1,7 +1,7 @@
-"""Answers every request about transactions that never reached its shard.
+"""Answers requests about transactions that never reached their shard.
 
-Knows which fields carry an error in which API, and how FENCED is said to clients that don't know the word. Does not
-decide anything. Source: the getErrorResponse methods of Kafka's request classes.
+It knows which fields carry an error in each API, and which error replaces PRODUCER_FENCED for older clients. Source:
+the getErrorResponse methods of Kafka's request classes.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _FENCED_SINCE: Final[dict[int, int]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
-"""API key: the version whose clients know PRODUCER_FENCED."""
+"""API key: the first version whose clients know PRODUCER_FENCED."""
 
 
 def said_to(call: Call, error: ErrorCode) -> ErrorCode:
-    """The error as clients of this version know it."""
+    """The error in the form that clients of this version know."""
     if error is ErrorCode.PRODUCER_FENCED and call.version < _FENCED_SINCE.get(call.api_key, 0):
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 
 
 def partitions_answer(body: AddPartitionsToTxnTransaction, error: ErrorCode) -> AddPartitionsToTxnResult:
-    """The same for every partition that was named."""
+    """An answer with the same error for every partition in the request."""
     return AddPartitionsToTxnResult(
         body.transactional_id,
         [
@@ -56,7 +56,8 @@ def partitions_answer(body: AddPartitionsToTxnTransaction, error: ErrorCode) -> 
 
 
 def refuse(call: Call, error: ErrorCode) -> object:
-    """The answer to a call that never reached its transactional id: its coordinator is loading, gone or not here."""
+    """The answer to a call that never reached its transactional id: its coordinator is loading, gone or on another
+    node."""
     match call.body:
         case InitProducerIdRequest():
             return InitProducerIdResponse(error_code=said_to(call, error), producer_id=-1, producer_epoch=-1)

@@ -1,4 +1,4 @@
-"""Defines what a transaction coordinator reads: its configuration, as plain values with units, and its node."""
+"""Defines the configuration of a transaction coordinator, as plain values with units, and its view of the node."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """Defaults are Kafka's (TransactionStateManagerConfig)."""
+    """The coordinator's settings. Defaults are Kafka's (TransactionStateManagerConfig)."""
 
     timeout_ms_max: int = 900_000
     id_expiration_ms: int = 604_800_000
@@ -17,18 +17,18 @@ NO_LEADER = -1
 
 
 class NodeView(Protocol):
-    """What a shard sees of its node while it decides, never while it applies."""
+    """A shard's view of its node while it decides; `apply` never uses it."""
 
     @property
     def transaction_version(self) -> int:
-        """The level of this feature: from 1 on every record is flexible, from 2 on the coordinator aborts what nobody
-        ends in the second version of the protocol."""
+        """The level of the feature. From 1 on every record is flexible. From 2 on the coordinator aborts transactions
+        by the second version of the protocol."""
         ...
 
     def leader_of(self, topic: str, index: int) -> int | None:
-        """The node that leads this partition, NO_LEADER where none does now; None: there is no such partition."""
+        """The node that leads this partition; NO_LEADER without a leader; None if there is no such partition."""
         ...
 
     def new_producer_id(self) -> int | None:
-        """A producer id that nobody ever had; None where none can be had now."""
+        """A producer id that was never used; None if none is available now."""
         ...

@@ -1,17 +1,17 @@
-"""Coordinates the transactional ids whose records stand in one partition of `__transaction_state`.
+"""Coordinates the transactional ids whose records are in one partition of `__transaction_state`.
 
-Knows which request goes where, when a transaction has taken too long, which ids nobody uses any more, and that every
-prepared transaction gets its markers. Does not know the log, the other partitions, or how an answer reaches its client.
+It dispatches requests, ends transactions that exceed their timeout, deletes unused ids, and ensures that every prepared
+transaction gets its markers.
 
-A transaction that was prepared is as good as ended: EndTxn is answered when its record is committed, and only then the
-markers leave (`Decision.asks`), again and again until every partition's leader has taken its own. Loading begins with
-all those that the log says are prepared.
+A prepared transaction is certain to end: EndTxn is answered when its record is committed. Only then are the markers
+sent (`Decision.asks`), and repeated until every partition's leader has written its own. Loading starts with the
+transactions that are prepared in the log.
 
-A request that finds a transaction prepared hears CONCURRENT_TRANSACTIONS and comes again. Time-outs are exact, where
-Kafka looks every 10 s: a transaction holds back all readers of its partitions.
+A request that finds a transaction prepared gets CONCURRENT_TRANSACTIONS, and the client retries. Timeouts are exact,
+while Kafka checks every 10 s, because a transaction blocks all readers of committed records in its partitions.
 
-Invariants (`check`): every prepared transaction has markers under way or a time at which they are tried again, every
-open one a time-out; and, which a test has to show, replay of the log gives the same durable state.
+Invariants (`check`): every prepared transaction has marker requests in flight or a retry time, and every open one a
+timeout. Also, as a test shows, replay of the log gives the same durable state.
 
 Sources: Kafka's TransactionCoordinator.scala, TransactionStateManager.scala; KIP-98, KIP-588, KIP-664, KIP-890.
 """
@@ -84,31 +84,31 @@ from ottla.txn.transaction import (
 )
 
 MARKERS_AGAIN_MS: Final = 100
-"""After so long partitions that could not take their marker are asked again."""
+"""The pause before another request to partitions that could not write their marker."""
 UNDER_WAY_AGAIN_MS: Final = 1_000
-"""After so long without an answer they are asked for where another node leads since."""
+"""The time without an answer after which partitions with a new leader get another request."""
 FENCED_AGAIN_MS: Final = 10_000
-"""The same where a later coordinator has been: this one is perhaps about to hear that it is none any more."""
+"""The pause after an answer that names a later coordinator: this one will probably learn that it was replaced."""
 TOMBSTONES_PER_STEP: Final = 500
 _PAUSE_MS: Final = 1
 _SECOND_VERSION_SINCE: Final[dict[int, int]] = {ApiKey.ADD_PARTITIONS_TO_TXN: 4, ApiKey.END_TXN: 5}
-"""API key: the version from which on its client speaks the second version of the protocol."""
+"""API key: the first version whose clients use the second version of the protocol."""
 
 
 class _Timer(IntEnum):
     TIMEOUT = 0
-    """Of a transactional id: its transaction has been open for too long."""
+    """Per transactional id: the transaction's timeout."""
     MARKERS = 1
-    """Of a transactional id: markers that could not be written are tried again."""
+    """Per transactional id: retry the markers that were not written."""
     EXPIRE = 2
-    """Of the shard: look for ids that nobody has used for long, or go on doing so."""
+    """Per shard: find ids that were unused for a long time, or continue to do so."""
 
 
 _EXPIRE: Final = (_Timer.EXPIRE, "")
 
 
 class _Building:
-    """A decision that is being made."""
+    """A decision under construction."""
 
     __slots__ = ("answers", "asks", "records")
 
@@ -125,7 +125,7 @@ class _Building:
 
 
 def _silent(note: str) -> None:
-    """Nobody listens to the notes."""
+    """Discard the note."""
 
 
 class TransactionShard:
@@ -148,20 +148,20 @@ class TransactionShard:
         self._notes = notes
         self._known: dict[str, Transaction] = {}
         self._last_epochs: dict[str, int] = {}
-        """The epoch before the present one, which a repeated InitProducerId may name; no record has it."""
+        """The epoch before the present one, which a repeated InitProducerId may carry; no record contains it."""
         self._markers = Markers(node, coordinator_epoch)
         self._timers: Timers[tuple[int, str]] = Timers()
         self._to_expire: deque[str] = deque()
 
     @staticmethod
     def refuse(call: Call, error: ErrorCode) -> object:
-        """The answer where no shard can be asked."""
+        """The answer if no shard is available."""
         return refuse(call, error)
 
     # ---- for metrics -----------------------------------------------------------------------------------------------
 
     def standings(self) -> list[tuple[str, WallMillis]]:
-        """(state in Kafka's words, when its transaction began) of each transactional id."""
+        """(Kafka's name of the state, start of the transaction) of each transactional id."""
         return [(NAMES[known.state], known.start_ms) for known in self._known.values()]
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class TransactionShard:
         return decision.build()
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nothing is ever parked here."""
+        """Do nothing: this shard parks no tickets."""
 
     def _initialize(
         self, now: Millis, ticket: Ticket, call: Call, body: InitProducerIdRequest, decision: _Building
@@ -231,7 +231,8 @@ class TransactionShard:
         return rotated(known, given, producer_id, timeout_ms, wall_ms)
 
     def _verify(self, ticket: Ticket, call: Call, body: AddPartitionsToTxnTransaction, decision: _Building) -> None:
-        """Whether these partitions are in the transaction; asked before the first batch is appended (KIP-890)."""
+        """Check whether these partitions are in the transaction; called before the first batch is appended
+        (KIP-890)."""
         known = self._known.get(body.transactional_id)
         error = verify_error(known, Producer(body.producer_id, body.producer_epoch))
         if error is not ErrorCode.NONE or known is None:
@@ -301,18 +302,18 @@ class TransactionShard:
         decision.answer(ticket, EndTxnResponse(0, ErrorCode.NONE, *after.successor))
 
     def _version_of(self, call: Call) -> int:
-        """Which version of the protocol its client speaks."""
+        """The client's version of the transaction protocol."""
         since = _SECOND_VERSION_SINCE.get(call.api_key)
         return 2 if since is not None and call.version >= since else 0
 
     # ---- the end of a transaction ----------------------------------------------------------------------------------
 
     def _abort(self, now: Millis, transactional_id: str, known: Transaction, decision: _Building) -> None:
-        """Abort what is open, in the name of nobody.
+        """Abort an open transaction without a request of its producer.
 
-        Who had it open asks under which epoch it goes on, in the second version; or it initializes with the epoch that
-        it had (KIP-588). Where all are used up and no other id is at hand, it is told the last one, in which nothing
-        can begin, and has to initialize anew.
+        In the second version the producer asks for its next epoch, or it initializes with its old epoch (KIP-588). If
+        all epochs are used and no new producer id is available, it gets the last epoch. No transaction can begin in
+        that epoch, so the producer has to initialize again.
         """
         self._last_epochs.pop(transactional_id, None)
         version, next_producer_id = self._node.transaction_version, None
@@ -325,7 +326,7 @@ class TransactionShard:
         self._prepare(now, transactional_id, fenced(known, version, next_producer_id, self._at(now)), decision)
 
     def _prepare(self, now: Millis, transactional_id: str, after: Transaction, decision: _Building) -> None:
-        """The result stands: write it down, and ask for the markers once it is committed."""
+        """Record the decided result, and request the markers once the record is committed."""
         self._timers.cancel((_Timer.TIMEOUT, transactional_id))
         self._record(transactional_id, after, decision)
         asks, outcome = self._markers.begin(transactional_id, after)
@@ -335,7 +336,7 @@ class TransactionShard:
     def _go_on(
         self, now: Millis, transactional_id: str, known: Transaction, outcome: Outcome, decision: _Building
     ) -> None:
-        """What follows from how the markers stand."""
+        """Continue according to the progress of the markers."""
         match outcome:
             case Outcome.WRITTEN:
                 self._markers.forget(transactional_id)
@@ -355,7 +356,7 @@ class TransactionShard:
                 self._timers.set((_Timer.MARKERS, transactional_id), now + UNDER_WAY_AGAIN_MS)
 
     def answered(self, now: Millis, number: int, answer: object) -> Decision:
-        """What a partition's leader said to a request for markers."""
+        """Handle the answer of a partition's leader to a request for markers."""
         decision = _Building()
         found = self._markers.answered(number, answer)
         if found is not None:
@@ -380,7 +381,8 @@ class TransactionShard:
         return self._timers.deadline()
 
     def expire(self, now: Millis) -> Decision:
-        """Deadlines that have come, up to the first one with records: they must be applied before the next."""
+        """Handle expired deadlines, up to the first that writes records: they must be applied before the next
+        deadline."""
         decision = _Building()
         while not decision.records:
             timer = self._timers.pop(now)
@@ -398,7 +400,7 @@ class TransactionShard:
         return decision.build()
 
     def _expire_ids(self, now: Millis, decision: _Building) -> None:
-        """A sweep over all ids, in steps, for those that nobody has used for long."""
+        """Delete ids that were unused for a long time, in a sweep over all ids, in steps."""
         if not self._to_expire:
             self._to_expire.extend(self._known)
         wall_ms = self._at(now)
@@ -437,10 +439,11 @@ class TransactionShard:
                 self._known[transactional_id] = after
 
     def apply_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """Nobody writes transactions here."""
+        """Do nothing: no transaction writes to this topic."""
 
     def loaded(self, now: Millis) -> Decision:
-        """Every prepared transaction gets its markers, once more perhaps; open ones have what is left of their time."""
+        """Send the markers of every prepared transaction, possibly again, and set the remaining timeouts of open
+        ones."""
         decision = _Building()
         for transactional_id, known in self._known.items():
             if known.state.is_prepared:
@@ -453,7 +456,7 @@ class TransactionShard:
         self._timers.set(_EXPIRE, now + self._settings.id_expiration_interval_ms)
         return decision.build()
 
-    # ---- for people ------------------------------------------------------------------------------------------------
+    # ---- for display -----------------------------------------------------------------------------------------------
 
     def _describe(self, transactional_id: str) -> TransactionState:
         if not transactional_id:
@@ -476,7 +479,7 @@ class TransactionShard:
         )
 
     def _list(self, now: Millis, body: ListTransactionsRequest) -> ListTransactionsResponse:
-        """All that the filters let through. They have been looked at: the pattern is one."""
+        """The transactions that match the filters; the pattern has already been validated."""
         wall_ms = self._at(now)
         pattern, states, producer_ids = body.transactional_id_pattern, body.state_filters, set(body.producer_id_filters)
         matched = self._known if not pattern else set(matching(pattern, self._known))

@@ -1,14 +1,13 @@
-"""Keeps one transactional id: whose it is, what it is doing, and which request may lead it from one state to the next.
+"""Keeps one transactional id: its producer, its state, and the transitions that requests may cause.
 
     Empty --AddPartitions--> Ongoing --EndTxn--> PrepareCommit --all markers--> CompleteCommit
       ^                         |                PrepareAbort  --all markers--> CompleteAbort
-      +-----InitProducerId------+--time-out, InitProducerId of another life--> PrepareAbort, in a higher epoch
+      +-----InitProducerId------+--timeout, InitProducerId of another producer--> PrepareAbort, in a higher epoch
 
-Knows the rules of both versions of the protocol: in the first an epoch lasts for a producer's life, in the second
-(KIP-890) for one transaction, so that what comes late from an earlier one is known by its epoch. Does not know the log,
-partitions' leaders, or time.
+It has the rules of both versions of the protocol. In the first an epoch lasts for a producer's lifetime. In the second
+(KIP-890) it lasts for one transaction, so that late requests of an earlier transaction are recognised by their epoch.
 
-Every function gives the next `Transaction` or the error that the client hears, and changes nothing.
+Every function returns the next `Transaction` or the error for the client, and changes nothing.
 
 Sources: Kafka's TransactionMetadata.java, TransactionCoordinator.scala; KIP-98, KIP-360, KIP-588, KIP-890.
 """
@@ -27,13 +26,13 @@ NO_ID: Final = -1
 NO_EPOCH: Final = -1
 NO_TIME: Final = WallMillis(-1)
 EXHAUSTED_EPOCH: Final = 2**15 - 2
-"""A producer id that has come to this epoch gets a successor: the one epoch behind it is left for fencing it."""
+"""A producer id that reaches this epoch gets a successor: the one epoch after it is reserved for fencing it."""
 FENCING_EPOCH: Final = EXHAUSTED_EPOCH + 1
-"""The last epoch there is: nothing may begin in it, as nothing could end it."""
+"""The last epoch: no transaction may begin in it, because none could be fenced."""
 
 
 class State(IntEnum):
-    """What a transactional id is doing; the numbers stand in records."""
+    """The state of a transactional id, with the numbers in records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -44,12 +43,12 @@ class State(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """The result is decided, and not yet written everywhere."""
+        """Whether the result is decided, but not yet written to every partition."""
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
     @property
     def is_complete(self) -> bool:
-        """The result is written everywhere."""
+        """Whether the result is written to every partition."""
         return self in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 
     @property
@@ -66,7 +65,7 @@ NAMES: Final = {
     State.COMPLETE_ABORT: "CompleteAbort",
 }
 UNKEPT_NAMES: Final = ("Dead", "PrepareEpochFence")
-"""States that Kafka has between two others, and that are never seen here."""
+"""States of Kafka that a transactional id never has here."""
 
 
 class TopicPartition(NamedTuple):
@@ -84,11 +83,12 @@ class Producer(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """What the newest record of a transactional id says. Partitions of one topic are next to each other, as they are in
-    the record. `client_version`: of the protocol, that ended or began it; the cluster's level where the coordinator
-    ended it by itself.
+    """The state in the newest record of a transactional id. Partitions of one topic are adjacent, as in the record.
+    `client_version`: the protocol version of the request that began or ended the transaction, or the cluster's level if
+    the coordinator itself ended it.
 
-    `next_producer_id`: who goes on once a prepared transaction is complete, where the epochs of this one are used up.
+    `next_producer_id`: the successor after a prepared transaction is complete, if the epochs of this producer id are
+    used up.
     """
 
     producer_id: int
@@ -108,12 +108,12 @@ class Transaction(NamedTuple):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way."""
+        """Whether no transaction is open or prepared."""
         return self.state is not State.ONGOING and not self.state.is_prepared
 
     @property
     def successor(self) -> Producer:
-        """Who writes the next transaction."""
+        """The producer id and epoch of the next transaction."""
         if self.next_producer_id != NO_ID:
             return Producer(self.next_producer_id, 0)
         return Producer(self.producer_id, self.producer_epoch)
@@ -123,7 +123,7 @@ class Transaction(NamedTuple):
 
 
 class Initialized(NamedTuple):
-    """The next state, and the epoch that a repeated request may name."""
+    """The next state, and the previous epoch, which a repeated request may carry."""
 
     transaction: Transaction
     last_epoch: int
@@ -132,9 +132,10 @@ class Initialized(NamedTuple):
 def initialize(
     known: Transaction, given: Producer | None, last_epoch: int, timeout_ms: int, wall_ms: WallMillis
 ) -> Initialized | ErrorCode:
-    """Let a producer begin anew where nothing is under way, in the next epoch; `needs_rotation` was asked before.
+    """Start a producer in the next epoch, if no transaction is in progress. The caller has checked `needs_rotation`.
 
-    `given`: who it believes to be, None where it begins. PRODUCER_FENCED where another began since.
+    `given`: the producer id and epoch in the request, None for a new producer. PRODUCER_FENCED if another producer
+    started since.
     """
     epoch = known.producer_epoch
     if given is None or given.epoch == epoch:
@@ -146,21 +147,21 @@ def initialize(
 
 
 def may_initialize(known: Transaction, given: Producer | None) -> bool:
-    """Whether the producer is the one that is known, or the one before it whose epochs were used up."""
+    """Whether the producer is the present one, or the one before it whose epochs were used up."""
     if given is None or given.id == known.producer_id:
         return True
     return given.id == known.previous_producer_id and given.epoch >= EXHAUSTED_EPOCH
 
 
 def needs_rotation(known: Transaction, given: Producer | None) -> bool:
-    """Whether the next epoch has to be one of another producer id."""
+    """Whether the next epoch needs another producer id."""
     return known.is_exhausted and (given is None or given.epoch == known.producer_epoch)
 
 
 def rotated(
     known: Transaction, given: Producer | None, producer_id: int, timeout_ms: int, wall_ms: WallMillis
 ) -> Initialized:
-    """Go on under this producer id."""
+    """Continue with this new producer id."""
     emptied = _emptied(known, 0, timeout_ms, wall_ms)
     last = NO_EPOCH if given is None else known.producer_epoch
     return Initialized(emptied._replace(producer_id=producer_id, previous_producer_id=known.producer_id), last)
@@ -182,15 +183,15 @@ def _emptied(known: Transaction, epoch: int, timeout_ms: int, wall_ms: WallMilli
 
 
 def add_error(known: Transaction | None, producer: Producer) -> ErrorCode:
-    """Whether this producer may add partitions to the transaction. While markers are outstanding every producer
-    has to try again, as only the completed transaction shows which producer id and epoch are current."""
+    """The error for a producer that adds partitions to the transaction; NONE if it may. While markers are outstanding,
+    every producer must retry, because only the completed transaction shows the current producer id and epoch."""
     if known is not None and known.state.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     return verify_error(known, producer)
 
 
 def verify_error(known: Transaction | None, producer: Producer) -> ErrorCode:
-    """Whether this producer may verify that partitions are in the transaction."""
+    """The error for a producer that verifies partitions of the transaction; NONE if it may."""
     if known is None or known.producer_id != producer.id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.producer_epoch != producer.epoch or producer.epoch == FENCING_EPOCH:
@@ -201,7 +202,7 @@ def verify_error(known: Transaction | None, producer: Producer) -> ErrorCode:
 def with_partitions(
     known: Transaction, partitions: Iterable[TopicPartition], client_version: int, wall_ms: WallMillis
 ) -> Transaction | None:
-    """The transaction with these partitions in it; None where they are already."""
+    """The transaction with these partitions added; None if it has all of them already."""
     going_on = known.state is State.ONGOING
     before = known.partitions if going_on else ()
     topics: dict[str, dict[TopicPartition, None]] = {}
@@ -215,16 +216,17 @@ def with_partitions(
         partitions=after,
         start_ms=known.start_ms if going_on else wall_ms,
         last_update_ms=wall_ms,
-        previous_producer_id=NO_ID,  # its last transaction is not the newest any more: nobody may ask how it ended
+        previous_producer_id=NO_ID,  # its last transaction is no longer the newest: its result is not kept
         client_version=client_version,
     )
 
 
-# ---- the end -------------------------------------------------------------------------------------------------------
+# ---- EndTxn --------------------------------------------------------------------------------------------------------
 
 
 def end_error(known: Transaction | None, producer: Producer, *, commits: bool) -> ErrorCode | None:
-    """What EndTxn of the first version is answered where it changes nothing; None: the transaction is to be ended."""
+    """The error code for an EndTxn of the first version that changes nothing; None if the transaction is to be
+    ended."""
     if known is None or known.producer_id != producer.id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.producer_epoch != producer.epoch:
@@ -235,11 +237,11 @@ def end_error(known: Transaction | None, producer: Producer, *, commits: bool) -
 
 
 def end_error_v2(known: Transaction | None, producer: Producer, *, commits: bool) -> ErrorCode | None:
-    """The same for the second version, in which the epoch tells a repeated request from the next one.
+    """The same for the second version, in which the epoch distinguishes a repeated request from the next one.
 
-    While markers are outstanding every request has to be sent again: the current epoch may be that of a producer which
-    aborts its next transaction before it has written anything (KAFKA-18464). Aborting what has not begun is allowed: a
-    client that lost an answer does not know whether it has.
+    While markers are outstanding every client must retry: the current epoch may be that of a producer which aborts its
+    next transaction before it has written anything (KAFKA-18464). A client may abort a transaction that has not begun,
+    because after a lost answer it does not know whether it has.
     """
     if known is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -264,7 +266,7 @@ def end_error_v2(known: Transaction | None, producer: Producer, *, commits: bool
 
 
 def _again(known: Transaction, commits: bool) -> ErrorCode:
-    """The answer to a request to end a transaction whose result is decided."""
+    """The error code for EndTxn of a transaction whose result is already decided."""
     if known.state.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if known.state is State.EMPTY or known.state.commits != commits:
@@ -275,7 +277,8 @@ def _again(known: Transaction, commits: bool) -> ErrorCode:
 def prepared(
     known: Transaction, *, commits: bool, client_version: int, next_producer_id: int, wall_ms: WallMillis
 ) -> Transaction:
-    """The result is decided by the client. In the second version its next transaction has the next epoch."""
+    """The transaction after the client decided its result. In the second version the next transaction has the next
+    epoch."""
     bumps = client_version >= 2
     return known._replace(
         producer_epoch=min(known.producer_epoch + bumps, FENCING_EPOCH),
@@ -289,7 +292,7 @@ def prepared(
 
 
 def fenced(known: Transaction, server_version: int, next_producer_id: int, wall_ms: WallMillis) -> Transaction:
-    """The coordinator aborts the transaction, in the next epoch, so that whoever wrote it is heard no more."""
+    """The transaction after the coordinator aborted it, in the next epoch, so that its producer is fenced."""
     return known._replace(
         producer_epoch=known.producer_epoch + 1,
         state=State.PREPARE_ABORT,
@@ -300,7 +303,7 @@ def fenced(known: Transaction, server_version: int, next_producer_id: int, wall_
 
 
 def completed(known: Transaction, wall_ms: WallMillis) -> Transaction:
-    """All markers are written."""
+    """The transaction after all markers are written."""
     producer_id, producer_epoch = known.successor
     rotates = producer_id != known.producer_id
     return known._replace(

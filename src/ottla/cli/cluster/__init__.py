@@ -1,7 +1,6 @@
 """`ottla cluster`: start, start-node, stop-node, stop, describe a cluster of nodes on this machine; move-metadata.
 
-Knows what a person wants of several nodes at once. Does not know how a node works, nor where its files are
-(processes.py).
+Coordinates several nodes; processes.py has their files and processes.
 """
 
 from __future__ import annotations
@@ -59,16 +58,16 @@ app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_a
 DEFAULT_DATA = Path("ottla-cluster")
 DEFAULT_NODES = 3
 LOG = "cluster.log"
-"""What who watches over detached nodes writes, in the cluster's directory."""
+"""The log of the process that supervises detached nodes, in the cluster's directory."""
 QUICK_S = 10.0
-"""A node that ends sooner than that after its start is given a rest before it is started again."""
+"""A node that exits sooner than this after its start is restarted only after a pause."""
 REST_S = 2.0
 STOPPED = (0, -signal.SIGTERM)
-"""Exit codes of a node that somebody stopped; the second where it was still on its way up."""
+"""Exit codes of a node that was stopped; the second if it was stopped during its start."""
 IN_VAIN = NotUnderstood.code
-"""Exit code of a node that no other start helps: its settings or its data directory have to change."""
+"""Exit code of a node that cannot start until its settings or its data directory change."""
 NODE_TIMEOUT_S = 5.0
-"""How long a node may take to tell of its disk."""
+"""How long a node may take to report its disk usage."""
 
 app.command(
     "move-metadata", epilog="Example: ottla cluster move-metadata zookeeper://zk1,zk2,zk3/ottla --data /var/lib/ottla"
@@ -113,7 +112,8 @@ def start(
     """Start nodes on this machine and restart those that die, until Ctrl-C.
 
     A cluster that was started before keeps its number of nodes, addresses and settings, unless you pass others. Removed
-    nodes stay out."""
+    nodes stay out.
+    """
     directory = directory_of(data)
     if (open_to_others := private.make_directory(directory)) is not None:
         say(open_to_others, err=True)
@@ -136,7 +136,8 @@ def start_node(
     """Start one node of a cluster: one that has stopped, one that was removed, or the next new one. Return when it
     serves.
 
-    No process restarts this node if it dies."""
+    No process restarts this node if it dies.
+    """
     directory = directory_of(data)
     read_plan(directory)
     with starting(directory):
@@ -157,7 +158,8 @@ def start_node(
 
 
 def started(directory: Path, plan: Plan, number: int) -> NodeProcess:
-    """This node of the plan, which serves and is known to itself as one of the cluster. Raises Failure."""
+    """Start this node of the plan; return when it is ready and knows itself as a member of the cluster. Raises
+    Failure."""
     with open(directory / f"{number}.log", "a+", opener=private.opener) as log:
         node = NodeProcess(directory, plan, number, log=log)
         node.settled.wait()
@@ -205,7 +207,7 @@ NODE_COLUMNS = (
 LACKING_COLUMNS = ("TOPIC", "LACK", "COUNT", "PARTITIONS", "NOT-IN-SYNC", "WAITS-FOR")
 STOP_COLUMNS = ("STOP-OF", "TOPIC", "THEN", "COUNT", "PARTITIONS")
 ROWS_MAX = 20
-"""Topics that a table shows; JSON has every partition."""
+"""The most topics in a table; JSON has every partition."""
 
 
 @app.command(epilog="Example: ottla cluster describe --bootstrap 127.0.0.1:9092")
@@ -229,13 +231,13 @@ def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
 
 
 def node_row(node: dict[str, Any]) -> tuple[Any, ...]:
-    """The cells of a node; the partitions that a stop would affect have a table of their own."""
+    """The cells of a node; another table shows the partitions that its stop would affect."""
     *cells, used, free, stop = node.values()
     return (*cells, sized(used), sized(free), None if node["state"] == "down" else "no" if stop else "yes")
 
 
 def lacking_rows(partitions: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """A row for each topic and what its partitions lack."""
+    """One row per topic and problem of its partitions."""
     grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for each in partitions:
         grouped.setdefault((each["topic"], each["lack"]), []).append(each)
@@ -253,7 +255,7 @@ def lacking_rows(partitions: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def stop_rows(node: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """A row for each topic and what a stop of this node would do to its partitions."""
+    """One row per topic and effect that a stop of this node would have on its partitions."""
     grouped: dict[tuple[str, str], list[int]] = {}
     for each in node["stop"]:
         grouped.setdefault((each["topic"], each["then"]), []).append(each["partition"])
@@ -261,7 +263,7 @@ def stop_rows(node: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    """Print a table of topics after another one; nothing where there are none."""
+    """Print a table of topics after another one; print nothing if there are no rows."""
     if rows:
         say("")
         print_rows(columns, rows[:ROWS_MAX], Format.TABLE)
@@ -269,12 +271,12 @@ def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
         say(f"{len(rows) - ROWS_MAX} more topics: --format json shows all.")
 
 
-# ---- watching over nodes -------------------------------------------------------------------------------------------
+# ---- supervising nodes ---------------------------------------------------------------------------------------------
 
 
 def planned(directory: Path, nodes: int | None, listen: str | None, settings: list[str]) -> Plan:
-    """What is to be started: what is said, else what the cluster in this directory was started as, else the defaults.
-    Raises Failure."""
+    """The plan to start: options that were given, otherwise those of the cluster in this directory, otherwise the
+    defaults. Raises Failure."""
     if (directory / NODE_FILE).exists():
         raise Failure(f"{directory} is the data directory of a node: choose another one for a cluster.")
     before = read_plan(directory) if has_plan(directory) else Plan(DEFAULT_NODES, DEFAULT_LISTEN, [])
@@ -286,13 +288,14 @@ def planned(directory: Path, nodes: int | None, listen: str | None, settings: li
 
 
 def did_not_start(code: int | None, what: str, words: str) -> Failure:
-    """The failure of what ended with this exit code, which the command has too where no other start helps."""
+    """The failure for a process that ended with this exit code. The command has the same code if another start cannot
+    help."""
     kind = NotUnderstood if code == IN_VAIN else Failure
     return kind(f"{what} did not start: {words or 'it said nothing'}")
 
 
 def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: bool) -> int:
-    """Run the nodes until SIGINT or SIGTERM; returns the exit code. Once they serve, the start is `done`."""
+    """Run the nodes until SIGINT or SIGTERM; returns the exit code. Calls `done` once all nodes are ready."""
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
@@ -318,14 +321,14 @@ def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: boo
             end_all({node.number: node.process.pid for node in nodes if node.process.poll() is None})
         finally:
             for node in nodes:
-                node.process.poll()  # nobody else asks for its exit code
+                node.process.poll()  # collect the exit code, so that no zombie remains
             with suppress(FileNotFoundError):
                 (directory / SUPERVISOR).unlink()
     return 0
 
 
 def tend(directory: Path, plan: Plan, nodes: list[NodeProcess], over: threading.Event, *, restart: bool) -> None:
-    """Say which nodes end, and start those again that were not stopped, nor removed."""
+    """Report the nodes that exit, and restart those that were neither stopped nor removed."""
     told: set[int] = set()
     due: dict[int, float] = {}
     while not over.wait(0.05):
@@ -348,15 +351,15 @@ def tend(directory: Path, plan: Plan, nodes: list[NodeProcess], over: threading.
 
 
 def how_it_ended(code: int) -> str:
-    """What is said of a node whose process had this exit code."""
+    """How a node ended, for messages, from the exit code of its process."""
     if code in STOPPED:
         return "has stopped"
     return f"was killed by signal {-code}" if code < 0 else f"has ended with code {code}"
 
 
 def detached(directory: Path, plan: Plan, done: Callable[[], None], *, restart: bool) -> int:
-    """Let a process of its own watch over the nodes; return once they serve. It is this one's child and not a new
-    program: what is imported already costs no time again."""
+    """Supervise the nodes in a separate process; return once they are ready. The process is a fork and not a new
+    program, so that it need not import everything again."""
     log = directory / LOG
     with open(log, "a", opener=private.opener) as said:
         begins = said.tell()

@@ -1,6 +1,7 @@
-"""Finds what `ottla cluster describe` tells: nodes, partitions that lack something, what hinders a stop of each node.
+"""Finds what `ottla cluster describe` shows: nodes, partitions with a problem, and what a stop of each node would
+affect.
 
-Knows how to ask for it with our own client, and what follows from the answers. Does not know how it is printed.
+It asks with Ottla's own client.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
     from ottla.client import Client
 
 TOPIC = 2
-"""The type of a topic among what has configs."""
+"""The resource type of a topic, for configs."""
 TOPICS_ASKED = 500
-"""Of how many topics the configs are asked for at once."""
+"""The number of topics in one request for configs."""
 OFFLINE, REFUSES = "offline", "acks=all refused"
 
 
 class Placed(NamedTuple):
-    """A partition as the metadata tells it. `leader` is -1 where there is none; `min_isr` is what acks=all asks for, at
+    """A partition according to the metadata. `leader` is -1 if there is none; `min_isr` is what acks=all requires, at
     most the number of replicas."""
 
     topic: str
@@ -32,7 +33,7 @@ class Placed(NamedTuple):
 
     @property
     def lack(self) -> str | None:
-        """What is wrong with it: "offline" without a leader, "under min.insync.replicas" where acks=all is refused,
+        """Its problem: "offline" without a leader, "under min.insync.replicas" if acks=all is rejected,
         "under-replicated"."""
         if self.leader < 0:
             return "offline"
@@ -41,8 +42,8 @@ class Placed(NamedTuple):
         return "under-replicated" if len(self.isr) < len(self.replicas) else None
 
     def after_stop_of(self, node_id: int) -> str | None:
-        """What becomes of it when this node stops: it is out of service, or refuses acks=all, and does not now; None
-        where nothing does."""
+        """The effect of stopping this node: the partition would go offline, or would reject acks=all, and does not now.
+        None if there is none."""
         if node_id not in self.isr or self.leader < 0:
             return None
         if len(self.isr) == 1:
@@ -51,7 +52,7 @@ class Placed(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """A node's data directory, in bytes: its logs, and what its volume has free; None where that is not told."""
+    """A node's data directory, in bytes: its logs, and the free space of its volume; None if unknown."""
 
     used: int | None
     free: int | None
@@ -61,7 +62,8 @@ UNTOLD = Disk(None, None)
 
 
 def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
-    """All of it, as JSON would have it. `client_of`: a client of one address. Raises ClientFailure."""
+    """All facts, in the form of the JSON output. `client_of`: returns a client for one address. Raises
+    ClientFailure."""
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
     seen = client.send(DescribeClusterRequest(include_fenced_brokers=True))
@@ -82,7 +84,7 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
 
 
 def node_facts(broker: Any, controller_id: int, parts: Iterable[Placed], disk: Disk) -> dict[str, Any]:
-    """What is told of one node."""
+    """The facts about one node."""
     node_id = int(broker.broker_id)
     of_node = [part for part in parts if node_id in part.replicas]
     hindering = [(part, after) for part in of_node if (after := part.after_stop_of(node_id)) is not None]
@@ -102,8 +104,8 @@ def node_facts(broker: Any, controller_id: int, parts: Iterable[Placed], disk: D
 
 
 def lacking(part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, Any]:
-    """What is told of a partition that lacks something. One without a leader waits for one of the replicas that are
-    eligible to lead; where none is, all replicas have to be there, and the one whose log ends last leads."""
+    """The facts about a partition with a problem. A partition without a leader waits for one of its eligible replicas.
+    If it has none, it waits for all replicas, and the one with the longest log leads."""
     waits_for = list(eligible.get((part.topic, part.partition), ()) or part.replicas) if part.leader < 0 else []
     return {
         "topic": part.topic,
@@ -116,7 +118,7 @@ def lacking(part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]]) -> 
     }
 
 
-# ---- asking --------------------------------------------------------------------------------------------------------
+# ---- requests ------------------------------------------------------------------------------------------------------
 
 
 def placed_of(client: Client) -> list[Placed]:
@@ -182,7 +184,7 @@ def min_isr_of(client: Client, names: list[str]) -> Mapping[str, int]:
 
 
 def disk_of(broker: Any, client_of: Callable[[str], Client]) -> Disk:
-    """What this node says of its disk; unknown where it does not answer."""
+    """The disk usage that this node reports; unknown if it does not answer."""
     from ottla.client import ClientFailure
     from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 

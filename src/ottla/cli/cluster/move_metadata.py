@@ -1,7 +1,4 @@
-"""`ottla cluster move-metadata`: from the SQLite file of a node, or of the nodes of one machine, to ZooKeeper.
-
-Knows where the file is, who may use it, and what is said. Does not know how rows are moved.
-"""
+"""`ottla cluster move-metadata`: from the SQLite file of a node, or of the nodes of one machine, to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ def move_metadata(
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Keep every node from starting on what is in this directory. Raises ServeRefused where one runs."""
+    """Prevent every node in this directory from starting. Raises ServeRefused if one runs."""
     from ottla.broker.upkeep.identity import META_PROPERTIES
     from ottla.server.directory import DirectoryLock
     from ottla.server.presence import lock_all
@@ -67,7 +64,8 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def moved(path: Path, ensemble: Ensemble) -> None:
-    """Move all rows of this file, note there that they are gone, and say so. Raises StoreFailed, CommitUnknown."""
+    """Move all rows of this file, record in the file that they were moved, and report it. Raises StoreFailed,
+    CommitUnknown."""
     from ottla.broker.upkeep.identity import MOVED_KEY
     from ottla.metadata.sqlite import SqliteStore
     from ottla.metadata.store import Put

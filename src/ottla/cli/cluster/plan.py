@@ -1,6 +1,7 @@
-"""Keeps what a cluster of one machine was started as, in `cluster.json` of its directory: so it comes back as it was.
+"""Keeps the options with which a cluster of one machine was started, in `cluster.json` of its directory, for the next
+start.
 
-Knows the file, and where so many nodes can listen. Does not know who runs.
+It also checks the addresses on which the nodes can listen.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ NODES_MAX = 99
 
 @dataclass(frozen=True)
 class Plan:
-    """What a cluster was started as. `listen`: HOST:PORT of node 1; the others follow on the next ports. `removed`:
-    those of the nodes that it was told to forget."""
+    """The options of a cluster. `listen`: HOST:PORT of node 1; the other nodes use the next ports. `removed`: nodes
+    that were removed from the cluster."""
 
     nodes: int
     listen: str
@@ -30,7 +31,7 @@ class Plan:
 
     @property
     def members(self) -> list[int]:
-        """The numbers of the nodes that the cluster has."""
+        """The numbers of the nodes of the cluster."""
         return [number for number in range(1, self.nodes + 1) if number not in self.removed]
 
     @property
@@ -50,7 +51,7 @@ def has_plan(directory: Path) -> bool:
 
 
 def read_plan(directory: Path) -> Plan:
-    """What the cluster in this directory was started as. Raises Failure."""
+    """The plan of the cluster in this directory. Raises Failure."""
     try:
         return plan_of(json.loads((directory / PLAN).read_text()))
     except FileNotFoundError:
@@ -65,7 +66,7 @@ def read_plan(directory: Path) -> Plan:
 
 
 def plan_of(read: Any) -> Plan:
-    """The plan that a file holds. Raises what read_plan says in a sentence where it holds none."""
+    """The plan in a file's contents. For invalid contents it raises errors that `read_plan` turns into a sentence."""
     plan = Plan(read["nodes"], read["listen"], list(read["settings"]), list(read.get("removed", [])))
     if not 1 <= plan.nodes <= NODES_MAX or not all(type(each) is str for each in plan.settings):
         raise ValueError(read)
@@ -81,7 +82,7 @@ def no_cluster(directory: Path) -> str:
 
 
 def require_settings(texts: list[str]) -> None:
-    """Raise NotUnderstood where a node would not start with these settings, each KEY=VALUE."""
+    """Raise NotUnderstood if a node would not start with these settings, each KEY=VALUE."""
     from ottla.broker.config.key import ConfigRefused
     from ottla.broker.config.values import BrokerSettings
     from ottla.cli.serve import settings_of
@@ -94,7 +95,7 @@ def require_settings(texts: list[str]) -> None:
 
 
 def checked(listen: str, nodes: int) -> str:
-    """The address as it is; raises NotUnderstood where the nodes can't listen there."""
+    """The unchanged address; raises NotUnderstood if the nodes cannot listen there."""
     from ottla.broker.config.unserved import SECURE_PROTOCOLS, why_no_listener
 
     protocol, scheme, address = listen.rpartition("://")

@@ -1,7 +1,7 @@
-"""Runs the nodes of a cluster of one machine as processes: where their files are, how one is started, watched, stopped.
+"""Runs the nodes of a cluster of one machine as processes: their files, and how they are started, watched and stopped.
 
-Knows the directory of a cluster: `cluster.json` with what it was started as, `metadata.sqlite`, and for each node N its
-data in N/, its process id in N/ottla.pid and its log in N.log. Does not know what a node does.
+The directory of a cluster contains `cluster.json` with its plan, and `metadata.sqlite`. Node N has its data in N/, its
+process id in N/ottla.pid and its log in N.log.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ METADATA = "metadata.sqlite"
 SUPERVISOR = "supervisor.pid"
 PID = "ottla.pid"
 NODE_FILE = "meta.properties"
-"""In the data directory of a node."""
+"""A file in the data directory of every node."""
 LEASE_MS = 6_000
-"""broker.session.timeout.ms: a process that has died is missed at once, so it is for those that stand still."""
+"""broker.session.timeout.ms: it only has to catch frozen processes, because a dead one is noticed at once."""
 STOP_S = 60.0
 START_S = 120.0
 
 
 def directory_of(data: Path) -> Path:
-    """The directory of a cluster as its nodes are told of it, whatever links lead there."""
+    """The directory of a cluster in the form that its nodes get, with links resolved."""
     return Path(os.path.realpath(data))
 
 
 @contextmanager
 def starting(directory: Path) -> Iterator[Callable[[], None]]:
-    """Let nobody else start nodes here meanwhile: who has waited finds them running. What is given ends it early."""
+    """Lock out other commands that start nodes here; a command that waited then finds the nodes running. The yielded
+    function ends the lock early."""
     with ExitStack() as held:
         lock = os.open(directory, os.O_RDONLY)
         held.callback(os.close, lock)
@@ -49,8 +50,8 @@ def starting(directory: Path) -> Iterator[Callable[[], None]]:
 
 
 def removed_nodes(directory: Path, nodes: int) -> list[int]:
-    """Those of nodes 1 to `nodes` that have been of this cluster, and that it was told to forget (`ottla nodes
-    remove`). None where its metadata can't be read: a node that starts says why."""
+    """Those of nodes 1 to `nodes` that were removed from this cluster (`ottla nodes remove`). An empty list if its
+    metadata cannot be read: a node that starts reports why."""
     begun = [number for number in range(1, nodes + 1) if (directory / str(number) / NODE_FILE).exists()]
     if not begun or not (directory / METADATA).exists():
         return []
@@ -67,7 +68,7 @@ def removed_nodes(directory: Path, nodes: int) -> list[int]:
 
 
 class NodeProcess:
-    """One node that this process has started. `serving` is set when it serves, or has ended."""
+    """One node that this process has started. `settled` is set when it is ready, or has exited."""
 
     def __init__(self, directory: Path, plan: Plan, number: int, *, log: IO[str] | None) -> None:
         self.number = number
@@ -79,7 +80,7 @@ class NodeProcess:
         own = directory / str(number)
         if (open_to_others := private.make_directory(own)) is not None:
             tell(open_to_others)
-        # Of a session of its own: ^C on the terminal is for who watches over the nodes, and stops them in order.
+        # A session of its own, because Ctrl-C in the terminal is for the supervisor, which stops the nodes in order.
         self.process = subprocess.Popen(
             command(directory, plan, number),
             stdin=subprocess.DEVNULL,
@@ -109,14 +110,15 @@ class NodeProcess:
 
 
 def tell(sentence: str) -> None:
-    """Say this to who watches. Where that can't be, as a disk is full or nobody reads any more, the nodes run on."""
+    """Print this for the user. If that fails, because a disk is full or the terminal is gone, the nodes continue to
+    run."""
     with suppress(OSError):
         say(sentence, err=True)
 
 
 def command(directory: Path, plan: Plan, number: int) -> list[str]:
-    """How this node is started. Unless the plan says otherwise: with three copies of everything, or as many as the
-    cluster has nodes, and a lease that need not wait for a network."""
+    """The command that starts this node. By default its replication factors are 3, or the number of nodes if that is
+    less. Its lease is short, because it need not wait for a network."""
     from ottla.broker.topics.new_topic import replication_factors
 
     defaults = [f"{key}={factor}" for key, factor in replication_factors(len(plan.members)).items()]
@@ -128,28 +130,29 @@ def command(directory: Path, plan: Plan, number: int) -> list[str]:
     return words
 
 
-# ---- who runs ------------------------------------------------------------------------------------------------------
+# ---- running processes ---------------------------------------------------------------------------------------------
 
 
 def running_nodes(directory: Path) -> dict[int, int]:
-    """The process ids of all nodes that run here, by number, also of those that no plan names."""
+    """The process ids of all nodes that run here, by number, including nodes that are in no plan."""
     numbers = sorted(int(file.parent.name) for file in directory.glob(f"*/{PID}") if file.parent.name.isdecimal())
     found = {number: running(directory, number) for number in numbers}
     return {number: pid for number, pid in found.items() if pid is not None}
 
 
 def running(directory: Path, number: int) -> int | None:
-    """The process id of this node, where it runs."""
+    """The process id of this node, if it runs."""
     return alive(directory / str(number) / PID, str(directory / str(number)))
 
 
 def supervisor(directory: Path) -> int | None:
-    """The process id of who watches over the nodes, where somebody does."""
+    """The process id of the supervisor, if there is one."""
     return alive(directory / SUPERVISOR, "cluster")
 
 
 def alive(file: Path, word: str) -> int | None:
-    """The process that the file names, if it is there and has this word in its command: ids are used again."""
+    """The process id in the file, if the process exists and has this word in its command line: process ids are
+    reused."""
     try:
         pid = int(file.read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -159,7 +162,7 @@ def alive(file: Path, word: str) -> int | None:
 
 
 def end(pid: int, what: str, seconds: float | None = None) -> None:
-    """Stop this process in order, and wait for its end. Raises Failure where it does not end."""
+    """Stop this process with SIGTERM, and wait until it exits. Raises Failure if it does not."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     seconds = STOP_S if seconds is None else seconds
@@ -171,7 +174,8 @@ def end(pid: int, what: str, seconds: float | None = None) -> None:
 
 
 def end_all(nodes: Mapping[int, int]) -> None:
-    """Stop these nodes in order. Raises Failure for the first that does not end, when the others have."""
+    """Stop these nodes one after the other. Raises the Failure of the first that does not exit, after stopping the
+    rest."""
     failures: list[Failure] = []
     for number, pid in nodes.items():
         try:
@@ -183,14 +187,14 @@ def end_all(nodes: Mapping[int, int]) -> None:
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether it has ended, and nobody has asked for its exit code yet."""
+    """Whether the process has exited but its exit code was not collected yet."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return False
 
 
 def await_active(addresses: Sequence[str], numbers: Sequence[int], watched: Sequence[NodeProcess] = ()) -> None:
-    """Return when all these nodes know of each other as active. Raises Failure."""
+    """Return when each of these nodes sees all of them as active. Raises Failure."""
     from ottla.client import Client, ClientFailure
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 

@@ -1,6 +1,6 @@
 """`ottla pipeline activity`: access logs and click events to windows, pages, sessions and a report page.
 
-Knows: the options and how the figures are printed. Does not know: how they come about (ottla.spark.activity).
+ottla.spark.activity computes the figures; this module prints them.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def activity(
 
 
 def settings_of(window: str, gap: str, top: int, conversion: str | None) -> Settings:
-    """Raises Failure."""
+    """Make the settings from the options. Raises Failure."""
     window_s, gap_s = seconds(window, "--window"), seconds(gap, "--gap")
     if window_s < 1 or window_s != int(window_s):
         raise Failure(f"--window must be whole seconds, at least one, not {window!r}.")
@@ -120,7 +120,7 @@ def settings_of(window: str, gap: str, top: int, conversion: str | None) -> Sett
 
 
 def seconds(text: str, option: str) -> float:
-    """`5 minutes`, `90 s`, `2h` or a number of seconds. Raises Failure."""
+    """Seconds of `5 minutes`, `90 s`, `2h` or a number of seconds. Raises Failure."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*?)s?\s*", text.lower())
     length = UNITS.get(found[2]) if found else None
     if found is None or length is None:

@@ -1,6 +1,6 @@
 """`ottla pipeline archive`: archive, verify, restore, compact, vacuum.
 
-Knows: the options and how results are printed. Does not know: how an archive works (ottla.spark.archive).
+ottla.spark.archive does the work; this module has the options and prints the results.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def verify(
 
 
 def print_verdict(verdict: Verdict, output: Format) -> None:
-    """The figures, then one line; raises Failure with what is wrong."""
+    """Print the figures, then one line; raises Failure with the errors found."""
     if output is Format.JSON:
         partitions = [asdict(each) for each in verdict.partitions]
         print_json(

@@ -1,6 +1,6 @@
 """`ottla pipeline kmq-tracker`: `ottla kmq tracker` on Spark.
 
-Knows: the options of both. Does not know: how a tracker works (ottla.spark.tracker).
+It combines the options of both; ottla.spark.tracker does the work.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`ottla pipeline logs`: lines of any services to one table, and `find` in it.
 
-Knows: arguments. Does not know: formats, tables (ottla.spark.logs).
+It has the arguments; ottla.spark.logs has formats and tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Defines what every pipeline takes on the command line, and what becomes of it.
+"""Defines the options that all pipelines share, and converts them for the pipelines.
 
-Knows: the options that all pipelines share. Does not know: any pipeline, nor Spark until one runs.
+It does not import Spark until a pipeline runs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ Wait = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """Options of every command that has Spark do something."""
+    """Options of every command that runs a Spark job."""
 
     master: Master = None
     conf: Conf = None
@@ -79,7 +79,7 @@ class JobOptions:
     wait: Wait = None
 
     def run_options(self) -> RunOptions:
-        """What was given, for the pipelines. Raises Failure, also where PySpark is missing."""
+        """The options in the form for pipelines. Raises Failure, also if PySpark is missing."""
         require_spark()
         from ottla.spark.running.run import RunOptions
 
@@ -108,7 +108,7 @@ class PipelineOptions:
     quiet: Quiet = False
 
     def run_options(self) -> RunOptions:
-        """What was given, for the pipelines. Raises Failure, also where PySpark is missing."""
+        """The options in the form for pipelines. Raises Failure, also if PySpark is missing."""
         return replace(
             self.job.run_options(),
             checkpoint=self.checkpoint,
@@ -123,7 +123,7 @@ EVERY_TEN_SECONDS = PipelineOptions(trigger=10.0)
 
 
 def regex(text: str) -> re.Pattern[str]:
-    """Raises Failure where the text is none."""
+    """The compiled regular expression. Raises Failure for an invalid one."""
     try:
         return re.compile(text)
     except re.error as error:
@@ -146,13 +146,13 @@ def reach(options: RunOptions) -> None:
 
 
 NEVER_MISSING = {"", "ottla", *sys.stdlib_module_names}
-"""Ours and Python's own: that one of these is missing is a fault. All other modules come with the extra `spark`."""
+"""Modules of Ottla and Python: a missing one is a bug. All other modules come with the extra `spark`."""
 
 MISSING = 'Pipelines need {module}, which is not installed. `pip install ".[spark]"` in a clone of Ottla installs it.'
 
 
 def require_spark() -> None:
-    """Raise Failure where PySpark is not installed."""
+    """Raise Failure if PySpark is not installed."""
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None:
@@ -161,8 +161,8 @@ def require_spark() -> None:
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """What a pipeline could not do, as a sentence; also what Spark said, and that it was not installed. A signal ends
-    whatever Spark does in here, with KeyboardInterrupt."""
+    """Turn the errors of a pipeline, of Spark and of a missing PySpark into sentences. A signal ends any Spark job in
+    this context with KeyboardInterrupt."""
     from ottla.spark.platform.failures import OptionsRefused, PipelineFailed, is_sparks, sentence, text_of
     from ottla.spark.reader.losses import ADVICE
     from ottla.spark.running.signals import ended_by_signals
@@ -187,7 +187,7 @@ def plain_failures() -> Iterator[None]:
 
 @contextmanager
 def session_of(name: str, options: RunOptions) -> Iterator[SparkSession]:
-    """A session for one command, stopped at its end."""
+    """A Spark session for one command, stopped at its end."""
     from ottla.spark.platform.session import pipeline_session
 
     with plain_failures():

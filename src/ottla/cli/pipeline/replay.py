@@ -1,6 +1,6 @@
-"""`ottla pipeline replay`: a range of topics again, from the log, an archive, or both.
+"""`ottla pipeline replay`: reads a range of topics again, from the log, an archive, or both.
 
-Knows: how ranges are written on the command line. Does not know: where records come from (ottla.spark.replay).
+It parses the ranges; ottla.spark.replay finds the records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: ottla pipeline replay -t clicks --table ./lake/clicks --from 2026-01-31 --to-topic clicks-again"
 Edge = tuple[int | None, dict[tuple[str, int], int]]
-"""A time in ms, offsets per partition: one of the two, or neither."""
+"""A time in ms, or offsets per partition: at most one of the two."""
 
 
 TopicOption = Annotated[
@@ -132,7 +132,7 @@ def prepared(
     to_table: str | None,
     archive_only: bool,
 ) -> Table | None:
-    """The archive, once all has been looked at that needs no Spark: an archive may have a topic that is gone. Raises
+    """The archive, after all checks that need no Spark: the archive may contain a topic that no longer exists. Raises
     Failure."""
     if archive_only and table is None:
         raise Failure("Say which archive: --archive-only needs --table DIR.")
@@ -151,7 +151,7 @@ def prepared(
 
 
 def edge(given: list[str] | None, topics: Sequence[str], option: str) -> Edge:
-    """What --from or --until says. Raises Failure."""
+    """Parse --from or --until. Raises Failure."""
     offsets: dict[tuple[str, int], int] = {}
     time_ms: int | None = None
     for text in given or ():
@@ -197,7 +197,7 @@ def chosen(frame: DataFrame, where: str | None) -> DataFrame:
 
 
 def print_counts(frame: DataFrame, output: Format) -> None:
-    """Records per partition; raises Failure where an offset came twice."""
+    """Print the records per partition; raises Failure if an offset occurs twice."""
     from ottla.spark.archive.verification import seen_in
 
     seen = sorted(seen_in(frame).items())
@@ -214,7 +214,7 @@ def print_counts(frame: DataFrame, output: Format) -> None:
 
 
 def write_back(frame: DataFrame, options: RunOptions, topic: str, staging: str | None) -> int:
-    """Write to a topic, and count there what came."""
+    """Write the records to a topic; returns how many it received."""
     import tempfile
 
     from ottla.spark.archive.restore import bounds_of, write_topic

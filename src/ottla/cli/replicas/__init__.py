@@ -1,1 +1,1 @@
-"""Where replicas and leaders are, and where they are to be: plans, the moves that carry them out, their limits."""
+"""Replicas and leaders: where they are and should be, plans, the moves that carry them out, and throttles."""

@@ -1,18 +1,19 @@
-"""Plans which replicas and leaders go elsewhere, so that every node has its share of them and of their bytes.
+"""Plans moves of replicas and leaders, so that every node has its share of them and of their bytes.
 
-Knows where replicas are, what they weigh and in which rack each node stands; says where they are to be. Pure: it asks
-nobody and moves nothing, and the same cluster gives the same plan.
+It gets the location, size and racks of replicas, and returns their new locations. It is pure: it sends no requests, and
+the same cluster gives the same plan.
 
-In this order, each step keeping what those before it have reached:
-- nobody who is to be emptied keeps a replica;
-- a partition's replicas stand in as many racks as there can be;
-- nodes have as many replicas as each other, give or take one, as far as racks allow;
-- nodes have about as many bytes, by exchanges of replicas that keep their number;
-- nodes are the preferred leader of as many partitions as each other, give or take one, as far as replicas allow. That
-  moves no byte: only the order of a partition's replicas changes.
+The steps, each of which preserves what earlier ones have reached:
 
-What is balanced already is left alone: a plan, carried out, is followed by an empty one. As few bytes as possible are
-moved for numbers: the lightest replica that helps goes.
+- nodes to be emptied keep no replica;
+- a partition's replicas are in as many racks as possible;
+- nodes have equal numbers of replicas, within one, as far as racks allow;
+- nodes have about equal bytes, by exchanges of replicas that keep their numbers;
+- nodes are the preferred leader of equal numbers of partitions, within one, as far as replicas allow. This moves no
+  bytes: only the order of a partition's replicas changes.
+
+A balanced cluster stays unchanged: after a plan is carried out, the next plan is empty. To equalise numbers, the
+smallest suitable replica is moved, so that as few bytes as possible are copied.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ottla.cli.output import counted
 Place: TypeAlias = tuple[str, int]
 """A topic's name and a partition's index."""
 BYTES_SPREAD: Final = 0.1
-"""Nodes whose bytes differ by less than this part of their mean are left alone."""
+"""Nodes are left alone if their bytes differ by less than this fraction of their mean."""
 EXCHANGES_MAX: Final = 1_000
 
 
@@ -42,7 +43,7 @@ class Replicas(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Where the replicas of a partition are, and where they are to be."""
+    """The present and the planned replicas of a partition."""
 
     place: Place
     before: tuple[int, ...]
@@ -51,17 +52,17 @@ class Move(NamedTuple):
 
     @property
     def bytes_moved(self) -> int:
-        """What has to be copied."""
+        """The bytes that have to be copied."""
         return self.bytes * len(set(self.after) - set(self.before))
 
 
 class Impossible(Exception):
-    """There is no such plan; a plain sentence says why."""
+    """No plan exists; the text is one sentence that says why."""
 
 
 def balanced(racks: Mapping[int, str | None], partitions: Iterable[Replicas], away: Collection[int] = ()) -> list[Move]:
-    """The moves that spread these partitions over the nodes of `racks`, those that serve, but for those that are to be
-    emptied (`away`). Replicas on nodes of neither kind stay. Raises Impossible."""
+    """The moves that distribute these partitions over the active nodes, `racks`, except those to be emptied (`away`).
+    Replicas on other nodes stay. Raises Impossible."""
     balance = _Balance(racks, partitions, away)
     balance.empty()
     balance.spread_over_racks()
@@ -72,7 +73,7 @@ def balanced(racks: Mapping[int, str | None], partitions: Iterable[Replicas], aw
 
 
 def emptied(racks: Mapping[int, str | None], partitions: Iterable[Replicas], nodes: Collection[int]) -> list[Move]:
-    """The moves that leave nothing on these nodes, and anything else where it is. Raises Impossible."""
+    """The moves that empty these nodes and change nothing else. Raises Impossible."""
     balance = _Balance(racks, partitions, nodes)
     balance.empty()
     return balance.moves()
@@ -81,8 +82,8 @@ def emptied(racks: Mapping[int, str | None], partitions: Iterable[Replicas], nod
 def led_by_others(
     partitions: Iterable[Replicas], nodes: Collection[int], in_sync: Mapping[Place, Collection[int]]
 ) -> list[Move]:
-    """The moves after which others than these nodes are preferred as leaders, where a partition has others. `in_sync`:
-    who may lead the partitions that these nodes lead now; such a replica comes first there."""
+    """The moves after which other nodes than these are preferred leaders, if a partition has other replicas. `in_sync`:
+    the replicas that may lead the partitions which these nodes lead now; such a replica becomes the first."""
     moves: list[Move] = []
     for place, before, size in partitions:
         may_lead = in_sync.get(place, before)
@@ -94,7 +95,7 @@ def led_by_others(
 
 @dataclass
 class _Balance:
-    """Where everything stands while a plan is made."""
+    """The state of a plan in progress."""
 
     racks: Mapping[int, str | None]
     partitions: Iterable[Replicas]
@@ -115,7 +116,7 @@ class _Balance:
         self.rack = {node: rack or "" for node, rack in self.racks.items()}
 
     def moves(self) -> list[Move]:
-        """What is otherwise than before."""
+        """The changes so far."""
         return [
             Move(place, nodes, tuple(self.after[place]), self.weight[place])
             for place, nodes in self.before.items()
@@ -125,7 +126,7 @@ class _Balance:
     # ---- steps -----------------------------------------------------------------------------------------------------
 
     def empty(self) -> None:
-        """Put what is on the nodes to be emptied on others: in the racks that lack it, on those that have least."""
+        """Move the replicas on nodes to be emptied: to racks that lack them, and to the nodes with the fewest."""
         for place, nodes in self.after.items():
             for old in [node for node in nodes if node in self.away]:
                 free = [node for node in self.nodes if node not in nodes]
@@ -138,7 +139,7 @@ class _Balance:
                 self._move(place, old, min(free, key=lambda node: (used[self.rack[node]], *self._load(node))))
 
     def spread_over_racks(self) -> None:
-        """Put a replica whose rack has another one of its partition into a rack that has none."""
+        """Move a replica that shares its rack with another replica of its partition to a rack that has none."""
         racks = {self.rack[node] for node in self.nodes}
         for place, nodes in self.after.items():
             while True:
@@ -150,7 +151,8 @@ class _Balance:
                 self._move(place, max(doubled, key=self._load), min(new, key=self._load))
 
     def even_out_replicas(self) -> None:
-        """Put the lightest replicas that may go from a node with many on one with few, while that evens them out."""
+        """Move the smallest suitable replicas from nodes with many to nodes with few, while that reduces the
+        difference."""
         mean = sum(len(self.on[node]) for node in self.nodes) / max(1, len(self.nodes))
         while True:
             ranked = sorted(self.nodes, key=self._load)
@@ -159,7 +161,7 @@ class _Balance:
                 return
 
     def _even_out(self, many: int, few: int, mean: float) -> bool:
-        """Bring both towards the mean; whether anything could be done."""
+        """Bring both nodes closer to the mean; returns whether anything changed."""
         apart = len(self.on[many]) - len(self.on[few])
         if apart <= 1:
             return False
@@ -170,7 +172,8 @@ class _Balance:
         return bool(movable)
 
     def even_out_bytes(self) -> None:
-        """Exchange a heavy replica of the heaviest node for a light one of another, while that evens them out."""
+        """Exchange a large replica of the node with the most bytes for a small one of another, while that reduces the
+        difference."""
         for _ in range(EXCHANGES_MAX):
             ranked = sorted(self.nodes, key=lambda node: (self.heavy[node], node))
             if not ranked or self.heavy[ranked[-1]] - self.heavy[ranked[0]] <= BYTES_SPREAD * self._mean():
@@ -184,8 +187,8 @@ class _Balance:
             self._move(other, light, heavy)
 
     def even_out_leaders(self) -> None:
-        """Hand the preference for leading along chains of nodes, each of which has replicas of what the one before it
-        leads, from nodes with many to nodes with few, while that evens them out."""
+        """Transfer preferred leaderships along chains of nodes, from nodes with many to nodes with few, while that
+        reduces the difference. Each node of a chain has replicas of partitions that the one before it leads."""
         led: dict[int, dict[Place, None]] = {node: {} for node in self.nodes}
         for place, nodes in self.after.items():
             if nodes[0] in led:
@@ -219,7 +222,7 @@ class _Balance:
         self.heavy[new] += self.weight[place]
 
     def _may_move(self, place: Place, old: int, new: int) -> bool:
-        """Whether the partition has no replica there yet, and is in as many racks afterwards."""
+        """Whether the partition has no replica there yet, and would not lose a rack."""
         nodes = self.after[place]
         if new in nodes:
             return False
@@ -227,7 +230,7 @@ class _Balance:
         return self.rack[old] in others or self.rack[new] not in others
 
     def _exchange(self, heavy: int, light: int) -> tuple[Place, Place, int, int] | None:
-        """What to exchange between these two, so that their bytes come closest to each other."""
+        """The exchange between these two nodes that makes their bytes most equal."""
         gap = self.heavy[heavy] - self.heavy[light]
         givable = [place for place in self.on[heavy] if self._may_move(place, heavy, light)]
         takable = [place for place in self.on[light] if self._may_move(place, light, heavy)]
@@ -245,7 +248,7 @@ class _Balance:
         return best[1], best[2], heavy, light
 
     def _chain(self, many: int, led: Mapping[int, Collection[Place]]) -> list[tuple[Place, int, int]] | None:
-        """The shortest chain of hand-overs from this node to one that leads at least two less."""
+        """The shortest chain of transfers from this node to one that leads at least two fewer partitions."""
         came: dict[int, tuple[Place, int]] = {}
         queue, seen = deque([many]), {many}
         while queue:
@@ -267,7 +270,7 @@ class _Balance:
 
 
 def _closest(places: list[Place], weight: Mapping[Place, int], wanted: float) -> Place | None:
-    """The one of these, ordered by weight, that weighs closest to this."""
+    """The partition whose size is closest to `wanted`, from a list in order of size."""
     at = bisect_left(places, wanted, key=lambda place: weight[place])
     near = places[max(0, at - 1) : at + 1]
     return min(near, key=lambda place: abs(weight[place] - wanted)) if near else None

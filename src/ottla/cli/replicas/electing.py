@@ -1,7 +1,7 @@
 """`ottla topics elect-leaders`: makes preferred replicas leaders again, or any replica if none in sync is left.
 
-Knows the request of Kafka's kafka-leader-election (confluent-kafka 2.x refuses its own arguments for it). Does not know
-who may lead: the cluster does.
+It sends the request of Kafka's kafka-leader-election (confluent-kafka 2.x rejects its own arguments for it). The
+cluster decides which replicas may lead.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _question(expected: list[Loss]) -> str:
 
 
 def elect(client: Client, places: list[Place], kind: int) -> tuple[list[Place], list[str]]:
-    """The partitions that have a new leader, and a sentence for each that could not get one."""
+    """The partitions that have a new leader, and a sentence for each partition that could not get one."""
     from ottla.client.errors import check
     from ottla.protocol.errors import ErrorCode
     from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions

@@ -1,10 +1,11 @@
-"""Carries out moves of replicas: begins them, limits their bytes a second, shows how far they are, has the preferred
-replicas lead in the end.
+"""Carries out moves of replicas: starts them, throttles them, shows their progress, and finally elects the preferred
+leaders.
 
-Knows the requests that Kafka's own tools make (AlterPartitionReassignments, ElectLeaders). Does not know why anything
-is moved: balance.py does; nor what a limit is: throttles.py does.
+It uses the requests of Kafka's own tools (AlterPartitionReassignments, ElectLeaders). balance.py makes the plans, and
+throttles.py sets the throttles.
 
-Who interrupts this leaves the cluster at work, with its limit; `ottla topics reassign --verify` takes that away.
+If the command is interrupted, the cluster continues the moves, with their throttle; `ottla topics reassign --verify`
+removes it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ KNOWN_S = 5.0
 
 
 class Moved(NamedTuple):
-    """A partition that is being moved: all replicas it has now, those that come, and those that will go."""
+    """A partition that is being moved: all its present replicas, the new ones, and those to be removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -48,8 +49,8 @@ class Moved(NamedTuple):
 
 
 def where(client: Client, client_of: Callable[[str], Client]) -> tuple[dict[int, str | None], list[Replicas]]:
-    """The racks of the nodes that serve, and the replicas of every partition, those that it will have where it is being
-    moved. A node that was killed a moment ago is waited for until the cluster gives it up. Raises ClientFailure."""
+    """The racks of the active nodes, and the replicas of every partition; for a partition that is being moved, its
+    future replicas. Waits until the cluster notices a node that was just killed. Raises ClientFailure."""
     from ottla.client import ClientFailure
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
@@ -73,7 +74,7 @@ def where(client: Client, client_of: Callable[[str], Client]) -> tuple[dict[int,
 
 
 def sizes_of(brokers: Iterable[Any], client_of: Callable[[str], Client]) -> dict[Place, int]:
-    """The bytes of each partition, on the node that has most of it. Raises ClientFailure."""
+    """The bytes of each partition, on the node that has the most of it. Raises ClientFailure."""
     sizes: dict[Place, int] = {}
     for broker in brokers:
         for place, size in sizes_on(broker, client_of).items():
@@ -91,13 +92,16 @@ def sizes_on(broker: Any, client_of: Callable[[str], Client]) -> dict[Place, int
     return {(topic.name, part.partition_index): part.partition_size for topic in topics for part in topic.partitions}
 
 
-# ---- carrying out --------------------------------------------------------------------------------------------------
+# ---- carrying out moves --------------------------------------------------------------------------------------------
 
 
 def carry_out(client: Client, moves: Sequence[Move], throttle: int | None, asked: Collection[Place] = ()) -> int:
-    """Move, and wait for the end of it, as of what others have begun for those `asked`; the preferred replicas lead
-    then. `throttle`: bytes a second that each node sends and takes for it. Returns how many were waited for. Raises
-    ClientFailure, Failure."""
+    """Move replicas and wait until the moves end, including moves in progress of the partitions `asked`; then elect the
+    preferred leaders.
+
+    `throttle`: bytes a second that each node sends and receives for the moves. Returns the number of partitions that
+    were waited for. Raises ClientFailure, Failure.
+    """
     moved = under_way(client)
     begun = sorted(moved.keys() & set(asked) - {move.place for move in moves})
     if begun:
@@ -124,20 +128,22 @@ def carry_out(client: Client, moves: Sequence[Move], throttle: int | None, asked
 
 
 def begin(client: Client, moves: Sequence[Move]) -> None:
-    """Have the controller begin these moves. Raises Failure with the first that it refuses."""
+    """Ask the controller to start these moves. Raises Failure with the first that it rejects."""
     ask(client, [(move.place, move.after) for move in moves])
 
 
 def cancel(client: Client, moved: Mapping[Place, Moved]) -> None:
-    """Have these replicas back where they were, and take the limits away. Raises Failure."""
+    """Cancel the moves of these partitions, and remove their throttles. Raises Failure."""
     if moved:
         ask(client, [(place, None) for place in sorted(moved)])
     lift(client, {name for name, _ in moved})
 
 
 def lift(client: Client, topics: Iterable[str] = ()) -> list[str]:
-    """Take away what was left of limits: all of it where nothing is being moved any more, else that of these topics,
-    of which nothing is. Returns where it was. Raises ClientFailure, Failure."""
+    """Remove leftover throttles: all of them if no move is in progress, otherwise those of these topics that have none.
+
+    Returns the nodes and topics that had some. Raises ClientFailure, Failure.
+    """
     moved = under_way(client)
     if not moved:
         return throttles.lift(client, throttles.left(client))
@@ -146,7 +152,7 @@ def lift(client: Client, topics: Iterable[str] = ()) -> list[str]:
 
 
 def ask(client: Client, targets: Sequence[tuple[Place, Sequence[int] | None]]) -> None:
-    """Have the replicas of these partitions moved there; None: where they were. Raises Failure."""
+    """Request new replicas for these partitions; None cancels a move. Raises Failure."""
     from ottla.protocol.errors import ErrorCode
     from ottla.protocol.messages.alter_partition_reassignments import (
         AlterPartitionReassignmentsRequest,
@@ -171,7 +177,7 @@ def ask(client: Client, targets: Sequence[tuple[Place, Sequence[int] | None]]) -
 
 
 def finish(client: Client, places: Iterable[Place]) -> None:
-    """Wait until none of these is being moved any more, and show how far that is."""
+    """Wait until the moves of all these partitions end, and show their progress."""
     wanted = set(places)
     with shown(len(wanted)) as show:
         try:
@@ -189,7 +195,8 @@ def finish(client: Client, places: Iterable[Place]) -> None:
 
 
 def wait_until_known(client: Client, moves: Sequence[Move]) -> None:
-    """Wait until every node has heard of the end of these moves; others may move the same again."""
+    """Wait until every node has received the metadata after these moves; other commands may move the partitions
+    again."""
     from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
     wanted = {move.place: move.after for move in moves}
@@ -205,8 +212,8 @@ def wait_until_known(client: Client, moves: Sequence[Move]) -> None:
 
 
 def wait_for_all(client: Client, has_heard: Callable[[Connection], bool]) -> None:
-    """Wait until every node has heard of something, so that whoever describes it next is told so. Nobody is waited for
-    for long: a node may go."""
+    """Wait until every node has received a change, so that the next request to any node shows it. The wait for a node
+    is bounded, because a node may stop."""
     from ottla.client import ClientFailure
 
     until = time.monotonic() + KNOWN_S
@@ -217,7 +224,7 @@ def wait_for_all(client: Client, has_heard: Callable[[Connection], bool]) -> Non
 
 
 def finish_earlier(client: Client) -> None:
-    """Wait for the moves that others have begun, and take their limits away. Raises ClientFailure, Failure."""
+    """Wait for moves that were started earlier, and remove their throttles. Raises ClientFailure, Failure."""
     moved = under_way(client)
     if moved:
         say(f"Waiting first for moves that are already in progress: {counted(len(moved), 'partition')}.", err=True)
@@ -242,7 +249,7 @@ def under_way(client: Client) -> dict[Place, Moved]:
 
 
 def elect(client: Client, places: Iterable[Place]) -> None:
-    """Have these partitions led by their preferred replica, where that is in sync."""
+    """Elect the preferred replicas of these partitions, if they are in sync."""
     from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 
     for some in cut(list(places), PARTITIONS_ASKED):
@@ -253,12 +260,12 @@ def elect(client: Client, places: Iterable[Place]) -> None:
         client.send(ElectLeadersRequest(topic_partitions=topics, timeout_ms=30_000))
 
 
-# ---- what a person sees --------------------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def shown(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere; what is given takes how many are done."""
+    """A progress bar on a terminal, nothing elsewhere; the yielded function takes the number that is done."""
     if not sys.stdout.isatty():
         yield lambda done: None
         return

@@ -1,8 +1,8 @@
-"""`ottla topics reassign`: shows or makes the moves that put topics on other nodes, or change how many replicas they
-have; lists what is being moved, and takes it back.
+"""`ottla topics reassign`: shows or makes the moves that place topics on other nodes, or change their replication
+factor; lists moves in progress, and cancels them.
 
-Knows what a person asks for and the file that Kafka's kafka-reassign-partitions reads and writes. Does not know how a
-plan is made (resizing.py), nor how it is carried out (moving.py).
+It reads and writes the file of Kafka's kafka-reassign-partitions. resizing.py makes the plan, and moving.py carries it
+out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ottla.client import Client
 
 VERSION = 1
-"""Of the file."""
+"""The version of the file."""
 ID_MAX = 2**31 - 1
 PLAN_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "THEN", "BYTES-COPIED")
 MOVING_COLUMNS = ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING")
@@ -101,7 +101,8 @@ def reassign(
     """Show moves that place topics on these brokers, or change their number of replicas; with --execute perform them.
 
     The moves copy as little as possible. Kafka's kafka-reassign-partitions reads the output of --format json, and
-    --plan reads the output of Kafka's tool."""
+    --plan reads the output of Kafka's tool.
+    """
     asked = [plan is not None, brokers is not None or replication_factor is not None, cancel, list, verify]
     if sum(asked) != 1:
         raise NotUnderstood("Choose one: --brokers and --replication-factor, --plan, --list, --verify or --cancel.")
@@ -127,7 +128,7 @@ def reassign(
 
 
 def look_after(client: Client, topics: Sequence[str], format: Format, *, cancel: bool, verify: bool) -> None:
-    """Show what is being moved of these topics, or of all, or take it back. Raises Failure, ClientFailure."""
+    """Show the moves in progress of these topics, or of all, or cancel them. Raises Failure, ClientFailure."""
     if topics:
         require_topics(topics, (part.topic for part in placed_of(client)))
     found = {place: each for place, each in moving.under_way(client).items() if not topics or place[0] in topics}
@@ -152,7 +153,7 @@ def planned(
     factor: int | None,
     targets: dict[Place, tuple[int, ...]] | None,
 ) -> tuple[list[Move], list[Place]]:
-    """The moves that are asked for, and the partitions that they are asked for. Raises Failure, ClientFailure."""
+    """The requested moves, and their partitions. Raises Failure, ClientFailure."""
     racks, everything = moving.where(client, connecting(properties))
     places = {each.place: each for each in everything}
     if targets is not None:
@@ -166,12 +167,12 @@ def planned(
 
 
 def connecting(properties: dict[str, Any]) -> Callable[[str], Client]:
-    """What makes a client for one node's address."""
+    """A function that makes a client for one node's address."""
     return lambda address: own_clients({**properties, "bootstrap.servers": address})()
 
 
 def node_ids(text: str) -> list[int]:
-    """The nodes of `1,2,3`. Raises NotUnderstood."""
+    """The node ids of `1,2,3`. Raises NotUnderstood."""
     try:
         ids = [int(each) for each in text.split(",")]
     except ValueError:
@@ -185,7 +186,7 @@ def node_ids(text: str) -> list[int]:
 
 
 def read_plan(path: Path) -> dict[Place, tuple[int, ...]]:
-    """The replicas that a file names, by partition. Raises Failure."""
+    """The replicas in a file, by partition. Raises Failure."""
     try:
         read = json.loads(path.read_text())
         targets = [
@@ -213,14 +214,14 @@ def text(value: object) -> str:
 
 
 def number(value: object) -> int:
-    """The id of a partition or of a node, as the protocol can carry it. Raises ValueError."""
+    """The id of a partition or a node, within the protocol's range. Raises ValueError."""
     if type(value) is not int or not 0 <= value <= ID_MAX:
         raise ValueError(value)
     return value
 
 
 def moves_of(targets: dict[Place, tuple[int, ...]], places: dict[Place, Replicas]) -> list[Move]:
-    """What is to be done for these partitions to be there. Raises Failure."""
+    """The moves that give these partitions their target replicas. Raises Failure."""
     missing = sorted(targets.keys() - places.keys())
     if missing:
         raise Failure(f"There is no partition {missing[0][0]}-{missing[0][1]}.")
@@ -228,11 +229,11 @@ def moves_of(targets: dict[Place, tuple[int, ...]], places: dict[Place, Replicas
     return [Move(each.place, each.nodes, target, each.bytes) for each, target in known if each.nodes != target]
 
 
-# ---- what a person sees --------------------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------------------------
 
 
 def show(moves: Sequence[Move], format: Format) -> None:
-    """The plan: a table for a person, Kafka's file for a program."""
+    """Print the plan: a table for people, Kafka's file for programs."""
     if format is Format.JSON:
         partitions = [{"topic": move.place[0], "partition": move.place[1], "replicas": [*move.after]} for move in moves]
         print_json({"version": VERSION, "partitions": partitions})

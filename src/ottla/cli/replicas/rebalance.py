@@ -1,7 +1,6 @@
-"""`ottla cluster rebalance`: shows or makes the moves that spread leaders, replicas and bytes over the nodes.
+"""`ottla cluster rebalance`: shows or makes the moves that distribute leaders, replicas and bytes over the nodes.
 
-Knows what a person wants to see before anything moves. Does not know how a plan is made (balance.py), nor how it is
-carried out (moving.py).
+It shows the plan before anything moves. balance.py makes the plan, and moving.py carries it out.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ def rebalance(
     """Show moves that balance replicas, their bytes and leaders over nodes and racks; with --execute perform them.
 
     The command first waits for moves in progress. It does not move the replicas of balanced topics, and a change of the
-    preferred leader copies nothing."""
+    preferred leader copies nothing.
+    """
     properties = client_properties(cluster)
     with plain_failures(), own_clients(properties)() as client:
         if execute:
@@ -64,7 +64,7 @@ def rebalance(
 
 
 def plan(racks: Mapping[int, str | None], places: Sequence[Replicas], moves: Sequence[Move]) -> dict[str, Any]:
-    """What the plan does, as JSON would have it."""
+    """The effects of the plan, in the form of the JSON output."""
     after = {move.place: move.after for move in moves}
     then = [each._replace(nodes=after.get(each.place, each.nodes)) for each in places]
     now_of, then_of = shares(places), shares(then)
@@ -95,7 +95,7 @@ def plan(racks: Mapping[int, str | None], places: Sequence[Replicas], moves: Seq
 
 
 def shares(places: Sequence[Replicas]) -> tuple[Counter[int], Counter[int], Counter[int]]:
-    """Of how many partitions each node is the preferred leader, how many replicas it has, and their bytes."""
+    """For each node: how many partitions it is the preferred leader of, how many replicas it has, and their bytes."""
     leaders, replicas, size = Counter[int](), Counter[int](), Counter[int]()
     for each in places:
         leaders[each.nodes[0]] += 1
@@ -106,7 +106,7 @@ def shares(places: Sequence[Replicas]) -> tuple[Counter[int], Counter[int], Coun
 
 
 def show(told: dict[str, Any], way_on: str) -> None:
-    """The plan for a person: each node before and after, the moves, and their sum; `way_on` ends it."""
+    """Print the plan for people: each node before and after, the moves, and their total; `way_on` is the last line."""
     rows = [
         (node["node"], node["rack"], *node["leaders"], *node["replicas"], *map(Size, node["bytes"]))
         for node in told["nodes"]

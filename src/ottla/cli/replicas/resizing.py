@@ -1,7 +1,7 @@
-"""Plans where the replicas of some topics go: to these nodes only, to more or fewer of them.
+"""Plans new replicas for some topics: on these nodes only, or more or fewer of them.
 
-Knows where replicas are, what they weigh and in which rack each node stands, and that as little as possible is to be
-copied: who has a replica keeps it where that may be. Pure, as balance.py, which evens out what goes to named nodes.
+It gets the location, size and racks of replicas. It copies as little as possible: a node keeps its replica if it may.
+It is pure; balance.py then balances the named nodes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from ottla.cli.replicas.balance import Impossible, Move, Place, Replicas, balanc
 def placed_anew(
     racks: Mapping[int, str | None], partitions: Sequence[Replicas], nodes: Collection[int] | None, factor: int | None
 ) -> list[Move]:
-    """The moves after which these partitions have `factor` replicas, spread evenly over `nodes`; None: as many as they
-    have, and any node that serves, where only what is needed for the number moves. Raises Impossible."""
+    """The moves after which these partitions have `factor` replicas, distributed evenly over `nodes`.
+
+    If `factor` is None, they keep their number of replicas. If `nodes` is None, any active node may be used, and only
+    the moves that the number requires are made. Raises Impossible.
+    """
     strange = sorted(set(nodes or ()) - set(racks))
     if strange:
         raise Impossible(f"Node {strange[0]} does not serve.")
@@ -66,7 +69,8 @@ def _resized(
 def _dispensable(
     racks: Mapping[int, str | None], nodes: Sequence[int], wanted: Collection[int], load: Mapping[int, int]
 ) -> int:
-    """Who is missed least: one that shall have none, one in a rack that has another, the busiest; the leader last."""
+    """The node to remove first: one that should have no replica, then one that shares its rack with another, then the
+    busiest; the leader comes last."""
     used = Counter(racks.get(node) for node in nodes)
     return max(
         nodes, key=lambda node: (node not in wanted, node != nodes[0], used[racks.get(node)] > 1, load[node], node)

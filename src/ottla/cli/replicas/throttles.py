@@ -1,7 +1,6 @@
-"""Limits how many bytes a second replicas that are moved may take, and takes these limits away again.
+"""Limits the bytes a second of replicas that are being moved, and removes these limits again.
 
-Knows the configs of nodes and topics that say so (KIP-73), as Kafka's kafka-reassign-partitions sets and clears them.
-Does not know what is being moved, nor for how long.
+It sets the configs of nodes and topics for this (KIP-73), as Kafka's kafka-reassign-partitions does.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ if TYPE_CHECKING:
 BROKER, TOPIC = 4, 2
 SET, DELETE = 0, 1
 OWN: Final = {BROKER: 2, TOPIC: 1}
-"""The source of a config that is this node's, or this topic's, alone."""
+"""The source of a config that belongs to this node, or this topic, alone."""
 RATES: tuple[str, ...] = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS: tuple[str, ...] = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 TOPICS_ASKED = 500
-"""Of how many topics the configs are asked for at once."""
+"""The number of topics in one request for configs."""
 
 Resource: TypeAlias = tuple[int, str]
-"""A node or a topic: its kind, and its name."""
+"""A node or a topic: its type, and its name."""
 
 
 def limit(client: Client, moves: Sequence[Move], rate: int) -> None:
-    """Let the nodes that these moves concern copy so many bytes a second for them. Raises Failure."""
+    """Limit the nodes of these moves to this many bytes a second for them. Raises Failure."""
     concerned = {node for move in moves for node in (*move.before, *move.after)}
     for node in serving(client) & concerned:
         alter(client.broker(node), {(BROKER, str(node)): dict.fromkeys(RATES, str(rate))})
@@ -59,7 +58,7 @@ def left(client: Client) -> set[Resource]:
 
 
 def limited(to: Client | Connection, kind: int, names: Sequence[str], keys: Sequence[str]) -> set[Resource]:
-    """Those of these resources for which one of these configs was set."""
+    """Those of these resources that have one of these configs."""
     from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
     asked = [DescribeConfigsResource(kind, name, list(keys)) for name in names]
@@ -71,7 +70,7 @@ def limited(to: Client | Connection, kind: int, names: Sequence[str], keys: Sequ
 
 
 def lift(client: Client, limited: Iterable[Resource]) -> list[str]:
-    """Take these limits away again; says of whom. Raises ClientFailure, Failure."""
+    """Remove these limits; returns where they were. Raises ClientFailure, Failure."""
     told: list[str] = []
     topics: list[str] = []
     for kind, name in sorted(limited):
@@ -86,14 +85,15 @@ def lift(client: Client, limited: Iterable[Resource]) -> list[str]:
 
 
 def serving(client: Client) -> set[int]:
-    """The nodes that serve. Raises ClientFailure."""
+    """The active nodes. Raises ClientFailure."""
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
     return {broker.broker_id for broker in client.send(DescribeClusterRequest()).brokers}
 
 
 def alter(to: Client | Connection, configs: Mapping[tuple[int, str], Mapping[str, str | None]]) -> None:
-    """Set these configs, or take them away where the value is None; a node is told its own. Raises Failure."""
+    """Set these configs, or delete them if the value is None; a node's configs are sent to that node. Raises
+    Failure."""
     from ottla.protocol.errors import ErrorCode
     from ottla.protocol.messages.incremental_alter_configs import (
         AlterableConfig,

@@ -1,13 +1,14 @@
-"""Reads and writes headers of record batches, format 2, their CRC, and walks over a run of batches.
+"""Reads and writes headers of record batches, format 2, their CRC, and iterates over consecutive batches.
 
-Knows the 61 bytes in front of the records and nothing of the records: the produce path needs no more.
+It handles the 61 bytes before the records and not the records themselves: the produce path needs no more.
+
 Source: DefaultRecordBatch.java, KIP-98.
 
     0 base_offset int64, 8 batch_length int32 (of what follows), 12 partition_leader_epoch int32, 16 magic int8,
     17 crc uint32 (of everything from 21), 21 attributes int16, 23 last_offset_delta int32, 27 base_timestamp int64,
     35 max_timestamp int64, 43 producer_id int64, 51 producer_epoch int16, 53 base_sequence int32, 57 record_count int32
 
-Invariant: the offset and the leader epoch stand outside the CRC, so a leader stamps them without touching it.
+Invariant: the CRC does not cover the base offset and the leader epoch, so a leader sets them without recomputing it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HEADER = Format(">qiibIhiqqqhii")
 """The header as one struct. The CRC is unsigned."""
 HEADER_BYTES = HEADER.size  # 61
 LOG_OVERHEAD_BYTES = 12
-"""Base offset and length: what `batch_length` does not count."""
+"""Base offset and length: the bytes that `batch_length` does not count."""
 MAGIC_AT = 16
 CRC_AT = 17
 ATTRIBUTES_AT = 21
@@ -62,7 +63,7 @@ _unpack_attributes = Format(">h").unpack_from
 
 
 class BatchHeader:
-    """The header of one batch, read."""
+    """The decoded header of one batch."""
 
     __slots__ = (
         "attributes",
@@ -107,7 +108,7 @@ class BatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record; they wrap from 2^31 - 1 to 0. -1 without a sequence."""
+        """The sequence number of the last record; sequences wrap from 2^31 - 1 to 0. -1 without a sequence."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
         last = self.base_sequence + self.last_offset_delta
@@ -136,7 +137,8 @@ class BatchHeader:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the tombstones and markers in here may go; it stands in the place of the base timestamp (KIP-534)."""
+        """When the tombstones and markers in this batch may be removed; stored in the base timestamp's field
+        (KIP-534)."""
         return self.base_timestamp if self.has_delete_horizon else None
 
     @property
@@ -148,7 +150,7 @@ class BatchHeader:
 
 
 def peek(view: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`. Checks nothing but that 61 bytes are there; raises CorruptRecords."""
+    """The header at `pos`. Checks only that 61 bytes are present; raises CorruptRecords."""
     header = _new(BatchHeader)
     try:
         (
@@ -172,9 +174,9 @@ def peek(view: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def peek_producer(view: Buffer) -> tuple[int, int, int, int]:
-    """Last offset delta, producer id, producer epoch and base sequence of the batch that `view` begins with. HOT.
+    """Last offset delta, producer id, producer epoch and base sequence of the first batch in `view`. HOT.
 
-    Checks nothing: the header's 61 bytes are there.
+    Checks nothing: the caller ensures that the header's 61 bytes are present.
     """
     return _unpack_producer(view, LAST_OFFSET_DELTA_AT)
 
@@ -187,9 +189,9 @@ def magic_of(view: Buffer, pos: int = 0) -> int:
 
 
 def iter_batches(view: Buffer, start: int = 0) -> Iterator[tuple[BatchHeader, int]]:
-    """Each whole batch from `start` on and its position; a partial one at the end is left out.
+    """Each whole batch from `start` on, with its position; a partial batch at the end is left out.
 
-    Does not check CRCs. Raises UnsupportedMagic for other formats, CorruptRecords for a length no batch can have.
+    Does not check CRCs. Raises UnsupportedMagic for other formats, CorruptRecords for an impossible length.
     """
     pos, size = start, len(view)
     while size - pos > MAGIC_AT:
@@ -222,13 +224,13 @@ def set_crc(buffer: bytearray | memoryview, pos: int = 0) -> None:
 
 
 def stamp(buffer: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at `pos` its place in the log. The CRC stays valid."""
+    """Set the base offset and leader epoch of the batch at `pos`. The CRC stays valid."""
     _pack_base_offset(buffer, pos, base_offset)
     _pack_leader_epoch(buffer, pos + 12, leader_epoch)
 
 
 def stamp_log_append_time(buffer: bytearray | memoryview, pos: int, timestamp_ms: int) -> None:
-    """Make `timestamp_ms` the time of every record in the batch at `pos` and set the CRC anew."""
+    """Set `timestamp_ms` as the time of every record in the batch at `pos`, and recompute the CRC."""
     (attributes,) = _unpack_attributes(buffer, pos + ATTRIBUTES_AT)
     _pack_attributes(buffer, pos + ATTRIBUTES_AT, attributes | ATTRIBUTES_LOG_APPEND_TIME)
     _pack_base_offset(buffer, pos + MAX_TIMESTAMP_AT, timestamp_ms)

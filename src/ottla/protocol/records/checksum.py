@@ -1,8 +1,9 @@
-"""Loads `crc32c(data, crc=0)`, the CRC-32C of bytes, from the compiled half of the package of that name.
+"""Loads `crc32c(data, crc=0)`, the CRC-32C of bytes, from the compiled part of the package of that name.
 
-The package's own `__init__` imports importlib.metadata to learn its version, and with it email, zipfile and csv: a
-sixth of the CPU that the start of a node took. A package without that half is imported like any other.
-It takes memoryviews as they are (google-crc32c wants bytes, which would copy the batch first).
+The package's own `__init__` imports importlib.metadata for its version, and with it email, zipfile and csv. That took a
+sixth of the CPU of a node's start. A package without the compiled part is imported normally.
+
+The function accepts memoryviews (google-crc32c needs bytes, which would copy the batch first).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from importlib.util import module_from_spec
 
 
 def _load() -> Callable[..., int]:
-    """The extension's function, its package not imported."""
+    """The extension's function, without importing its package."""
     package = PathFinder.find_spec("crc32c")
     compiled = PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations) if package else None
     if compiled is None or compiled.loader is None:

@@ -1,9 +1,9 @@
-"""Compresses and unpacks record batches by Kafka's four codecs, with a bound on what is unpacked.
+"""Compresses and decompresses record batches with Kafka's four codecs, with a bound on the decompressed size.
 
-Knows Kafka's codec numbers, the xerial framing that Java's snappy writes (and raw snappy, which some clients send),
-and the lz4 frame format. Does not know what is inside. Source: Compression.java, SnappyCompression.java, KIP-110.
+It supports Kafka's codec numbers, the xerial framing of Java's snappy, raw snappy (which some clients send), and the
+lz4 frame format. Source: Compression.java, SnappyCompression.java, KIP-110.
 
-Invariant: unpacking never claims more memory than `max_bytes`, whatever the input says of its own size.
+Invariant: decompression never allocates more memory than `max_bytes`, whatever size the input claims.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ NAMES: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 CODECS: dict[str, int] = {name: number for number, name in enumerate(NAMES)}
 
 UNPACKED_BYTES_MAX = 32 * 1024 * 1024
-"""The default bound, a broker's: it takes batches of 1 MB at its defaults, which clients fill before they compress."""
+"""The default bound, for a broker. By default it accepts batches of 1 MB, the size that clients fill before
+compressing."""
 READER_BYTES_MAX = 128 * 1024 * 1024
-"""The bound of a client, which holds nobody up and may read what a broker with other settings took."""
+"""The bound for a client, which delays no other clients and may read batches that a broker with larger limits
+accepted."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + Format(">ii").pack(1, 1)
@@ -48,7 +50,7 @@ _unpack_size_at_end = Format("<I").unpack_from
 
 
 def codec_number(compression: str | int) -> int:
-    """The codec of a name or a number. Raises ValueError."""
+    """The codec number of a name or number. Raises ValueError."""
     if isinstance(compression, int):
         if not 0 <= compression < len(NAMES):
             raise ValueError(f"there is no compression codec {compression}")
@@ -59,7 +61,7 @@ def codec_number(compression: str | int) -> int:
 
 
 def compress(codec: int, plain: Buffer, level: int | None = None) -> bytes:
-    """`plain` packed as a Java producer would. `level` is gzip's, lz4's or zstd's own."""
+    """`plain`, compressed as a Java producer would. `level` is the codec's own level (gzip, lz4, zstd)."""
     match codec:
         case 0:
             return bytes(plain)
@@ -76,14 +78,14 @@ def compress(codec: int, plain: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) -> bytes:
-    """What `packed` holds. Raises as `unpack`."""
+    """The decompressed bytes of `packed`. Raises the same errors as `unpack`."""
     return bytes(unpack(codec, packed, max_bytes))
 
 
 def unpack(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) -> bytes | bytearray:
-    """What `packed` holds, in the memory it was unpacked to.
+    """The decompressed bytes of `packed`, without a copy.
 
-    Raises TooManyBytes when that is more than `max_bytes`, CorruptRecords when it cannot be unpacked.
+    Raises TooManyBytes if they exceed `max_bytes`, CorruptRecords if `packed` cannot be decompressed.
     """
     try:
         match codec:
@@ -104,12 +106,12 @@ def unpack(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) -> b
 
 
 def _gzip_size(packed: Buffer) -> int:
-    """gzip ends with its size modulo 4 GiB: a good first guess from honest senders."""
+    """The size in gzip's trailer, modulo 4 GiB: a good first guess if the sender is honest."""
     return _unpack_size_at_end(packed, len(packed) - 4)[0] if len(packed) >= 18 else 0
 
 
 def _grow(into: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int, max_bytes: int) -> bytearray:
-    """Unpack into a buffer that grows eightfold until it suffices or reaches the bound."""
+    """Decompress into a buffer that grows eightfold until it is large enough or reaches the bound."""
     size = min(max(guess, _FIRST_GUESS_MIN), max_bytes)
     while True:
         out = bytearray(size)
@@ -130,7 +132,7 @@ def _grow(into: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int, 
 
 
 def _compress_lz4(plain: Buffer, level: int | None) -> bytes:
-    """An lz4 frame of independent blocks: Kafka's Java reader refuses the linked ones that cramjam's frames have."""
+    """An lz4 frame of independent blocks: Kafka's Java reader rejects linked blocks, which cramjam's frames have."""
     out = bytearray(_LZ4_HEADER)
     mode = None if level is None else "high_compression"
     with memoryview(plain) as view:

@@ -1,6 +1,7 @@
 """Reads and writes control records: the markers that end a transaction in a partition.
 
-Knows the key (version, type) and the value of an end-transaction marker. Consumers never see them.
+It handles the key (version, type) and the value of an end-transaction marker. Consumers never see them.
+
 Source: ControlRecordType.java, EndTransactionMarker.java, KIP-98.
 """
 
@@ -19,15 +20,15 @@ COMMIT = 1
 _unpack_key = Format(">hh").unpack_from
 _unpack_marker = Format(">hi").unpack_from
 _USUAL = Format(">5B2hBhiB")
-"""A marker's record as every Kafka writes it: length, attributes, timestamp delta, offset delta, length of the key;
-version and type; length of the value; version and coordinator epoch; count of headers."""
+"""A marker's record as all Kafka versions write it: length, attributes, timestamp delta, offset delta, length of the
+key; version and type; length of the value; version and coordinator epoch; count of headers."""
 _USUAL_BYTES = b.HEADER_BYTES + _USUAL.size
 _LENGTHS = (32, 0, 0, 0, 8)
 _VALUE_LENGTH = 12
 
 
 class EndTransactionMarker:
-    """One marker: the transaction of the batch's producer was committed or aborted here."""
+    """One marker: it commits or aborts the transaction of the batch's producer in this partition."""
 
     __slots__ = ("committed", "coordinator_epoch")
 
@@ -80,7 +81,8 @@ def build_marker_batch(
 
 
 def usual_marker(batch: Buffer) -> EndTransactionMarker | None:
-    """The marker in a control batch that looks as `build_marker_batch` makes it; None: read its record."""
+    """The marker in a control batch in the form that `build_marker_batch` writes; None for another form: decode the
+    record."""
     if len(batch) != _USUAL_BYTES:
         return None
     *lengths, version, kind, value_length, value_version, epoch, headers = _USUAL.unpack_from(batch, b.HEADER_BYTES)
@@ -91,7 +93,7 @@ def usual_marker(batch: Buffer) -> EndTransactionMarker | None:
 
 
 def control_type(record: Record) -> int:
-    """The type in a control record's key: ABORT, COMMIT, or one that only KRaft has. Raises CorruptRecords."""
+    """The type in a control record's key: ABORT, COMMIT, or one that only KRaft uses. Raises CorruptRecords."""
     if record.key is None or len(record.key) < 4:
         raise CorruptRecords("a control record without a type")
     version, kind = _unpack_key(record.key, 0)
@@ -101,9 +103,9 @@ def control_type(record: Record) -> int:
 
 
 def decode_marker(record: Record) -> EndTransactionMarker | None:
-    """The marker in a control record, None when it is of another type. Raises CorruptRecords.
+    """The marker in a control record; None if it has another type. Raises CorruptRecords.
 
-    Later versions may only append to the value, so what is behind the epoch is ignored, as in Kafka.
+    Later versions may only append to the value, so bytes after the epoch are ignored, as in Kafka.
     """
     kind = control_type(record)
     if kind not in (ABORT, COMMIT):

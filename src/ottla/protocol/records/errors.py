@@ -1,10 +1,10 @@
-"""Names what is wrong with records."""
+"""Names the errors of records."""
 
 from __future__ import annotations
 
 
 class CorruptRecords(Exception):
-    """Bytes that are no record batch, or records inside one that cannot be read."""
+    """Bytes that are not a record batch, or that contain unreadable records."""
 
 
 class UnsupportedMagic(CorruptRecords):
@@ -16,8 +16,8 @@ class UnsupportedMagic(CorruptRecords):
 
 
 class TooManyBytes(CorruptRecords):
-    """Compressed records that would unpack to more than the bound."""
+    """Compressed records whose decompressed size would exceed the bound."""
 
 
 class TooManyParts(TooManyBytes):
-    """More records and headers in one batch than are looked at."""
+    """More records and headers in one batch than the broker examines."""

@@ -1,9 +1,10 @@
-"""Asks of the records in a batch, without making objects of them: is it whole, how old, with which keys.
+"""Examines the records in a batch without making objects of them: whether they are valid, their times, and which have
+keys.
 
-Knows varints and where a record's parts stand; the rest as in record.py, which makes records of the same bytes.
+It reads varints and the positions of a record's parts; record.py decodes the same bytes in full.
 
-Invariant: no batch is walked that has more than `PARTS_MAX` records and headers, so that a small batch of a million
-tiny ones holds nobody up.
+Invariant: it examines no batch with more than `PARTS_MAX` records and headers, so that a small batch of a million tiny
+records does not block the node.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from ottla.protocol.records.errors import CorruptRecords, TooManyParts
 from ottla.protocol.records.record import PARTS_MAX, long_varint
 
 Outlined: TypeAlias = tuple[list[int], list[int]]
-"""How far each record's timestamp is from the base, and the indexes of records without a key."""
+"""Each record's timestamp delta from the base, and the indexes of records without a key."""
 RECORDS_A_SLICE: Final = 2_000
 
 
 def outline_in_slices(plain: bytes | bytearray, count: int) -> Generator[None, None, Outlined]:
     """The outline of an unpacked body; yields after every `RECORDS_A_SLICE` records.
 
-    Raises CorruptRecords where a record does not end where it says or offsets are not dense, TooManyParts.
+    Raises CorruptRecords if a record's length is wrong or offsets are not consecutive, and TooManyParts.
     """
     timestamps: list[int] = []
     keyless: list[int] = []
@@ -40,14 +41,14 @@ def outline_in_slices(plain: bytes | bytearray, count: int) -> Generator[None, N
 def _walk(
     plain: bytes | bytearray, indexes: range, pos: int, headers_left: int, timestamps: list[int], keyless: list[int]
 ) -> tuple[int, int]:
-    """Add what these records say, the first of which begins at `pos`; where the next one begins, and how many headers
-    there may be from there on. HOT."""
+    """Add the records of `indexes`, the first of which begins at `pos`. Returns the position after them, and how many
+    headers may follow. HOT."""
     try:
         for index in indexes:
             length = plain[pos]
             length, pos = (length, pos + 1) if length < 0x80 else _two_or_three(plain, pos)
             end = pos + (length >> 1)
-            timestamp = plain[pos + 1]  # before it one byte of attributes, of which none are in use
+            timestamp = plain[pos + 1]  # after one byte of attributes, all unused
             timestamp, pos = (timestamp, pos + 2) if timestamp < 0x80 else long_varint(plain, pos + 1)
             offset = plain[pos]
             offset, pos = (offset, pos + 1) if offset < 0x80 else _two_or_three(plain, pos)
@@ -62,7 +63,7 @@ def _walk(
             if not value & 1:
                 pos += value >> 1
             headers, pos = long_varint(plain, pos) if plain[pos] else (0, pos + 1)
-            # `headers` is doubled, as any signed number; two bytes each at least
+            # `headers` is doubled by the zigzag encoding; a header has at least two bytes
             if length & 1 or headers & 1 or pos + headers > end or not (headers or pos == end):
                 raise CorruptRecords(f"record {index} does not end where it says")
             if offset != 2 * index:
@@ -78,7 +79,7 @@ def _walk(
 
 
 def first_since(plain: bytes | bytearray, count: int, timestamp: int, offset: int) -> tuple[int, int] | None:
-    """(timestamp delta, offset delta) of the first record whose deltas are no less than these; None: there is none.
+    """(timestamp delta, offset delta) of the first record whose deltas are at least these; None if there is none.
 
     Raises CorruptRecords, TooManyParts.
     """
@@ -108,7 +109,7 @@ def _head(plain: bytes | bytearray, pos: int) -> tuple[int, int, int]:
     end = pos + (length >> 1)
     if length & 1:
         raise CorruptRecords("a record of less than no bytes")
-    timestamp = plain[pos + 1]  # before it one byte of attributes, of which none are in use
+    timestamp = plain[pos + 1]  # after one byte of attributes, all unused
     timestamp, pos = (timestamp, pos + 2) if timestamp < 0x80 else long_varint(plain, pos + 1)
     offset = plain[pos]
     if offset > 0x7F:
@@ -117,7 +118,7 @@ def _head(plain: bytes | bytearray, pos: int) -> tuple[int, int, int]:
 
 
 def _two_or_three(plain: bytes | bytearray, pos: int) -> tuple[int, int]:
-    """A varint that is likely to have two bytes or three."""
+    """A varint that probably has two or three bytes."""
     second = plain[pos + 1]
     if second < 0x80:
         return plain[pos] & 0x7F | second << 7, pos + 2

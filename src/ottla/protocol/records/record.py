@@ -1,9 +1,10 @@
-"""Reads and writes records, which are what is inside a batch; needed where the broker looks inside (compaction, its own
-topics, tools) and by clients, never on the produce path.
+"""Reads and writes the records inside a batch.
 
-Knows varints, headers and the timestamps' base. Source: DefaultRecord.java, MemoryRecordsBuilder.java.
+The broker uses it for compaction, internal topics and tools, and clients use it; the produce path never does. It
+handles varints, headers and timestamp deltas. Source: DefaultRecord.java, MemoryRecordsBuilder.java.
 
-Invariants: offsets in a batch rise; every length is held against the bytes that remain before anything is made.
+Invariants: offsets in a batch increase; every length is checked against the remaining bytes before anything is
+allocated.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from ottla.protocol.wire import Buffer
 Headers = Sequence[tuple[str | bytes, bytes | None]]
 
 RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, two lengths and a count: no record is smaller."""
+"""Length, attributes, two deltas, two lengths and a count: the smallest record."""
 
 PARTS_MAX = 50_000
-"""Records and headers that a broker looks at in one batch: some 50 ms of CPU, and a full 1 MB of 20 bytes each."""
+"""The most records and headers that a broker examines in one batch: about 50 ms of CPU, or a full 1 MB of 20 bytes
+each."""
 
 
 class Record:
-    """One record. `offset` -1 means: the one after the record before it, when a batch is built."""
+    """One record. `offset` -1 means, when a batch is built: the offset after the record before it."""
 
     __slots__ = ("headers", "key", "offset", "timestamp_ms", "value")
 
@@ -63,9 +65,9 @@ class Record:
 
 
 def can_hold(header: b.BatchHeader) -> bool:
-    """Whether the batch may have as many records as its header says, by its size alone.
+    """Whether the batch is large enough for the number of records in its header.
 
-    Compressed ones are believed up to what is ever unpacked.
+    For a compressed batch, the largest possible decompressed size counts.
     """
     bytes_max = UNPACKED_BYTES_MAX if header.compression else header.size_in_bytes - b.HEADER_BYTES
     return 0 <= header.record_count * RECORD_BYTES_MIN <= bytes_max
@@ -79,8 +81,8 @@ def decode_records(
 ) -> list[Record]:
     """The records of the whole batch at `pos`, in order. Does not check the CRC.
 
-    Raises CorruptRecords when they cannot be read, unpack to more than `max_bytes` bytes or are, with their headers,
-    more than `parts_max`.
+    Raises CorruptRecords if they cannot be read, exceed `max_bytes` bytes when decompressed, or exceed `parts_max`
+    together with their headers.
     """
     if b.magic_of(view, pos) != b.MAGIC:
         raise UnsupportedMagic(b.magic_of(view, pos))
@@ -89,13 +91,13 @@ def decode_records(
     if header.batch_length < b.HEADER_BYTES - b.LOG_OVERHEAD_BYTES or end > len(view):
         raise CorruptRecords(f"a batch of {header.batch_length} bytes where {len(view) - pos} remain")
     body = view[pos + b.HEADER_BYTES : end]
-    # compaction may leave a batch without records, which has no body whatever its attributes say
+    # compaction may leave a batch without records, which has no body, whatever its attributes are
     _parts_left(header.record_count, parts_max)
     return records_in(decompress(header.compression, body, max_bytes) if len(body) else b"", header, parts_max)
 
 
 def records_in(plain: bytes, header: b.BatchHeader, parts_max: int | None = None) -> list[Record]:
-    """The records in the unpacked body of a batch. Raises CorruptRecords."""
+    """The records in the decompressed body of a batch. Raises CorruptRecords."""
     count = header.record_count
     headers_left = _parts_left(count, parts_max)
     if not 0 <= count * RECORD_BYTES_MIN <= len(plain):
@@ -113,8 +115,8 @@ def records_in(plain: bytes, header: b.BatchHeader, parts_max: int | None = None
 def _read_records(
     plain: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None, headers_left: int
 ) -> tuple[list[Record], int]:
-    """Hot: what fits in one byte is read in place, longer varints by `long_varint`, a key and a value of any length by
-    `_block` only when they are null or long."""
+    """Hot: one-byte values are read inline, longer varints by `long_varint`. `_block` reads only keys and values that
+    are null or long."""
     records: list[Record] = []
     size = len(plain)
     pos = 0
@@ -126,7 +128,7 @@ def _read_records(
         end = pos + (length >> 1)
         if length & 1 or end > size:
             raise CorruptRecords(f"a record of {_signed(length)} bytes where {size - pos} remain")
-        timestamp = plain[pos + 1]  # before it one byte of attributes, of which none are in use
+        timestamp = plain[pos + 1]  # after one byte of attributes, all unused
         pos += 2
         if timestamp > 127:
             timestamp, pos = long_varint(plain, pos - 1)
@@ -197,7 +199,7 @@ def _block(plain: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
 
 
 def _parts_left(count: int, parts_max: int | None) -> int:
-    """How many headers so many records may have. Raises TooManyParts."""
+    """How many headers these records may have. Raises TooManyParts."""
     if parts_max is None:
         return sys.maxsize
     if count > parts_max:
@@ -209,7 +211,7 @@ def _read_headers(
     plain: bytes, pos: int, end: int, headers_left: int
 ) -> tuple[list[tuple[str | bytes, bytes | None]], int]:
     count, pos = long_varint(plain, pos)
-    if count & 1 or count > end - pos:  # `count` is doubled, and a header takes two bytes at least
+    if count & 1 or count > end - pos:  # `count` is doubled by the zigzag encoding, and a header has at least two bytes
         raise CorruptRecords(f"{_signed(count)} headers where {end - pos} bytes remain")
     if count >> 1 > headers_left:
         raise TooManyParts(f"there are {count >> 1} headers where {headers_left} are left")
@@ -224,7 +226,7 @@ def _read_headers(
 
 
 def _text(name: bytes) -> str | bytes:
-    """A header's key; one that is not UTF-8 stays bytes, so that a batch can be written again as it was."""
+    """A header's key; one that is not UTF-8 stays bytes, so that the batch can be rewritten unchanged."""
     try:
         return name.decode()
     except UnicodeDecodeError:
@@ -253,9 +255,9 @@ def build_batch(
 ) -> bytearray:
     """A whole batch with its CRC.
 
-    `max_timestamp` is the time of all records with LOG_APPEND_TIME and otherwise the largest of theirs;
-    `last_offset_delta` keeps the end of a batch whose last records were compacted away; without any records both
-    stand alone. Raises ValueError where offsets do not rise from `base_offset`.
+    `max_timestamp` is the time of all records with LOG_APPEND_TIME, and otherwise the largest of theirs.
+    `last_offset_delta` preserves the end of a batch whose last records were compacted away. Both also apply to a batch
+    without records. Raises ValueError if offsets do not increase from `base_offset`.
     """
     codec = codec_number(compression)
     records = list(records)
@@ -296,7 +298,7 @@ def build_batch(
 
 
 def _write_records(records: list[Record], base_offset: int, base_timestamp: int) -> tuple[bytearray, int]:
-    """The records without their header, and the last one's offset less the base; -1 without any."""
+    """The encoded records without the batch header, and the last record's offset minus the base; -1 without records."""
     plain = bytearray()
     delta = -1
     for record in records:
