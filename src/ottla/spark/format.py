@@ -1,6 +1,6 @@
-"""Defines `format("ottla")`, the data source that Spark makes readers and writers of.
+"""Defines `format("ottla")`, the data source from which Spark makes readers and writers.
 
-Knows nothing but who makes them: `reader/source.py` and `writer/sink.py`. `pyspark_ottla` lets Spark find it.
+`reader/source.py` and `writer/sink.py` implement these. `pyspark_ottla` makes Spark find the data source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Makes windows, pages, sessions and conversions of events: `local` in this process, `spark` by Spark's jobs.
+"""Declares what `Batches` needs to make windows, pages, sessions and conversions from events.
 
-Knows: what both are asked for. Does not know: which rows are to be taken; that is `batches`' matter.
+`local` does it in this process, `spark` by Spark jobs. `batches` chooses the rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Reads a record's value as an event: a line of an access log, a JSON event, or JSON that wraps a line.
 
-Knows: Apache's and nginx's common and combined lines (with or without a virtual host before them and more fields behind
-them), JSON events under the field names below. Does not know: Arrow, Spark, sessions, windows, tables.
-Invariant: `Reader.read` gives an event or says why there is none; it never raises, whatever the bytes are. The
-expression for lines is possessive wherever it repeats a group: linear on hostile lines.
-Words that come again and again (times, requests, agents) are looked into once: see `Remembered`.
+Lines are Apache's and nginx's common and combined formats. A virtual host may precede them, and more fields may follow.
+JSON events use the field names below.
+
+Invariant: `Reader.read` returns an event or the reason why there is none; it never raises, whatever the bytes are. The
+regular expression for lines is possessive wherever it repeats a group, so it is linear on hostile lines. Strings that
+recur (times, requests, agents) are parsed once: see `Remembered`.
+
 Source: https://httpd.apache.org/docs/2.4/mod/mod_log_config.html
 """
 
@@ -54,8 +56,8 @@ REFERRERS = ("referrer", "referer", "http_referer")
 AGENTS = ("agent", "user_agent", "userAgent", "http_user_agent", "ua")
 WRAPPED = ("message", "log", "raw")
 REQUESTS = ("request", "request_line")
-"""Names that a JSON event may use, the first one that is there counts. WRAPPED: the whole line of a log, as shippers
-send it. REQUESTS: `GET /a HTTP/1.1`, as servers that log in JSON write it."""
+"""Names that a JSON event may use; the first one present counts. WRAPPED: the whole line of a log, as shippers send it.
+REQUESTS: `GET /a HTTP/1.1`, as servers that log in JSON write it."""
 NAMES = (
     TIMES, VISITORS, CLIENTS, PAGES, KINDS, QUERIES, METHODS, STATUSES, SIZES, REFERRERS, AGENTS, WRAPPED, REQUESTS,
 )  # fmt: skip
@@ -89,7 +91,7 @@ Value = TypeVar("Value")
 
 
 class Event(NamedTuple):
-    """What a record tells. `time` in microseconds since 1970; None where nothing is said."""
+    """The fields of one record. `time` in microseconds since 1970; None where the record has no value."""
 
     time: int
     visitor: str | None
@@ -106,7 +108,7 @@ class Event(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What was asked for."""
+    """The target of a request."""
 
     page: str | None
     query: str | None
@@ -328,7 +330,8 @@ NESTED = {name.split(".")[0] for name in PLACES if "." in name}
 
 
 def named(found: dict[str, Any]) -> list[str | None]:
-    """The fields of NAMES that a JSON event has, as text: of each the first name that is there."""
+    """Return the fields of NAMES that a JSON event has, as text. Of several names for a field, the first one present
+    counts."""
     values: list[Any] = [None] * len(NAMES)
     ranks = [99] * len(NAMES)
     for key, value in found.items():

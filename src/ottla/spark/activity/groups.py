@@ -1,6 +1,6 @@
-"""Groups rows by what they have in common, in numpy: sums, counts, percentiles of each group.
+"""Groups rows by key columns, in numpy: sums, counts and percentiles of each group.
 
-Knows: arrays. Does not know: what they mean. Everything is a sort and one pass: no loop over rows or groups.
+Each operation is one sort and one pass, without a Python loop over rows or groups.
 """
 
 # pyright: reportAttributeAccessIssue=false

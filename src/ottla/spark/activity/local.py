@@ -1,6 +1,6 @@
-"""Makes windows, pages, sessions and conversions of events in this process, by numpy over Arrow: for few rows.
+"""Makes windows, pages, sessions and conversions from events in this process, by numpy over Arrow.
 
-Knows: tables, Arrow. A Spark job takes longer to begin than this takes for a million rows; more are `spark`'s.
+It is meant for few rows: starting a Spark job takes longer than this does for a million rows. `spark` handles more.
 """
 
 from __future__ import annotations

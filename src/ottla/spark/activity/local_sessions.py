@@ -1,8 +1,7 @@
-"""Puts sessions together in this process, as `sessions` has Spark do it.
+"""Puts sessions together in this process, from Arrow tables of events and session pieces that fit in memory.
 
-Knows: Arrow tables of events and of pieces of sessions, small enough for memory. Does not know: tables, watermarks.
-What a piece is, and which belong together, is said in `ottla.spark.activity.sessions`; the outcome is the same. Costs
-grow with the pieces' number, not with how many of them one session has.
+`ottla.spark.activity.sessions` defines what a piece is and which pieces belong together; the results are the same. The
+cost grows with the number of pieces, not with the number of pieces in one session.
 """
 
 # pyright: reportAttributeAccessIssue=false

@@ -1,8 +1,8 @@
-"""Makes the report page: what the tables hold, as charts.
+"""Makes the report page: charts of what the tables hold.
 
-Knows: the tables and `ottla.spark.report`. Everything is asked of the tables in SQL, through `deltalake`'s own engine:
-that takes milliseconds where a Spark job takes hundreds, and streams through tables of any size. Answers are small
-however much the tables hold: at most BUCKETS points in time, TOP names, and as many classes as a chart has columns.
+All figures come from SQL queries on the tables, by `deltalake`'s own engine. A query takes milliseconds where a Spark
+job takes hundreds, and it streams through tables of any size. Answers are small whatever the size of the tables: at
+most BUCKETS points in time, TOP names, and as many classes as a chart has columns.
 """
 
 from __future__ import annotations

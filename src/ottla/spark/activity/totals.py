@@ -1,7 +1,7 @@
-"""Checks the figures of the tables by counting again: of the tables as they are, each column read once.
+"""Checks the figures of the tables by counting again, reading each column once.
 
-Knows: the tables and the ledger. Does not know: how they were made; the ledger's counts are only compared with.
-Offsets are kept as runs while they are counted, so that the memory it takes depends on gaps, not on rows.
+The ledger's counts serve only for comparison. Offsets are kept as runs while they are counted, so memory depends on the
+number of gaps, not of rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the tables hold. `records`: different (topic, partition, offset) in the first three tables; `in_windows`,
-    `in_pages`, `in_sessions`: events, added up over the rows of those tables; `nameless`: events without a visitor."""
+    """Contents of the tables. `records`: distinct (topic, partition, offset) in the first three tables. `in_windows`,
+    `in_pages`, `in_sessions`: sums of events over the rows of those tables. `nameless`: events without a visitor."""
 
     read: int
     events: int
@@ -47,7 +47,7 @@ class Totals:
 
     @property
     def problems(self) -> list[str]:
-        """What does not add up, as sentences."""
+        """Describe each inconsistency in a sentence."""
         parsed = self.events + self.late
         sums = (
             (self.read, parsed + self.malformed, "records were read, but the tables have"),

@@ -1,8 +1,8 @@
 """Counts events in windows of event time by Spark: `windowed`, `top_pages`.
 
-Knows: events (EVENT_COLUMNS of `parse`). Does not know: tables, watermarks, sessions.
-Windows are as long as one another, do not overlap and begin at multiples of their length since 1970 (UTC); a window has
-the events with start <= time < end; one without events has no row. All figures are exact.
+The input is events (EVENT_COLUMNS of `parse`). All windows have the same length, do not overlap and begin at multiples
+of their length since 1970 (UTC). A window has the events with start <= time < end; a window without events has no row.
+All figures are exact.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Keeps the offset ranges of a Delta archive's commits: one small file each, folded into one now and then.
 
-Knows: files `QUERY.BATCH.json`, and `QUERY.BATCH.folded.json`, which replaces those it names. Does not know: Delta.
-Invariants: a batch's file is durable before the batch is committed, and counts only once the table says that the batch
-was; writing it again for a replayed batch replaces it. So ranges and data never disagree, whenever a process dies.
-A query's files are folded by that query alone.
+The files are `QUERY.BATCH.json`, and `QUERY.BATCH.folded.json`, which replaces the files that it names. Only the query
+itself folds its files.
+
+Invariants: the file of a batch is durable before the batch is committed, and counts only once the table has the batch.
+Writing it again for a replayed batch replaces it. Ranges and data therefore never disagree, whenever a process dies.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Lays out an archive on disk: columns, folders, file names, and what stands beside the data.
+"""Defines the layout of an archive on disk: columns, directories, file names, and the files next to the data.
 
-    TABLE/topic=clicks/date=2026-01-31/QUERY-BATCH-xxxx.parquet    the records (topic and date stand in the path)
+    TABLE/topic=clicks/date=2026-01-31/QUERY-BATCH-xxxx.parquet    the records (topic and date are in the path)
     TABLE/_delta_log/                                              Delta's own log (format delta)
     TABLE/_ottla/archive.json                                      format, isolation level
     TABLE/_ottla/topics/                                           the ids of the topics archived
     TABLE/_ottla/ranges/                                           which offset ranges each commit covered
     TABLE/_ottla/staging/                                          files of batches not yet published (format parquet)
-    TABLE/_checkpoint/                                             Spark's, unless it was put elsewhere
+    TABLE/_checkpoint/                                             Spark's checkpoint, unless given another directory
 
-Knows: names and schemas. Does not know: Spark, Delta, how a commit is made.
-Names that begin with "_" are passed over by every reader of Parquet folders and by Delta's vacuum.
+All readers of Parquet directories, and Delta's vacuum, skip names that begin with "_".
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ IN_FILES = pa.schema(
         ("headers", HEADERS),
     ]
 )
-"""What stands in the Parquet files."""
+"""Schema of the Parquet files."""
 
 COLUMNS = pa.schema([*list(IN_FILES)[:2], ("topic", pa.string()), *list(IN_FILES)[2:], ("date", pa.date32())])
 """The table's columns: the source's, and `date` (of the timestamp, UTC)."""
@@ -89,7 +88,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one commit publishes. `query` and `number` name it: the same pair never adds anything a second time."""
+    """The content of one commit. `query` and `number` identify it: a table accepts each pair once."""
 
     query: str
     number: int

@@ -1,7 +1,4 @@
-"""Finds out what the log of some topics still holds, and reads exactly these offsets of it as a DataFrame.
-
-Knows: the source's options. Does not know: archives.
-"""
+"""Finds out which offsets the log of some topics still holds, and reads exactly these as a DataFrame."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Names topics in an archive: a topic that was deleted and made again is another one, and named so.
+"""Names topics in an archive: a topic that was deleted and created again is a new topic with a new name.
 
-Knows: the ids of all topics of a name that were archived. The first keeps its name, the next is `clicks~2`: no topic of
-Kafka's has a "~". Does not know: the log.
-Invariant: the records of two topics never stand under one name, so (name, partition, offset) names one record.
+The archive keeps the ids of all topics of a name. The first keeps its name, the next is `clicks~2`: Kafka allows no "~"
+in a topic's name.
+
+Invariant: the records of two topics never have the same topic name, so (name, partition, offset) identifies one record.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Names(TopicIds):
             self.keep(topic, [topic_id])
 
     def called(self, topic: str) -> str:
-        """What the topic of now is called."""
+        """Return the archive's name of the topic that currently has this name."""
         return numbered(topic, len(self.ids(topic)))
 
     def next_name(self, topic: str) -> str:

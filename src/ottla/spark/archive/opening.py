@@ -1,7 +1,4 @@
-"""Opens the table of an archive, or makes it, in the format that its settings file names.
-
-Knows: the settings file. Does not know: Spark, what stands in a table.
-"""
+"""Opens or creates the table of an archive, in the format that its settings file names."""
 
 from __future__ import annotations
 

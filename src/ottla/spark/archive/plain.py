@@ -1,10 +1,12 @@
-"""Keeps an archive as a plain folder of Parquet files that any reader may open, and still each batch once.
+"""Keeps an archive as a plain directory of Parquet files that any reader may open, with each batch exactly once.
 
-Executors write below `_ottla/staging`, which readers pass over. A commit is one file of the log, `_ottla/log/N.json`,
-linked under its number, which fails where another has taken it; then the batch's files are renamed into their places.
-Whoever opens the archive next finishes the renames that a killed process left.
-Invariants: a file that readers see belongs to a committed batch; no file is ever seen twice; while a batch is being
-published, readers may see a part of it, and the rest a moment later (a reader that must not, reads the log).
+Executors write below `_ottla/staging`, which readers skip. A commit is one file of the log, `_ottla/log/N.json`. It is
+hard-linked under its number, which fails if another archive has used the number. Then the files of the batch are
+renamed into their places. The next process that opens the archive finishes the renames that a killed process left.
+
+Invariants: a file that readers see belongs to a committed batch, and no file is ever visible twice. While a batch is
+being published, readers may see a part of it, and the rest a moment later. A reader that must not see a part reads the
+log.
 """
 
 from __future__ import annotations
@@ -163,7 +165,7 @@ class PlainFolder(Table):
         )
 
     def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:
-        """What lies in staging belongs to batches that were killed, once it is old enough."""
+        """Remove old files in staging: they belong to batches whose process was killed."""
         self.refresh()
         before_s = time.time() - retention_hours * 3600
         old = [each for each in (self.path / STAGING).rglob("*.parquet") if each.stat().st_mtime < before_s]

@@ -1,6 +1,6 @@
 """Reads an archive as a DataFrame, without JVM jars: Spark reads the Parquet files that the table's log names.
 
-Knows: which files a time range or some topics need, by partition values and statistics. Does not know: how they came.
+Partition values and statistics decide which files a time range or some topics need.
 """
 
 from __future__ import annotations

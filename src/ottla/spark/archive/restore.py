@@ -1,9 +1,7 @@
-"""Writes an archive, or any of its records, back into a topic: same partitions, each partition's records in their
-order.
+"""Writes an archive, or any of its records, back into a topic: same partitions, and the same order in each partition.
 
-Knows: the sink's exactly-once writes, which a plan on disk makes last over kills: a restore that was killed and is
-started again goes on with its own plan, the same records under the same id, so that none is written twice.
-Does not know: how the sink does it (`ottla.spark.writer.sink`, `ottla.spark.writer.staging`).
+The sink's exactly-once writes do the work. A plan on disk extends them across kills: a restore that was killed and is
+started again continues its own plan. It writes the same records under the same id, so no record is written twice.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ READING = ("isolation.level", "exclude.internal.topics", "check.crcs")
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was put into a topic: records by its own offsets, and whether an earlier, killed attempt was finished."""
+    """Result of a restore: records by the topic's own offsets, and whether it finished an earlier, killed attempt."""
 
     topic: str
     rows: int

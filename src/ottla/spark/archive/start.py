@@ -1,9 +1,7 @@
-"""Decides where an archive begins: its checkpoint and its table must agree, and where there is no checkpoint the table
-knows.
+"""Decides where an archive begins: its checkpoint and its table must agree; without a checkpoint, the table decides.
 
-Knows: the offsets of both, and the log's. Does not know: how records are read or written.
-Invariant: no start leaves a gap behind the table's last offset, and none archives an offset twice; what would is
-refused with a sentence that says what to do.
+Invariant: no start leaves a gap after the table's last offset, and none archives an offset twice. Otherwise the start
+is refused, with a sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -126,7 +124,7 @@ def disagreement(table: Table, checkpoint: Checkpoint, place: TopicPartition, fi
 
 
 def refuse_loss(cluster: Cluster, known: Mapping[TopicPartition, int], table: Table) -> None:
-    """What lies between the table's end and the log's beginning is lost; going on would hide it."""
+    """Raise PipelineFailed if the log has lost offsets that the table needs next; continuing would hide the loss."""
     gone = [
         f"{topic}-{partition} from {known[topic, partition]} to {first - 1}"
         for (topic, partition), first in sorted(cluster.earliest(known).items())

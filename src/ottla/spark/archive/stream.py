@@ -1,10 +1,15 @@
 """Runs the archive's query: micro-batches of offset ranges to files, and each batch to one commit of the table.
 
-Knows: the order of things that makes it exactly once. (1) Spark writes a batch's end offsets into its checkpoint;
-(2) executors fetch the ranges planned, write files and fsync them; (3) the driver commits them with the batch's id and
-each partition's next offset; (4) Spark notes that the batch is done. Killed before 3, the files are orphans and the
-batch is done again over the same offsets; killed after 3, the table knows the batch and it is passed over.
-Does not know: Parquet, Delta, where to start (`start`). Spark counts ranges here; `Publisher.counts` has the records.
+This order of steps makes it exactly-once:
+
+1. Spark writes a batch's end offsets into its checkpoint.
+2. Executors fetch the planned ranges, write files and fsync them.
+3. The driver commits them with the batch's id and each partition's next offset.
+4. Spark records that the batch is done.
+
+After a kill before step 3, the files are orphans, and Spark repeats the batch over the same offsets. After a kill
+behind step 3, the table has the batch, so the repeated batch is skipped. Spark counts ranges here; `Publisher.counts`
+has the numbers of records.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ BATCH_ROWS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What a run added, counted by its commits; `again`: batches that the table had already."""
+    """Result of a run, counted by its commits; `again`: batches that the table already had."""
 
     rows: int
     bytes: int
@@ -87,7 +92,7 @@ class Publisher:
     again: int = 0
     holes: int = 0
     counts: dict[int, int] = field(default_factory=dict)
-    """Records by batch, of those nobody has asked for yet."""
+    """Records by batch, for batches whose count has not been requested yet."""
     _query: str = field(default="")
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -143,7 +148,7 @@ class Publisher:
     def write(
         self, frame: DataFrame, number: int, topics: Collection[str]
     ) -> tuple[list[TableFile], dict[TopicPartition, list[tuple[int, int, int]]]]:
-        """Have the executors write the batch's files; what they saw of each partition: (first, last, count)."""
+        """Write the batch's files on the executors; return (first, last, count) of each partition."""
         called = {topic: self.table.names.called(topic) for topic in topics}
         prefix = f"{self._query[:8]}-{number:06}"
         plan = WriteFiles(str(self.table.writes_to), prefix, self.compression, called=called)
@@ -185,7 +190,8 @@ class Publisher:
         return [replace(each, topic=self.table.names.called(each.topic)) for each in covered]
 
     def lost(self, place: TopicPartition, first: int, came: int) -> int:
-        """How many offsets at the front of a range nobody could read any more, where that was allowed."""
+        """Count the offsets at the front of a range that were lost before they could be read; 0 unless loss is
+        allowed."""
         if not self.allow_loss or came == first:
             return 0
         return max(min(self.log.earliest([place]).get(place, came), came) - first, 0)

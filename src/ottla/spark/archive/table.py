@@ -1,10 +1,9 @@
-"""Says what an archive needs of its table, whichever the format.
+"""Declares what an archive needs of its table, in either format: `delta.DeltaLake` or `plain.PlainFolder`.
 
-Knows: the rules of a commit. Does not know: Spark, how a table is opened (opening.py). Two formats:
-`delta.DeltaLake` and `plain.PlainFolder`.
-Invariants, kept by both formats: a batch is published as a whole or not at all, and once; a partition's next offset
-only rises, and two archives that publish the same partition at the same time do not both succeed (`TableChanged`).
-Tables lie on a file system that driver and executors share: a local disk for `local[*]`, a mounted one for a cluster.
+Invariants of both formats: a batch is published as a whole or not at all, and once. A partition's next offset only
+rises. If two archives publish the same partition at the same time, one fails (`TableChanged`).
+
+Tables are on a file system that driver and executors share: a local disk for `local[*]`, a mounted one for a cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class TableChanged(PipelineFailed):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an archive was made with; the same for all that is ever put into it."""
+    """Settings of an archive; the same for everything that is ever added to it."""
 
     format: str
     read_committed: bool
@@ -60,7 +59,7 @@ class Table(ABC):
 
     @abstractmethod
     def next_offset(self, place: TopicPartition) -> int | None:
-        """Where the archive of a partition goes on; None where nothing of it was archived."""
+        """Return the offset at which the archive of a partition continues; None if it has nothing of the partition."""
 
     @abstractmethod
     def publish(self, batch: Batch) -> None:

@@ -1,16 +1,21 @@
 """Decodes fetched record batches into Arrow, without a Python object per record.
 
-Two compiled loops do the work (`decode_kernels.py`, loaded by `native.py`): `scan` walks the batch headers into a
-table, `fill` walks the records of all chosen batches and copies keys, values and headers into arrays over which the
-Arrow columns are built without another copy. In between Python works per batch at most: unpacks the compressed ones,
-leaves out control batches and aborted transactions.
+Two compiled loops do the work (`decode_kernels.py`, loaded by `native.py`). `scan` walks the batch headers into a
+table. `fill` walks the records of all chosen batches and copies keys, values and headers into arrays; the Arrow columns
+are built over these without another copy. Between the loops, Python works per batch at most: it decompresses batches
+and leaves out control batches and aborted transactions.
 
-On one core, by CPU time, answers of 8 MB: uncompressed values of 200 B 12 to 21 million rows/s (21 with warm caches),
-of 1 kB 3.3 million; with the unpacking, values of 200 B that compress well: snappy 3.7, lz4 2.4, zstd 2.0, gzip 1.8
-million. Record by record in Python it is 0.35 million. numpy alone is no way: each varint says where the next begins.
+Throughput on one core, by CPU time, for answers of 8 MB:
 
-Knows nothing of connections, partitions' leaders or Spark. Rows come in the order of their offsets; each offset once.
-Sources: DefaultRecordBatch.java, CompletedFetch.java (which batches a consumer sees), KafkaRecordToRowConverter.scala.
+- uncompressed values of 200 B: 12 to 21 million rows/s (21 with warm caches);
+- uncompressed values of 1 kB: 3.3 million;
+- values of 200 B that compress well, with decompression: snappy 3.7, lz4 2.4, zstd 2.0, gzip 1.8 million;
+- record by record in Python: 0.35 million.
+
+numpy alone cannot decode records, because the position of each varint depends on the one before it.
+
+Rows come in the order of their offsets, and each offset once. Sources: DefaultRecordBatch.java, CompletedFetch.java
+(which batches a consumer sees), KafkaRecordToRowConverter.scala.
 """
 
 from __future__ import annotations
@@ -40,7 +45,8 @@ if TYPE_CHECKING:
 ROWS_MAX = 65_536
 """Rows of one Arrow batch: where Spark takes the most rows per second."""
 BODIES_MAX_BYTES = 256 << 20
-"""Unpacked records that one call of `fill` gets, but for a single batch that is larger; far below Arrow's 2 GB."""
+"""Maximum size of the uncompressed records in one call of `fill`, except for a single larger batch. It is far below
+Arrow's limit of 2 GB."""
 BATCHES_MAX = 4_096
 """Batches that one call of `scan` finds."""
 RECORD_BYTES_MIN = 7
@@ -64,8 +70,8 @@ SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The rows of one answer. `next_offset` is where to fetch next, past what nobody may see and compaction's holes;
-    without a whole batch it is the offset asked for."""
+    """The rows of one answer. `next_offset` is the next fetch offset, after records that readers may not see and after
+    holes left by compaction. Without a whole batch, it is the requested offset."""
 
     batches: list[pa.RecordBatch]
     next_offset: int
@@ -245,7 +251,7 @@ class Decoding:
 
 
 class Transactions:
-    """Which producers' batches nobody may see at the place in the log that has been reached."""
+    """Tracks which producers' batches readers may not see at the current position in the log."""
 
     def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
         self._to_come = sorted(aborted, key=lambda one: one[1], reverse=True)
@@ -325,7 +331,7 @@ def blocks(count: int, size: int) -> tuple[int, int, int]:
 
 
 def text(keys: pa.Array) -> pa.Array:
-    """The headers' keys as strings; only where one is not UTF-8 they are looked at one by one."""
+    """Return the headers' keys as strings. They are decoded one by one only if one is not UTF-8."""
     strings = keys.view(pa.string())
     try:
         strings.validate(full=True)

@@ -1,8 +1,7 @@
-"""Numbers what the decoder and its compiled loops share: columns of the table of batches, slots of the state, codes of
-errors.
+"""Numbers what the decoder and its compiled loops share: columns of the batch table, slots of the state, error codes.
 
-`scan` writes one row of int64 per batch, `fill` reads them. In between `decode` puts a compressed batch's unpacked
-body in the place of the packed one, and leaves out batches that nobody may see.
+`scan` writes one row of int64 per batch, and `fill` reads them. In between, `decode` replaces each compressed body by
+the decompressed one, and leaves out batches that readers may not see.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ NEXT_OFFSET = 1
 AT_END = 2
 """1 when there is nothing more to scan."""
 OFFSET = 3
-"""The first offset of the batch last looked at: the one at fault when there is an error."""
+"""The first offset of the last batch examined: the faulty one if there is an error."""
 MAGIC = 4
 SCAN_WIDTH = 5
 

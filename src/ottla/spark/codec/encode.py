@@ -1,8 +1,8 @@
 """Encodes Arrow columns as record batches, a run of batches for each topic and partition. No object per record.
 
-Knows the columns of the sink and how Kafka chooses a partition; the loops are `encode_kernels.py`'s, loaded by
-`native.py`, compression and CRC-32C `ottla.protocol.records`'. Does not know producer ids or sequences: whoever sends a
-batch numbers it (`writer/publishing.py`). Does not know the cluster: `writer/destinations.py` does.
+This module chooses partitions like Kafka. The loops are in `encode_kernels.py`, loaded by `native.py`; compression and
+CRC-32C are in `ottla.protocol.records`. The sender of a batch sets producer id and sequence (`writer/publishing.py`).
+`writer/destinations.py` supplies the topics' partitions.
 
 Invariants: rows for one partition keep their order; every record is in exactly one batch; a batch has its CRC.
 """

@@ -1,12 +1,12 @@
-"""Holds the loops of the encoder, in the part of Python that numba compiles: where each row goes, where batches end,
-and the bytes of records.
+"""Implements the loops of the encoder, in the subset of Python that numba compiles: the partition of each row, the
+bounds of batches, and the bytes of records.
 
-Knows murmur2 as Kafka's partitioner uses it, varints and the layout of a record (DefaultRecord.java, Utils.java
-`murmur2`, BuiltInPartitioner.java). Knows nothing of topics' names, headers of batches, CRCs or compression:
-`encode.py` does. Makes no Python object and allocates nothing: it reads and writes arrays by their addresses, which the
-caller made large enough; `encode_layout.py` says what lies in them. `native.py` compiles and loads this.
+The loops use murmur2 like Kafka's partitioner, varints and the layout of a record (DefaultRecord.java, Utils.java
+`murmur2`, BuiltInPartitioner.java). They make no Python objects and allocate nothing. They read and write arrays by
+address; the caller made these large enough, and `encode_layout.py` defines their contents. `encode.py` adds topics'
+names, batch headers, CRCs and compression. `native.py` compiles and loads this module.
 
-All numbers are int64; shifts to the right see no negative ones.
+All numbers are int64; right shifts never get negative numbers.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def block_bytes(column: Any, row: int) -> Any:
 
 @compiled
 def fixed_bytes(rows: Any, row: int) -> Any:
-    """What a record has besides its two deltas and its length: attributes, key, value, headers."""
+    """Return the size of a record without its length and its two deltas: attributes, key, value, headers."""
     size = 1 + block_bytes(rows.keys, row) + block_bytes(rows.values, row)
     if not rows.has_headers:
         return size + 1

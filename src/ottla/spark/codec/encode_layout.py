@@ -30,7 +30,7 @@ AVAILABLE_COUNT = 3
 TURN = 4
 """Counts the partitions that rows without a key went to."""
 TURN_BYTES = 5
-"""What the present one of these has got."""
+"""Bytes written to the current one of these partitions."""
 TOPIC_WIDTH = 6
 
 # A line of the plan: one batch

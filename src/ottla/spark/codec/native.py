@@ -1,18 +1,18 @@
-"""Makes machine code of the loops of decoder and encoder: compiled once for a machine, kept in files, loaded without
-the compiler.
+"""Compiles the loops of decoder and encoder to machine code: once per machine, kept in files, loaded without the
+compiler.
 
-numba compiles `decode_kernels.py` or `encode_kernels.py` in two to four seconds, and to load what it keeps in a cache
-of its own costs every Python worker 0.45 s of CPU more than numpy does. So what it made is kept as an object file, one
-for each module, which llvmlite loads in 0.06 s, most of them its own import.
+numba needs two to four seconds to compile `decode_kernels.py` or `encode_kernels.py`. Loading them from numba's own
+cache costs every Python worker 0.45 s of CPU more than numpy alone does. The machine code is therefore kept as one
+object file per module. llvmlite loads such a file in 0.06 s, mostly for its own import.
 
-Knows numba's calling convention: `status = loop(where the result goes, where an exception goes, *arguments)`. The loops
-raise nothing. Does not know what they do.
+The caller uses numba's calling convention: `status = loop(address of the result, address of the exception,
+*arguments)`. The loops raise nothing.
 
-A file lies in the first cache (`platform/caches.py`) that can be written. Its name has a digest of the loops' sources,
-the processor and its features, and the versions of numba, llvmlite and Python; its first bytes are a digest of the
-rest, so a damaged file is made anew. A file that is not ours, or that others may write, is never loaded. Who compiles
-holds a lock: others wait for the file instead of compiling it too, and the file appears whole (`os.replace`) or not at
-all.
+A file is in the first writable cache directory (`platform/caches.py`). Its name has a digest of the loops' sources, the
+processor and its features, and the versions of numba, llvmlite and Python. Its first bytes are a digest of the rest, so
+a damaged file is replaced. A file that belongs to another user, or that others may write, is never loaded. The
+compiling process holds a lock; other processes wait for the file instead of compiling it too. The file appears complete
+(`os.replace`) or not at all.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _callable(address: int, count: int) -> Loop:
 
 
 def _digest() -> str:
-    """What the code depends on."""
+    """Return a digest of everything that the code depends on."""
     digest = hashlib.sha256()
     for part in (
         llvm.get_host_cpu_name(),

@@ -1,9 +1,11 @@
-"""Keeps a Delta table that takes each batch of a query once.
+"""Keeps a Delta table that accepts each batch of a query once.
 
-Knows: Parquet files that somebody has written on the same file system, Delta's log. Does not know: what the rows mean.
-A commit names the query and the batch (Delta's application transactions): a batch that was committed before a kill is
-passed over when it comes again. Files of batches that were never committed are in no table; `vacuum` removes them.
-Tables lie on a file system that driver and executors share, as the archive's do.
+The caller writes the Parquet files, on the same file system. A commit names the query and the batch (Delta's
+application transactions), so a batch that was committed before a kill is skipped when it is repeated. Files of batches
+that were never committed are in no table; `vacuum` removes them.
+
+Tables are on a file system that driver and executors share, like the archive's.
+
 Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove File".
 """
 

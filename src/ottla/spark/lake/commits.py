@@ -1,8 +1,8 @@
-"""Commits files to Delta tables, by `deltalake` alone: no JVM jars.
+"""Commits finished Parquet files to Delta tables, by `deltalake` alone: no JVM jars.
 
-Knows: Parquet files that are finished and lie on the table's file system, their footers, Delta's log. Does not know:
-what a commit says of queries and offsets, nor what the rows mean.
-deltalake does not wait for the disk; whoever commits here has it on the disk, for Spark must not forget a batch before.
+The files are on the table's file system; their footers give the statistics. deltalake does not wait for the disk, but
+this module does: Spark must not forget a batch before its commit is on disk.
+
 Source: Delta's PROTOCOL.md, "Add File and Remove File", "Per-file Statistics".
 """
 

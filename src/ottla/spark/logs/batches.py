@@ -1,9 +1,13 @@
 """Writes each micro-batch of log lines to the tables: `Batches` is what `foreachBatch` calls, with ranges of offsets.
 
-Knows: the order of things that takes each record once. For each batch: (1) one pass, Spark's only job, writes the lines
-that their table does not have to files and counts them, per service, window, level and format; (2) the lines are
-committed; (3) the counts are published and committed. Killed anywhere before the end, the batch is done again: each
-table leaves out the records that it has, by their offsets. Does not know: Kafka, the command line.
+Steps of each batch, whose order makes it exactly-once:
+
+1. One pass, Spark's only job, writes the lines that their table lacks to files. It counts them by service, window,
+   level and format.
+2. The lines are committed.
+3. The counts are published and committed.
+
+After a kill before the end, Spark repeats the batch: each table leaves out the records that it has, by their offsets.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ __all__ = ["LINES", "UNPARSED", "Batches", "Counts", "Settings", "Tables"]
 
 @dataclass(slots=True)
 class Counts:
-    """What a run read. `formats` has UNPARSED too; read == already + sum of formats == already + written."""
+    """Counts of a run's lines. `formats` includes UNPARSED; read == already + sum of formats == already + written."""
 
     read: int = 0
     already: int = 0
@@ -110,7 +114,7 @@ class Tables:
         return found
 
     def rates(self, new: pa.Table) -> list[dict[str, Any]]:
-        """What is true of the windows that these rows add to, once they are added."""
+        """Return the figures of the windows that these rows add to, with these rows included."""
         touched = new.select(["service", "start"]).group_by(["service", "start"]).aggregate([])
         files: Any = self.windows.files()
         if files:
@@ -175,7 +179,7 @@ class Batches:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _stage(self, frame: DataFrame, table: OffsetTable, folder: Path | None) -> Staged:
-        """What a table does not have, counted, and written to files in a folder."""
+        """Count the lines that a table lacks, and write them to files in a folder."""
         delay_us = round(self._settings.delay_s * 1e6)
         marks = {service: latest - delay_us for service, latest in self._latest.items()}
         ends = self._tables.ends(table)

@@ -1,7 +1,7 @@
 """Finds text in the table of lines, without Spark.
 
-Knows: Delta's file statistics, Parquet. Does not know: topics. Files whose lines all lie outside the time or the
-services that are asked for are never opened; of the others only what is asked for is kept, a batch at a time.
+Delta's file statistics show which files have no line of the requested time or services; these are never opened. Other
+files are read a batch at a time, and only matching lines are kept.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ SHOWN = ("time", "timestamp", "service", "host", "file", "level", "component", "
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to find. `text` lies in a line's raw text, whatever its case, unless `regex` (RE2, as written).
+    """Search criteria. `text` is searched in a line's raw text, ignoring case, unless `regex` (RE2, as written).
 
-    A line without a time has its record's. `levels` may have any names that logs have for them."""
+    A line without a time has the time of its record. `levels` may have any level names that logs use.
+    """
 
     text: str
     regex: bool = False

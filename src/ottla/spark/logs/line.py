@@ -1,7 +1,6 @@
-"""Takes a line apart: time, level, component, message.
+"""Splits a line into time, level, component and message.
 
-Knows: the formats, levels. Does not know: Arrow, Spark, tables. Every text gives a `Line`, whatever it is; what fits no
-format has None for `format`. Words that come again and again are looked into once.
+Every text produces a `Line`; if it matches no format, its `format` is None. Strings that recur are parsed once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ NAMED_LEVELS = {called: name for name, every in LEVELS.items() for called in eve
 
 
 class Line(NamedTuple):
-    """What a line says. `time`: microseconds since 1970. `level_text`: the level as it was written."""
+    """The parsed fields of a line. `time`: microseconds since 1970. `level_text`: the level as it was written."""
 
     time: int | None
     level: str | None

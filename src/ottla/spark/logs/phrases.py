@@ -1,8 +1,7 @@
-"""Counts which components have most lines in a table, and which messages come most: `top_phrases`.
+"""Counts which components have most lines in a table, and which messages are most frequent: `top_phrases`.
 
-Knows: the table's Parquet files. Does not know: pages. What changes from line to line is masked: addresses, ids,
-numbers. Lines are counted where they are read, by parts of the table, and the parts' counts summed: in this process for
-a table of up to `LOCAL_ROWS_MAX` lines, by Spark for a larger one.
+Values that change from line to line are masked: addresses, ids, numbers. Each reader counts the lines of its part of
+the table, and the counts are added up. This process reads a table of up to `LOCAL_ROWS_MAX` lines, Spark a larger one.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -42,7 +41,7 @@ MASKS = (
     ("", re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{12,}\b"), "<hex>"),
     ("", re.compile(r"[0-9]+"), "#"),
 )
-"""What a text must hold, what is masked, what stands for it."""
+"""(text that must be present, pattern to mask, replacement)"""
 
 
 class Phrase(NamedTuple):
@@ -108,7 +107,7 @@ def count_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def add(found: Counter[Phrase], lines: pa.RecordBatch) -> None:
-    """Count lines; equal ones are looked at once."""
+    """Count lines; equal lines are masked once."""
     said = pc.coalesce(lines["message"], lines["raw"])
     table = pa.table({**{name: lines[name] for name in COLUMNS[:3]}, "said": said})
     for row in table.group_by(["service", "component", "level", "said"]).aggregate([([], "count_all")]).to_pylist():

@@ -1,7 +1,4 @@
-"""Runs the pipeline: topics of log lines to the tables, to a topic, to a report page.
-
-Knows: the query and its end. Does not know: formats, windows.
-"""
+"""Runs the pipeline: reads topics of log lines, writes the tables, a topic and a report page."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ TITLE = "Logs"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run read, and how it ended. Its text is the line at the end."""
+    """Result of a run: what it read, and how it ended. Its text is the final line of output."""
 
     counts: Counts
     seconds: float

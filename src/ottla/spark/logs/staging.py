@@ -1,8 +1,7 @@
-"""Runs on the executors: fetches the lines of a micro-batch, takes them apart, writes them to files and counts them.
+"""Runs on the executors: fetches the lines of a micro-batch, parses them, writes them to files and counts them.
 
-Knows: ranges of offsets, Arrow batches, Parquet files below one folder. Does not know: whether the files will ever be
-part of a table; the driver's commit decides that, so a task may run twice or be killed at any moment: only files of a
-task's report count. No record passes through the JVM.
+The files are Parquet files below one folder. The driver's commit decides which become part of a table. A task may
+therefore run twice or be killed at any moment: only files in a task's report count. No record passes through the JVM.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -84,8 +83,8 @@ class Stage:
 
 @dataclass(slots=True)
 class Staged:
-    """What came of a micro-batch. `ends`: up to where each partition is in it, of lines that were not `already` there.
-    `counts`: rows of `windows.SCHEMA`."""
+    """Result of a micro-batch. `ends`: each partition's end offset in the batch, of lines that were not `already` in
+    the table. `counts`: rows of `windows.SCHEMA`."""
 
     read: int
     already: int
@@ -95,7 +94,7 @@ class Staged:
 
 
 def stage(frame: DataFrame, task: Stage) -> Staged:
-    """Have the executors do it, in one job."""
+    """Run the task on the executors, in one job."""
     if task.folder is not None:
         Path(task.folder).mkdir(parents=True)
     rows = frame.mapInArrow(WorkerFunction(task), REPORT_SCHEMA).collect()
