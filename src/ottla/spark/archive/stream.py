@@ -8,8 +8,7 @@ This order of steps makes it exactly-once:
 4. Spark records that the batch is done.
 
 After a kill before step 3, the files are orphans, and Spark repeats the batch over the same offsets. After a kill
-behind step 3, the table has the batch, so the repeated batch is skipped. Spark counts ranges here; `Publisher.counts`
-has the numbers of records.
+that follows step 3, the table has the batch, so the repeated batch is skipped. Spark counts ranges here; `Publisher.counts` has the numbers of records.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ PRODUCER_ID = 9
 RECORDS = 10
 BATCH_WIDTH = 11
 
-# What `scan` leaves in its state
+# Slots of the state of `scan`
 NEXT_POSITION = 0
 NEXT_OFFSET = 1
 """Behind the last whole batch; `until` when a batch from there on was met."""
@@ -32,7 +32,7 @@ OFFSET = 3
 MAGIC = 4
 SCAN_WIDTH = 5
 
-# What `fill` leaves in its state
+# Slots of the state of `fill`
 ROWS = 0
 KEY_BYTES = 1
 VALUE_BYTES = 2

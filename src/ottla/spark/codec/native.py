@@ -77,7 +77,7 @@ def machine_code(module: str, make: Callable[[str], bytes] | None = None) -> byt
             if kept is not None:
                 return kept
             with _locked(directory / f"{name}.lock"):
-                kept = _read(path)  # somebody may have made it meanwhile
+                kept = _read(path)  # another process may have compiled it
                 return kept if kept is not None else _write(path, make(module))
     return make(module)
 
@@ -172,7 +172,7 @@ def _write(path: Path, code: bytes) -> bytes:
         with os.fdopen(descriptor, "wb") as file:
             file.write(hashlib.sha256(code).digest() + code)
         os.replace(temporary, path)
-    except OSError:  # a full disk: the code is there all the same
+    except OSError:  # a full disk: the code is usable without its file
         with contextlib.suppress(OSError):
             os.unlink(temporary)
     return code

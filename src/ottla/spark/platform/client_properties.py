@@ -1,8 +1,10 @@
-"""Reads Kafka's client properties (`kafka.*` options): which the thin client honours, which change nothing here, and a
-sentence for the rest.
+"""Reads Kafka's client properties (`kafka.*` options): those that the thin client honours, those
+without effect, and an error message for all other properties.
 
-Knows the names as Kafka's consumer has them, and PEM files for TLS (KIP-651). Opens no connection.
-Invariant: no property is ignored that would change what is read or who may read it.
+The names are those of Kafka's consumer; PEM files configure TLS (KIP-651). The module opens no connection.
+
+Invariant: a property that would change which records are read, or which users may read them, is never ignored.
+
 Source: ConsumerConfig.java, CommonClientConfigs.java, SslConfigs.java.
 """
 
@@ -61,7 +63,7 @@ def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What the thin client is told. Hashable: a worker keeps its connections by this value."""
+    """Settings of the thin client. Hashable: a worker keeps its connections by this value."""
 
     bootstrap: str
     client_id: str = "ottla-spark"
@@ -80,7 +82,7 @@ class ClientProperties:
         return 1 if self.read_committed else 0
 
     def connect(self) -> Client:
-        """A client that has not spoken to anybody yet. Raises WrongOption."""
+        """Return a client that has not connected to a broker yet. Raises WrongOption."""
         tls = None if self.tls is None else self.tls.context()
         return Client(self.bootstrap, client_id=self.client_id, timeout_s=self.request_timeout_ms / 1000, tls=tls)
 

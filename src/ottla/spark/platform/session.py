@@ -1,10 +1,14 @@
-"""Starts Spark's sessions, and decides their settings and what may overrule these.
+"""Starts Spark's sessions, and decides their settings and what may override them.
 
-Knows: which of Spark's settings pipelines want otherwise than Spark has them, and why. Does not know: any pipeline.
+Precedence of settings, the highest first:
 
-What wins, the strongest first: `conf` of the call, the user's spark-defaults.conf and what `spark-submit` was given,
-the table below, Spark's own defaults. A session that runs already is used as it is, apart from what may be set while it
-runs and nobody has set.
+1. `conf` of the call;
+2. the user's spark-defaults.conf and the arguments of `spark-submit`;
+3. the table below, with the reason for each setting;
+4. Spark's own defaults.
+
+A session that is already running is used as it is. Only settings that can change at run time, and that the user has not
+set, are added.
 """
 
 from __future__ import annotations
@@ -152,7 +156,7 @@ def require_ottla(python: str) -> None:
 
 
 def adapted(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """A session that runs already, with what may still be set and nobody has set."""
+    """Return a running session, after adding the settings that can still change and that the user has not set."""
     chosen = session.conf.getAll
     master = str(session.sparkContext.master)
     wanted = {each.key: each.value for each in settings(master) if each.key not in chosen}
@@ -249,9 +253,10 @@ def launch(conf: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def quick_workers(master: str) -> Iterator[None]:
-    """Have a local session's Python workers import PySpark as it is installed, not from the archive in SPARK_HOME.
+    """Make a local session's Python workers import PySpark from where it is installed, not from the archive in
+    SPARK_HOME.
 
-    Python compiles a module of an archive anew in each process: half a second for every query that starts. A cluster
+    Python compiles a module of an archive again in each process: half a second for every query that starts. A cluster
     may need the archive, and the user's own SPARK_HOME is left as it is.
     """
     if not is_local(master) or "SPARK_HOME" in os.environ:
@@ -280,7 +285,7 @@ NOISE = re.compile(
     rb"|(?:Starting )?Streaming TransformWithStateInPandas Python worker"
     rb"|\s*$"
 )
-"""What the JVM and PySpark's own workers say on every start, whatever the logging is set to."""
+"""Lines that the JVM and PySpark's own workers print on every start, whatever the logging level."""
 
 
 def pass_on(stream: IO[bytes]) -> None:
@@ -291,7 +296,7 @@ def pass_on(stream: IO[bytes]) -> None:
                 try:
                     sys.stderr.write(line.decode(errors="replace"))
                 except (ValueError, OSError):
-                    return  # nobody listens any more, and the JVM is about to end
+                    return  # stderr is closed, and the JVM is about to end
 
 
 # ---- what others have set ------------------------------------------------------------------------------------------
@@ -313,7 +318,7 @@ def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def submitted() -> dict[str, str]:
-    """What `spark-submit` was given, where it started this program."""
+    """Return the settings given to `spark-submit`, if it started this program."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     from pyspark.conf import SparkConf

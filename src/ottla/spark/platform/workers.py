@@ -1,12 +1,12 @@
-"""Spares small tasks in Spark's Python workers two waits: for TCP's acknowledgement and for garbage collection.
+"""Spares small tasks in Spark's Python workers two delays: TCP's acknowledgement and garbage collection.
 
-Forty milliseconds of TCP. The JVM sends a worker a task in two parts, the function and then its input. Neither side
-has set TCP_NODELAY, so the second, small part waits until the first is acknowledged (RFC 896, Nagle), and the worker's
-system has a reason to wait with that for up to 40 ms (RFC 1122, delayed acknowledgements). The worker makes our reader
-or writer out of the first part before it reads the second: that is when it acknowledges.
+**TCP: 40 ms.** The JVM sends a worker a task in two parts, the function and then its input. Neither side has set
+TCP_NODELAY, so the second, small part waits until the first is acknowledged (RFC 896, Nagle). The worker's system may
+delay that acknowledgement by up to 40 ms (RFC 1122). The worker makes the reader or writer from the first part before
+it reads the second, and acknowledges at that moment.
 
-Twenty to thirty milliseconds of garbage collection. The daemon has a worker collect after each task, which walks all
-that was ever imported. What is there after a worker's first task stays for good and need not be walked.
+**Garbage collection: 20 to 30 ms.** The daemon makes a worker collect after each task, which walks all imported
+objects. Objects that exist after a worker's first task stay until it exits, so walking them is useless.
 
 Source: PySpark's daemon.py (the worker's socket, `gc.collect`), PythonWorkerFactory.scala, tcp(7).
 """
@@ -27,7 +27,7 @@ _spared = 0
 
 
 class SentToWorkers:
-    """What Spark pickles for its workers: acknowledged as soon as it is there."""
+    """An object that Spark pickles for its workers; a worker acknowledges it as soon as it has arrived."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -65,7 +65,7 @@ def acknowledge() -> None:
 
 
 def spare_collections() -> None:
-    """Keep what is there out of all collections to come. Does nothing when it is called again in the same process."""
+    """Exempt all current objects from future collections. Does nothing when called again in the same process."""
     global _spared
     if _spared != os.getpid():
         _spared = os.getpid()

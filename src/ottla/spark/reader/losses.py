@@ -7,7 +7,7 @@ import logging
 log = logging.getLogger("ottla.spark")
 
 ADVICE = "set option 'failOnDataLoss' to 'false' to continue without it"
-"""What a program can do; a pipeline's command has an option of its own for it (`RunOptions.on_loss`)."""
+"""Advice for programs; a pipeline's command has an option of its own for it (`RunOptions.on_loss`)."""
 
 
 ALLOW_LOSS = "--allow-loss continues without it"

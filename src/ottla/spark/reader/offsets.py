@@ -1,8 +1,10 @@
-"""Finds out, on the driver, which partitions there are and from where to where each is read.
+"""Finds out, on the driver, which partitions exist and which offsets to read of each.
 
-Knows the cluster through the thin client and the options; asks again as `fetchOffset.numRetries` says. Reads no
-record. What is gone is lost data: `failOnDataLoss` decides whether that is an error (`RecordsLost`) or a warning.
-Invariants: every range returned lies within what the broker had when it was asked, unless its partition was not there.
+It asks the cluster through the thin client, retries as `fetchOffset.numRetries` says, and reads no record. Offsets that
+are gone are lost data: `failOnDataLoss` decides whether that is an error (`RecordsLost`) or a warning.
+
+Invariant: every range returned was within the broker's offsets when it was asked, unless its partition did not exist.
+
 Source: KafkaOffsetReaderAdmin.scala, KafkaMicroBatchStream.scala.
 """
 
@@ -114,7 +116,7 @@ class Cluster:
         return {topic: count for topic, count in found.items() if pattern.fullmatch(topic)}
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """The ids of those of the topics that are there, as Kafka writes them; "" where the broker has none."""
+        """Return the ids of the topics that exist, as Kafka writes them; "" if the broker has no topic ids."""
         if not topics:
             return {}
         answer = self._asking(lambda client: client.metadata(topics))
@@ -189,7 +191,7 @@ class Cluster:
     # ---- ranges ----------------------------------------------------------------------------------------------------
 
     def batch_ranges(self) -> list[Range]:
-        """What a batch query reads."""
+        """Return the ranges that a batch query reads."""
         starts = self.resolve(self.options.starting, "startingOffsets")
         ends = self.resolve(self.options.ending, "endingOffsets")
         both = starts.keys() & ends.keys()
@@ -216,8 +218,8 @@ class Cluster:
         return ranges
 
     def stream_ranges(self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Range]:
-        """What a micro-batch reads: partitions that are new begin at their earliest offset; those that are gone, or
-        whose offsets went back (a topic deleted and made anew), are lost data."""
+        """Return the ranges that a micro-batch reads. New partitions begin at their earliest offset. Partitions that
+        are gone, or whose offsets went back (the topic was deleted and created again), are lost data."""
         if gone := start.keys() - end.keys():
             self._lose(f"{names_of(gone)} are gone, and with them what was not read yet")
         fresh = end.keys() - start.keys()
@@ -245,7 +247,7 @@ class Cluster:
 
 
 def _counted(answer: object, *, internal: bool = True) -> dict[str, int]:
-    """Topics and how many partitions they have. Raises ErrorAnswer, but for topics that are not there."""
+    """Return the number of partitions of each topic that exists. Raises ErrorAnswer for any other error."""
     found: dict[str, int] = {}
     for topic in answer.topics:  # type: ignore[attr-defined]
         if topic.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):

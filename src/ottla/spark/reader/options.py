@@ -1,7 +1,8 @@
-"""Reads the reader's options: the names and rules of Spark's own Kafka source, read from strings into one frozen value.
+"""Reads the reader's options into one frozen value, with the names and rules of Spark's own Kafka source.
 
-Knows every option, its default and which go together. Knows no broker: whether a topic exists is found out in
-`offsets`. What Spark refuses is refused here too, each with one sentence (`WrongOption`).
+It checks every option, its default and which options exclude each other. Options that Spark refuses are refused here
+too, each with one sentence (`WrongOption`). The module asks no broker: `offsets` finds out whether a topic exists.
+
 Source: KafkaSourceProvider.scala, JsonUtils.scala, and Spark's "Structured Streaming + Kafka Integration Guide".
 """
 
@@ -96,7 +97,7 @@ Position = Edge | Specific | AtTime
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a reader was asked for."""
+    """The options of a reader."""
 
     subscription: Subscription
     starting: Position
@@ -117,7 +118,7 @@ class SourceOptions:
 
 
 def any_options(options: Mapping[str, str]) -> SourceOptions:
-    """What can be checked before it is known whether a batch or a stream is read. Raises WrongOption."""
+    """Check the options that batch and streaming queries share. Raises WrongOption."""
     given = _lowered(options)
     return _read(given, _starting(given, Edge(EARLIEST)), _position(given, "ending", Edge(LATEST), else_latest=True))
 
@@ -285,7 +286,7 @@ def _refuse_edge(position: Position, edge: int, sentence: str) -> None:
 
 
 def _check_order(starting: Position, ending: Position) -> None:
-    """What can be seen to be wrong before any broker is asked (SPARK-38505's checks)."""
+    """Check the order of two positions as far as that is possible without a broker (SPARK-38505's checks)."""
     match starting, ending:
         case Specific(first), Specific(last):
             word = "offset"

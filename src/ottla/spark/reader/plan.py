@@ -33,7 +33,7 @@ class Range:
 
 
 class TaskRanges(InputPartition):
-    """What one task reads, in this order."""
+    """The ranges that one task reads, in this order."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         super().__init__(tuple(ranges))
@@ -110,8 +110,8 @@ def limited(
     end: Mapping[TopicPartition, int],
     begins: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """The ends of a micro-batch of `limit` offsets: each partition gets its part of what is there to read, and at least
-    one offset, were it beyond the limit. `begins`: where partitions begin that `start` does not have."""
+    """Return the ends of a micro-batch of `limit` offsets. Each partition gets its share of the available offsets, and
+    at least one offset, even beyond the limit. `begins`: first offsets of partitions that `start` does not have."""
     sizes: dict[TopicPartition, int] = {}
     for place, until in end.items():
         first = start.get(place, begins.get(place))
@@ -121,7 +121,7 @@ def limited(
     if total <= limit:
         return dict(end)
     out = dict(end)
-    before = 0  # of the offsets that are there; rounding their running sum lets no offset of the limit go unused
+    before = 0  # available offsets so far; rounding their running sum leaves no offset of the limit unused
     for place, size in sizes.items():
         part = limit * (before + size) // total - limit * before // total
         out[place] += max(part, 1) - size

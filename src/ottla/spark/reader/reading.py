@@ -1,11 +1,11 @@
-"""Fetches a task's ranges, in a worker, and gives Arrow batches.
+"""Fetches a task's ranges, in a worker, and yields Arrow batches.
 
-All partitions of one leader are asked for in one request, and the next request leaves before the last answer is
-decoded. One client per worker process and set of properties is kept between tasks; a forked process makes its own.
+One request fetches all partitions of one leader, and the next request is sent before the last answer is decoded. Each
+worker process keeps one client per set of properties between tasks; a forked process makes its own. This module handles
+leaders, failures and lost data, `decode` the bytes. No work here is done per record.
 
-Knows leaders, failures and lost data; `decode` knows the bytes. Nothing here is done per record.
-Invariant: of every range each record comes once, in order, whatever breaks on the way: a cursor moves when an answer is
-there, and what an answer held is decoded before anything else is asked of its partition twice.
+Invariant: each record of a range is returned once, in order, whatever fails. A cursor moves when an answer arrives, and
+that answer is decoded before its partition's next answer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class ReadFailed(Exception):
 
 
 def client_of(properties: ClientProperties) -> Client:
-    """This process's client. What a forked process finds here is its parent's, and its sockets too."""
+    """Return this process's client. Clients inherited by fork belong to the parent, with their sockets, and are
+    dropped."""
     global _owner
     if _owner != os.getpid():
         _clients.clear()
@@ -76,7 +77,7 @@ class Cursor:
     range: Range
     at: int
     topic_id: bytes | None = None
-    """Of the topic that records came from: another one means that it was made anew."""
+    """Id of the topic that the records came from; a different id means that the topic was created again."""
     empties: int = 0
     """How often nothing came though it was first in its request, and though there should be more."""
     missing: int = 0
@@ -131,10 +132,10 @@ class Reading:
                 self.ask(client)
                 for piece in pieces:
                     yield from self.decoded(piece)
-                if pieces:  # whoever takes the rows may have taken his time
+                if pieces:  # the consumer of the rows may have been slow
                     self.progress_s = time.monotonic()
         finally:
-            for connection in self.under_way:  # answers that nobody will take
+            for connection in self.under_way:  # their answers are not needed any more
                 client.drop(connection)
 
     def decoded(self, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -169,7 +170,8 @@ class Reading:
             self.wait(self.trouble)
 
     def leader(self, client: Client, cursor: Cursor) -> Connection | None:
-        """Whom to ask for a cursor; None where that is not known now: it will be asked again."""
+        """Return the leader's connection for a cursor; None if the leader is unknown now, then the caller asks
+        again."""
         try:
             leader = client.leader(*cursor.place)
             topic_id = client.known_topic(cursor.range.topic).topic_id
@@ -217,7 +219,8 @@ class Reading:
     # ---- answers ---------------------------------------------------------------------------------------------------
 
     def take(self, client: Client) -> list[Piece]:
-        """The next answer, its cursors moved. Nothing where it failed or nobody could be asked."""
+        """Return the pieces of the next answer and move its cursors. Empty if the request failed or none is in
+        flight."""
         if not self.under_way:
             return []
         connection, (fetching, cursors) = next(iter(self.under_way.items()))
@@ -244,7 +247,7 @@ class Reading:
         return pieces
 
     def moved(self, client: Client, cursor: Cursor, part: FetchedPart) -> Piece | None:
-        """What came for a cursor, which is moved behind it."""
+        """Return the records fetched for a cursor, and move the cursor behind them."""
         if part.error_code:
             self.refused(client, cursor, part)
             return None
@@ -267,7 +270,7 @@ class Reading:
             return
         cursor.empties += 1
         if cursor.empties > 1:
-            cursor.at = cursor.range.until  # what was there has been compacted away
+            cursor.at = cursor.range.until  # compaction has removed the records
 
     def refused(self, client: Client, cursor: Cursor, part: FetchedPart) -> None:
         error = ErrorAnswer(part.error_code, str(cursor))
@@ -303,7 +306,7 @@ class Reading:
     # ---- failures --------------------------------------------------------------------------------------------------
 
     def failed(self, client: Client, error: ClientFailure) -> None:
-        """A broker could not be asked: learn anew who leads, after a pause."""
+        """After a failed request, forget the known leaders and pause."""
         client.forget_topics()
         self.wait(str(error))
 

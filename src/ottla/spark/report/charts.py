@@ -1,9 +1,8 @@
-"""Draws the charts of a page. Timelines and histograms are SVG drawn by Vega (altair, vl-convert); bars and tables are
+"""Draws the charts of a page. Vega (altair, vl-convert) draws timelines and histograms as SVG; bars and tables are
 HTML.
 
-Knows: shapes and colours by name. Does not know: the page around them.
-Colours are the page's CSS variables, so one drawing serves light and dark. Each drawing is made twice, for wide and
-narrow screens; the page shows one. What a mark stands for is its aria-label, which the page shows on hover.
+Colours are the page's CSS variables, so one drawing serves light and dark mode. Each drawing is made twice, for wide
+and narrow screens; the page shows one. The meaning of a mark is its aria-label, which the page shows on hover.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Reads what Spark keeps of a query in its checkpoint: its id, and where each batch ends.
 
-Two ways in. `examine` looks before a query is started on a checkpoint, so that what is wrong with it is said with the
-file's name: on a local disk, of others Spark itself tells. A `Checkpoint` is asked while the query runs, with Hadoop's
-file systems.
-Knows: the directory that a streaming query keeps (metadata, offsets/N, commits/N) as Spark 4.3 writes it, and the one
-file there that is ours: `archive-start.json`, where an archive's batch 0 begins, which Spark does not write down. Does
-not know: state stores, nor how a query is run.
-Invariant: Spark's files are only read; a checkpoint that Spark would take is never refused, except for topics of
-another query's.
+`examine` checks a checkpoint on a local disk before a query starts on it, so that an error names the file. Spark itself
+reports errors in other checkpoints. A `Checkpoint` is read while the query runs, through Hadoop's file systems.
+
+A checkpoint is the directory of a streaming query (metadata, offsets/N, commits/N) as Spark 4.3 writes it. Ottla adds
+one file, `archive-start.json`: the offsets at which an archive's batch 0 begins, which Spark does not store.
+
+Invariant: Spark's files are only read. A checkpoint that Spark would accept is never refused, unless it has topics of
+another query.
+
 Source: OffsetSeqLog, CommitLog, HDFSMetadataLog and StreamMetadata of Spark 4.3.
 """
 
@@ -35,9 +36,10 @@ START = "archive-start.json"
 
 
 def examine(checkpoint: str, topics: Sequence[Iterable[str] | re.Pattern[str] | None]) -> None:
-    """Raise PipelineFailed where a query on these sources can't go on from this checkpoint.
+    """Raise PipelineFailed if a query on these sources cannot resume from this checkpoint.
 
-    `topics`: for each source of the query the topics it reads, or their pattern, or None where that is not known."""
+    `topics`: for each source of the query its topics, or their pattern, or None if that is unknown.
+    """
     path = local_path(checkpoint)
     if path is None:
         return
@@ -209,7 +211,8 @@ class Checkpoint:
         stream.close()
 
     def put_aside(self) -> None:
-        """Rename the checkpoint, where there is one, so that the query begins anew: DIR is then DIR.1, or the next."""
+        """Rename the checkpoint, if it exists, so that the query starts from the beginning: DIR becomes DIR.1, or the
+        next free number."""
         mine = self._path("")
         files = mine.getFileSystem(self._conf)
         if not files.exists(mine):

@@ -1,8 +1,9 @@
-"""Shows how a running pipeline gets on: rows per second, lag per partition, state, how long a batch took.
+"""Shows the progress of a running pipeline: rows per second, lag per partition, state, duration of a batch.
 
-Knows: Spark's progress reports, as JSON gives them, of sources whose offsets are {"topic": {"0": 123}}. Does not know:
-Spark itself. On a terminal a table that is drawn anew, otherwise a line every few seconds; both on stderr, for stdout
-is the commands' own.
+The figures come from Spark's progress reports, as JSON, of sources whose offsets are {"topic": {"0": 123}}. A terminal
+shows a table that is redrawn; other outputs get a line every few seconds. Both go to stderr, because stdout is for the
+output of the commands.
+
 Source: StreamingQueryProgress of Spark 4.3.
 """
 
@@ -28,7 +29,7 @@ WAITS = "waits for executors"
 
 
 class BatchRows(NamedTuple):
-    """What a pipeline itself counted of a batch, where Spark's own figures are of something else."""
+    """A pipeline's own counts of a batch, for use where Spark does not count records."""
 
     rows: int
     late: int = 0
@@ -40,7 +41,7 @@ Lag = dict[TopicPartition, int]
 
 @dataclass(slots=True)
 class Figures:
-    """What is known of one query. Rates are of rows per second, sizes of bytes."""
+    """The figures of one query. Rates are of rows per second, sizes of bytes."""
 
     rows: int = 0
     batches: int = 0
@@ -93,7 +94,7 @@ def lag_of(progress: Progress) -> Lag:
 
 
 def state_bytes_of(operator: Progress) -> int:
-    """What the state takes: on disk where RocksDB says so, in memory otherwise."""
+    """Return the size of the state: on disk if RocksDB reports it, otherwise in memory."""
     return operator.get("customMetrics", {}).get("rocksdbSstFileSize", 0) + operator.get("memoryUsedBytes", 0)
 
 

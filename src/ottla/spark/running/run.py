@@ -1,8 +1,7 @@
-"""Runs every pipeline: waits for the broker, starts the queries, shows them, stops them cleanly.
+"""Runs every pipeline: waits for the broker, starts the queries, shows their progress, and stops them cleanly.
 
-Knows: streaming queries of a classic Spark session, their checkpoints and signals. Does not know: what any of them
-computes. A query that ends because the broker is away is started again from its checkpoint, so that nothing is lost and
-nothing done twice; every other failure becomes one sentence.
+A query that fails because the broker is unavailable is restarted from its checkpoint, so no record is lost or processed
+twice. Every other failure becomes one sentence.
 """
 
 from __future__ import annotations
@@ -48,9 +47,8 @@ FRUITLESS_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What every pipeline is told. `kafka`: client properties (`security.protocol=...`). `checkpoint`: a directory,
-    None for one that is forgotten at the end. `broker_wait_s`: how long to wait for a broker that is down, None for
-    ever."""
+    """Options of every pipeline. `kafka`: client properties (`security.protocol=...`). `checkpoint`: a directory; None
+    for a temporary one. `broker_wait_s`: how long to wait for an unavailable broker; None for no limit."""
 
     bootstrap: str
     checkpoint: str | None
@@ -62,10 +60,10 @@ class RunOptions:
     quiet: bool = False
     broker_wait_s: float | None = None
     on_loss: str = ADVICE
-    """What is to be done where records are lost, after a semicolon."""
+    """Advice for lost records, appended to the message after a semicolon."""
 
     def sentence(self, run: str, checkpoint: str, text: str) -> str:
-        """What a failure comes to, and what to do."""
+        """Describe a failure, and what to do, in a sentence."""
         return sentence(run, checkpoint, text.replace(ADVICE, self.on_loss))
 
 
@@ -195,10 +193,10 @@ def run_queries(
     counts: Mapping[str, Callable[[int], BatchRows]] | None = None,
     enough: threading.Event | None = None,
 ) -> Finished:
-    """Run the queries until they have worked off what is there (`once`), a signal comes, or `enough` is set: then they
-    end after their batch. Each needs a queryName; its checkpoint is DIRECTORY/queryName. `counts`: by query, the rows
-    of a batch where the source's are no records; asked once for each batch. Raises PipelineFailed; KeyboardInterrupt
-    where a second signal came."""
+    """Run the queries until they have read all available records (`once`), a signal comes, or `enough` is set; then
+    they end after their batch. Each needs a queryName; its checkpoint is DIRECTORY/queryName. `counts`: by query, the
+    rows of a batch if the source's rows are not records; called once for each batch. Raises PipelineFailed;
+    KeyboardInterrupt on a second signal."""
     with tempfile.TemporaryDirectory(prefix="ottla-checkpoint-", ignore_cleanup_errors=True) as forgotten:
         local = local_path(options.checkpoint or forgotten)  # made absolute: the JVM may have started elsewhere
         directory = str(options.checkpoint).rstrip("/") if local is None else str(local.absolute())
@@ -237,7 +235,7 @@ def topics_of(writer: DataStreamWriter) -> list[Sequence[str] | re.Pattern[str] 
 
 
 def counted(progress: Mapping[str, Any], found: BatchRows) -> dict[str, Any]:
-    """What a progress report has of a batch's rows, of another number of them."""
+    """Return the entries of a progress report that depend on the number of rows, for this number."""
     spent_ms = progress["durationMs"].get("triggerExecution", 0)
     rate = found.rows * 1000 / spent_ms if spent_ms else 0.0
     return {"numInputRows": found.rows, "processedRowsPerSecond": rate, "numLateRows": found.late}
@@ -313,7 +311,7 @@ class Run:
         return self.query is None or not self.query.status["isTriggerActive"]
 
     def gone(self, session: SparkSession) -> bool:
-        """Whether Spark has let go of the query. `isActive` is false as soon as it was asked to end."""
+        """Whether Spark has removed the query. `isActive` becomes false as soon as the query is asked to stop."""
         return self.query is None or session.streams.get(self.query.id) is None
 
 
@@ -358,7 +356,7 @@ class Loop:
     def _interrupt(self) -> None:
         for run in self._runs:
             if run.query is not None and not run.ended:
-                with suppress(Exception):  # it fails already, for a reason that is on its way to be told
+                with suppress(Exception):  # it is failing already; the error that is being raised says why
                     run.query.stop()
 
     def _tell_partitions(self, run: Run) -> None:
@@ -403,7 +401,7 @@ class Loop:
             self._view.take(run.name, progress)
 
     def _failed(self, run: Run, error: Exception) -> None:
-        """Wait for the broker where it is that which failed, and start the query again; else say what failed."""
+        """If the broker is unavailable, wait for it and restart the query; otherwise raise PipelineFailed."""
         text = text_of(error)
         with suppress(Exception):  # of the JVM, if it is that which has gone
             self._show(run)

@@ -1,7 +1,6 @@
-"""Notes which topics a table was filled from, by their ids: a topic that was deleted and made again is another one.
+"""Records which topics a table was filled from, by their ids: a topic that was deleted and created again has a new id.
 
-Knows: one small file per topic (HASH.json) with the ids of all topics of that name, oldest first. Does not know: what a
-table makes of another topic.
+Each topic has one small file (HASH.json) with the ids of all topics of that name, oldest first.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class TopicIds:
 
 
 def ids_at(options: RunOptions, topics: Sequence[str]) -> dict[str, str]:
-    """The ids of those topics that are there now, "" where the broker has none."""
+    """Return the ids of those topics that exist now; "" if the broker has no topic ids."""
     cluster = Cluster(stream_options(source_options(options, topics)))
     try:
         return cluster.topic_ids(topics)

@@ -1,7 +1,7 @@
-"""Reads JSON objects and gives their values as text, numbers as they are written.
+"""Reads JSON objects and returns their values as text, numbers as they are written.
 
-Beyond JSON it reads NaN and Infinity. Of two members of one name the last one counts. What is behind the
-object is ignored.
+Beyond JSON it accepts NaN and Infinity. If two members have the same name, the last one counts. Text after the object
+is ignored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Redelivers messages, on the executors: reads the record at its exact offset, writes the copy or the dead letter,
-awaits that, writes the end marker.
+waits for the acknowledgement, writes the end marker.
 
-Knows: the tracker's rows, and clients of the cluster. Does not know: which message is due when. What fails stays open
-in the tracker's state and is handed over again, so nothing here is tried for long, and no failure of the cluster is one
-of the task.
+The input is the tracker's rows. A message whose redelivery fails stays open in the tracker's state and is handed over
+again. A redelivery is
+therefore tried for at most `REDELIVER_S_MAX`, and no failure of the cluster fails the task.
 
-The clients live as long as the worker process, for a connection costs more than a batch.
+The clients live as long as the worker process, because a connection costs more than a batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 OUTCOME: Final = "outcome string, late_ms binary"
 REDELIVER_S_MAX: Final = 20.0
-"""What is not done by then is left to be handed over again."""
+"""Time limit; redeliveries that are not finished by then are handed over again later."""
 WAIT_S: Final = 0.005
 ENDED_MAX: Final = 100_000
 _OUTCOME = pa.schema([("outcome", pa.string()), ("late_ms", pa.binary())])
@@ -46,7 +46,7 @@ Redelivery = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the rows of a batch. `late_ms`: of each copy and letter, from due to acknowledged."""
+    """Result of a batch. `late_ms`: for each copy and dead letter, the time from due to acknowledged."""
 
     redelivered: int = 0
     dead_lettered: Counter[str] = field(default_factory=Counter[str])
@@ -56,7 +56,7 @@ class Outcome:
     read: int = 0
     malformed: int = 0
     partitions: dict[int, tuple[int, PartitionFigures]] = field(default_factory=dict[int, tuple[int, PartitionFigures]])
-    """How each stands that had markers, or was looked at: its position, and the rest."""
+    """Position and figures of each partition that had markers or was checked."""
     first_due_ms: int | None = None
     problems: list[str] = field(default_factory=list[str])
     late_ms: list[int] = field(default_factory=list[int])
@@ -85,7 +85,7 @@ _SAID = ("redelivered", "dead_lettered", "waiting", "failed", "read", "malformed
 
 
 def outcome_of(text: str, late_ms: bytes) -> Outcome:
-    """What `Outcome.row` wrote."""
+    """Decode what `Outcome.row` wrote."""
     said = json.loads(text)
     partitions = {each[0]: (position, PartitionFigures(*each)) for position, each in said.pop("partitions")}
     said["dead_lettered"] = Counter(said["dead_lettered"])
@@ -159,10 +159,10 @@ class Redeliverer:
         self._group: Any = None
         self._committed: dict[int, int] = {}
         self._ended: OrderedDict[Redelivery, None] = OrderedDict()
-        """What was copied here: when it is handed over again, only its end marker is written once more."""
+        """Redeliveries copied by this process; when one is handed over again, only its end marker is written again."""
         self._outcome = Outcome()
         self._left: dict[Redelivery, int] = {}
-        """What is not settled, and when it was due."""
+        """Unfinished redeliveries and when each was due."""
         self._broken = False
 
     # ---- messages --------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Runs `ottla pipeline kmq-tracker`: the dataflow, and the redeliveries carried out, until it is stopped.
+"""Runs `ottla pipeline kmq-tracker`: the dataflow and the redeliveries, until it is stopped.
 
-Knows: one streaming query, what its batches came to, and when it has worked off what was there. Does not know: which
-message is due (step.py), how one is given again (redelivering.py).
+It runs one streaming query, adds up the results of its batches, and finds out when all due work is done. step.py
+decides which message is due; redelivering.py redelivers it.
 
-The positions that the trackers' group keeps are those of the last tracker that ran, whichever kind it was, so a query
-without a checkpoint begins there. One that has a checkpoint begins where that says.
+The trackers' group has the positions of the last tracker that ran, whichever kind it was. A query without a checkpoint
+begins there; a query with a checkpoint begins where that says.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ QUERY: Final = "kmq-tracker"
 MARKERS_PER_BATCH: Final = 500_000
 CALL_TIMEOUT_S: Final = 30.0
 MEMBERS_PATIENCE_S: Final = 15.0
-"""As long as a standalone tracker that was killed is still thought to be there."""
+"""How long a standalone tracker that was killed may still appear as a member of the group."""
 SAY_AGAIN_S: Final = 30.0
 LATE_MAX: Final = 1_000_000
 
 
 @dataclass(slots=True)
 class Progress:
-    """What the batches came to; the figures of metrics, too."""
+    """The summed results of the batches, which are also the figures of the metrics."""
 
     config: KmqConfig
     figures: TrackerFigures = field(default_factory=TrackerFigures)
@@ -81,7 +81,7 @@ class Tracked:
     finished: Finished
     progress: Progress
     left: tuple[int, int] | None
-    """(open messages, those of them that are overdue), worked out from the topics anew; None where that failed."""
+    """(open messages, those of them that are overdue), computed from the topics again; None if that failed."""
 
     def __str__(self) -> str:
         figures, late = self.progress.figures, sorted(self.progress.late_ms)
@@ -144,7 +144,7 @@ def follow(
     markers_per_batch: int = MARKERS_PER_BATCH,
     progress: Progress | None = None,
 ) -> Tracked:
-    """The same in a session that is there already, and goes on."""
+    """Run the tracker in an existing session, which stays open."""
     kept = Progress(config) if progress is None else progress
     properties = {"bootstrap.servers": options.bootstrap, **options.kafka}
     starts, ends = looked_up(properties, config)

@@ -1,17 +1,17 @@
-"""Steps one partition of the markers topic through a micro-batch: state, markers and time in, messages to be given
-again and new state out. No Spark, no broker, no clock.
+"""Steps one partition of the markers topic through a micro-batch: from state, markers and time to the messages to
+redeliver and the new state.
 
-Knows: which of the open messages a batch is about, where the others stand, when to look again. What follows from the
-markers is `ottla.kmq.handover`'s, the standalone tracker's own machine: it is given the messages that the batch names
-or that may be due, and no more.
+The module is pure: no Spark, no broker, no clock. It selects the open messages that a batch concerns and computes the
+next wake-up. `ottla.kmq.handover`, the standalone tracker's own machine, decides the effect of the markers. It gets
+only the messages that the batch names or that may be due.
 
-**Time.** `now_ms` is the batch's, the same when the batch is done again. The end of the topic is where a batch had no
-markers of the partition.
+**Time.** `now_ms` is the time of the batch, the same when the batch is repeated. A batch without markers of the
+partition is at the end of the topic.
 
-**After a start** nothing is handed over before a marker as young as the start, or the end, was read: an end marker that
-was there when the query started is known then (the original's issue 158).
+**After a start** no message is handed over before a marker as new as the start, or the end of the topic, was read. By
+then, every end marker that existed when the query started is known (the original's issue 158).
 
-Invariants: the ledger says of every chunk what is in it; a message stands in the chunk of its offset.
+Invariants: the ledger describes the content of every chunk; a message is in the chunk of its offset.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What a step came to. `wake_ms`: when there is something to do without new markers, None for never."""
+    """Result of a step. `wake_ms`: when there is work without new markers; None for never."""
 
     due: list[HandOver]
     read: int
@@ -189,7 +189,7 @@ def save(ledger: Ledger, store: Chunks, loaded: Loaded, named: Any, machine: Han
 
 
 def wake_ms(config: KmqConfig, ledger: Ledger, now_ms: int) -> int | None:
-    """When to look again if no markers come."""
+    """Return the time of the next wake-up if no markers come."""
     if (due := ledger.first_due_ms) is None:
         return None
     if ledger.replaying or due <= ledger.latest_ms:

@@ -1,8 +1,8 @@
-"""Reads the writer's options: the names of Spark's own Kafka sink and of Kafka's producer, read from strings into one
-value.
+"""Reads the writer's options into one value, with the names of Spark's own Kafka sink and of Kafka's producer.
 
-Knows every option, its default and which go together; each that makes no sense is refused with one sentence
-(`WrongOption`). Knows no broker. Producer properties that change nothing here are accepted, others are refused.
+It checks every option, its default and which options go together; an invalid option is refused with one sentence
+(`WrongOption`). Producer properties without effect here are accepted, others are refused. The module asks no broker.
+
 Source: KafkaSourceProvider.scala, ProducerConfig.java; docs/pipelines/sink.md has the table.
 """
 
@@ -24,7 +24,7 @@ IN_FLIGHT_MAX = 5
 """As many batches of a producer and partition a broker remembers."""
 REQUEST_BYTES = 8 << 20
 BATCH_BYTES = 512 << 10
-"""Larger than Kafka's 16384: a task has all its rows at once, and fewer, larger batches cost everybody less."""
+"""Larger than Kafka's 16384: a task has all its rows at once, and fewer, larger batches are cheaper for all parties."""
 
 TRANSACTION_TIMEOUT_MS = 180_000
 """Longer than the delivery time-out's default: a broker that is away for less ends no micro-batch."""
@@ -60,9 +60,10 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a writer was asked for. Hashable: a worker keeps its producer by this value.
+    """The options of a writer. Hashable: a worker keeps its producer by this value.
 
-    `codec` and `level` as in `records.compression`; `staging` an absolute path."""
+    `codec` and `level` as in `records.compression`; `staging` an absolute path.
+    """
 
     client: ClientProperties
     topic: str | None = None

@@ -1,18 +1,20 @@
 """Sends whole batches: several partitions at once, several requests in flight, each batch once.
 
-Knows numbering (producer id, epoch, sequence), what each error code means for a batch, and how to find out what a log
-holds after an answer was lost. Does not know rows, Spark or files: a `Batch` loads its own bytes. KIP-98, KIP-360,
-KIP-664; Sender.java and TransactionManager.java have the same rules for Kafka's producer.
+This module numbers batches (producer id, epoch, sequence) and handles each error code. After a lost answer, it finds
+out what a log holds. A `Batch` loads its own bytes. Source: KIP-98, KIP-360, KIP-664; Sender.java and
+TransactionManager.java have the same rules for Kafka's producer.
 
 Invariants:
-- A partition's batches go out in order, at most `in_flight_max` unanswered, and the first of a numbering alone: a
-  broker takes any first sequence of a producer it does not know, so a second batch must never overtake the first.
-- After a lost answer, or an error, the partition's leader is asked first what it has from this producer
-  (DescribeProducers, or else the headers in the log), and that decides what is still to be sent. Sending again under
-  the same numbers is not enough: a broker forgets producers, at its next start at the latest, whose last record has an
-  old time, and then takes any sequence.
-- What is sent again has the same numbers. New ones are given only to what is not in the log, when the broker refuses
-  the old ones for good.
+
+- A partition's batches are sent in order, at most `in_flight_max` of them unanswered, and the first of a numbering
+  alone. A broker accepts any first sequence of a producer that it does not know, so a second batch must never overtake
+  the first.
+- After a lost answer or an error, the partition's leader is first asked for this producer's last sequence
+  (DescribeProducers, otherwise the headers in the log). That decides what is still to be sent. Sending again with the
+  same numbers is not enough. At its next start at the latest, a broker forgets producers whose last record has an old
+  time, and then accepts any sequence.
+- A batch that is sent again keeps its numbers. Only batches that are not in the log get new numbers, when the broker
+  refuses the old ones permanently.
 """
 
 from __future__ import annotations
@@ -144,7 +146,7 @@ class PartitionQueue:
         self.failing_since, self.pause_s = None, PAUSE_S
 
     def settle(self) -> None:
-        """What failed goes back to the front, once nothing is in flight any more."""
+        """Return failed batches to the front of the queue, once no request is in flight."""
         if self.failed and not self.in_flight:
             self.waiting.extendleft(reversed(self.failed))
             self.failed.clear()
@@ -392,12 +394,12 @@ class Publisher:
     # ---- doubts ----------------------------------------------------------------------------------------------------
 
     def recover(self, queues: list[PartitionQueue]) -> None:
-        """Skip what the logs hold already: for queues whose batches somebody may have sent before."""
+        """Skip batches that the logs already hold, in queues whose batches another process may have sent before."""
         for queue in queues:
             self._split(queue, self.ask(lambda _, queue=queue: self._last_sequence(queue)), confirm=True)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Answers were lost, or a sequence was refused: let the leader say what it has, and go on behind that."""
+        """After lost answers or a refused sequence, ask the leader what it has, and continue after that."""
         try:
             last_sequence = self._last_sequence(queue)
         except ErrorAnswer as failure:
@@ -439,8 +441,8 @@ class Publisher:
         return explained
 
     def _last_sequence(self, queue: PartitionQueue) -> LastSequence:
-        """What the partition's leader has from the queue's producer, whom it never forgets while a transaction is
-        open."""
+        """Return the last sequence of the queue's producer at the partition's leader. A leader never forgets a producer
+        while its transaction is open."""
         request = DescribeProducersRequest([TopicRequest(queue.topic, [queue.partition])])
         try:
             leader = self.client.leader(queue.topic, queue.partition)
