@@ -1,6 +1,7 @@
-"""Simulates administrators: topics come and go, configs change, records are deleted, while everybody works.
+"""Simulates administrators: they create and delete topics, change configs and delete records while all other clients
+work.
 
-`Admin` makes the topics of the workload and waits until they stand; then it keeps changing what may be changed without
+`Admin` makes the topics of the workload and waits until they exist. Then it keeps changing whatever may change without
 breaking a promise: configs of any topic, records of topics that are not dense, and topics of its own.
 """
 

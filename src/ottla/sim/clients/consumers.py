@@ -1,7 +1,7 @@
 """Simulates group members: join, sync, heartbeat, fetch, commit, leave; dynamic and static, in the classic protocol.
 
-The leader assigns by ranges from the subscriptions that it was given, as Kafka's RangeAssignor does. A member that is
-told of a rebalance commits, lets go and joins again; one that stood still too long finds itself fenced.
+The leader assigns by ranges from the subscriptions that it was given, as Kafka's RangeAssignor does. A member that
+learns of a rebalance commits, gives up its partitions and joins again. A member that was paused too long is fenced.
 
     unjoined -> joining -> syncing -> stable -> joining ...
 
@@ -80,7 +80,8 @@ RETRY_US: Micros = 150 * MS
 def commit_request(
     group: str, epoch: int, member_id: str, instance: str | None, offsets: dict[TopicPartition, int]
 ) -> OffsetCommitRequest:
-    """What commits these offsets; `epoch`: the generation of a classic member, the member epoch of another."""
+    """Return the request that commits these offsets; `epoch`: the generation of a classic member, the member epoch of
+    another."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (topic, index), offset in offsets.items():
         entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic, partitions=[]))
@@ -121,7 +122,7 @@ class GroupMember(Reader):
 
     @property
     def where(self) -> list[TopicPartition]:
-        """What this member owns, as far as it knows."""
+        """The partitions that this member owns, to its own knowledge."""
         return sorted(self.positions)
 
     def committed(self, where: TopicPartition) -> int:
@@ -132,7 +133,7 @@ class GroupMember(Reader):
 
     @property
     def coordinator(self) -> Endpoint | None:
-        """Where the group's coordinator is; None: nobody knows."""
+        """The endpoint of the group's coordinator; None if it is unknown."""
         return self.coordinators.get((OF_GROUPS, self.group))
 
     def ready(self) -> None:
@@ -176,7 +177,7 @@ class GroupMember(Reader):
             self.miss_coordinator(OF_GROUPS, self.group)
 
     def _again(self, round_: int) -> None:
-        """Begin anew, unless something else already did."""
+        """Start again, unless the member has done so already."""
         if self.connection is not None and self.state == "unjoined" and round_ == self._round:
             self._find_coordinator()
 
@@ -296,7 +297,7 @@ class GroupMember(Reader):
         self.assigned(mine)
 
     def assigned(self, mine: list[TopicPartition]) -> None:
-        """These are the member's from now on: go on where the group has come to."""
+        """Resume these partitions, which the member owns from now on, at the group's committed offsets."""
         if mine:
             self._fetch_offsets(mine)
 
@@ -419,7 +420,7 @@ class GroupMember(Reader):
         self.fetch()
 
     def found_committed(self, begun_us: Micros, where: TopicPartition, offset: int) -> None:
-        """What an OffsetFetch sent at `begun_us` has answered."""
+        """Handle the answer to an OffsetFetch sent at `begun_us`."""
         self.history.fetch_commit(begun_us, self.group, where, offset)
 
     def _fetch_offsets_again(self, mine: list[TopicPartition], round_: int) -> None:

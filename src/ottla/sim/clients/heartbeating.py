@@ -1,10 +1,10 @@
 """Simulates members of consumer groups in the protocol of KIP-848, and classic ones that share their groups.
 
-    out -> joining -> in -> in ...        out again when fenced, when it leaves, when somebody has its instance id
+    out -> joining -> in -> in ...        out again when fenced, when leaving, or when its instance id is reused
 
-A member asks with heartbeats, one at a time, as often as it is told. What it is to let go of it commits first, then
-says that it owns it no more; what it is given it begins where the group has committed. An answer that is lost it asks
-for again, with all there is to say. Whoever is fenced lets go of everything and joins again.
+A member sends heartbeats, one at a time, at the interval that the coordinator gives. Before it gives up partitions, it
+commits their offsets; then it reports that it no longer owns them. It starts new partitions at the group's committed
+offsets. If an answer is lost, it sends a full heartbeat again. A fenced member gives up everything and joins again.
 
 Sources: Kafka's ConsumerHeartbeatRequestManager.java, ConsumerMembershipManager.java; KIP-848.
 """
@@ -76,11 +76,11 @@ class HeartbeatingMember(Reader):
         self.leaving = False
         self.owned: dict[TopicPartition, None] = {}
         self._releasing: dict[TopicPartition, None] = {}
-        """What it has still, and is no longer to have."""
+        """Partitions that the member still owns but must give up."""
         self._says_all = True
         self._asking = False
         self._life = 0
-        """Counts its memberships: answers to an earlier one are nobody's."""
+        """Counts the memberships; answers to an earlier one are ignored."""
         self._interval_us: Micros = 500 * MS
         self._next_us: Micros = 0
         self._committed: dict[TopicPartition, int] = {}
@@ -237,7 +237,7 @@ class HeartbeatingMember(Reader):
         self._seek(new)
 
     def _release(self, life: int) -> None:
-        """Whoever works on what is taken away has come to an end with it."""
+        """Commit and give up the partitions in `_releasing`, after the last work on them has ended."""
         gone, self._releasing = self._releasing, {}
         if life != self._life or not gone:
             return

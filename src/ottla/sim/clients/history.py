@@ -1,15 +1,16 @@
-"""Notes what the clients were told: acknowledged records, records seen, who owns partitions, committed offsets.
+"""Records what clients learn from answers: acknowledged records, records seen, owners of partitions, committed offsets.
 
-Every line is checked against all earlier ones as it is written, so a broken promise is found at the step that breaks
-it. Knows only what clients see on the wire; the checkers that look into the node are in `checkers`.
+Every entry is checked against all earlier ones when it is recorded, so a broken promise is found at the step that
+breaks it. The history has only what clients see on the wire; the checkers that look into the node are in `checkers`.
 
-The promises held here:
-- an acknowledged record stands at its offset, and an offset that was seen never shows anything else;
-- in one generation of a group a partition has one owner, and a member of an older generation can't commit;
-- a fetched committed offset is the newest acknowledged one, or one whose commit was under way since.
+Promises checked here:
 
-`forget_beyond` is what a power cut does to promises that were not fsynced (page-cache durability): they end, and what
-the log shows there may be new.
+- An acknowledged record is at its offset, and an offset that was seen never shows anything else.
+- In one generation of a group a partition has one owner, and a member of an older generation cannot commit.
+- A fetched committed offset is the newest acknowledged one, or one whose commit was in flight since.
+
+`forget_beyond` is the effect of a power cut on promises that were not fsynced (page-cache durability): they end, and
+the log may show new records at their offsets.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ from ottla.sim.kernel.trace import Broken
 
 TopicPartition: TypeAlias = tuple[str, int]
 NOTHING_COMMITTED = -1
-"""What OffsetFetch answers where there is no committed offset."""
+"""OffsetFetch's answer if there is no committed offset."""
 
 Content: TypeAlias = tuple[bytes | None, bytes | None]
 """Key and value of a record."""
@@ -30,8 +31,8 @@ Content: TypeAlias = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class TopicRule:
-    """What holds for a topic. `dense`: no record is ever removed. `compacted`: the last value per key stays.
-    `transactional`: records of transactions are in it."""
+    """The rules of a topic. `dense`: no record is ever removed. `compacted`: the last value per key stays.
+    `transactional`: it has records of transactions."""
 
     name: str
     partitions: int
@@ -47,7 +48,7 @@ class TopicRule:
 
 @dataclass(slots=True)
 class Commit:
-    """One OffsetCommit of one partition. `ended_us` None: under way, or its outcome was never learnt."""
+    """One OffsetCommit of one partition. `ended_us` None: in flight, or with an unknown outcome."""
 
     offset: int
     begun_us: Micros
@@ -82,13 +83,14 @@ class History:
         """Power cuts that ended promises."""
 
     def is_dense(self, topic: str) -> bool:
-        """No offset of the topic may be missing: nobody deletes there, and nothing was lost with the power."""
+        """Whether no offset of the topic may be missing: no client deletes its records, and no power cut has lost
+        any."""
         return self.rules[topic].dense and not self.losses
 
     # ---- records ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, who: str, where: TopicPartition, base_offset: int, notes: Sequence[Content]) -> None:
-        """The node said that these records stand at `base_offset` and after."""
+        """Record that the node has acknowledged these records, at `base_offset` and after."""
         acknowledged = self.acknowledged.setdefault(where, {})
         seen = self.seen.setdefault(where, {})
         for offset, content in enumerate(notes, base_offset):
@@ -131,9 +133,9 @@ class History:
         mine = list(partitions)
         taken = any(state.owners.get((generation, where), member) != member for where in mine)
         if (taken or generation < state.generation) and self.groups_vanish and not _acknowledged_any(state):
-            self.groups[group] = state = GroupHistory(-1, {}, {})  # it was removed, and begins anew
+            self.groups[group] = state = GroupHistory(-1, {}, {})  # the node removed it, and it starts again
         elif taken and generation == 1 and group in self.groups_of_both:
-            state.owners.clear()  # it had nobody, and a member of the other kind began it anew; its offsets stay
+            state.owners.clear()  # it was empty, and a member of the other type restarted it; its offsets stay
             state.generation = generation
         for where in mine:
             owner = state.owners.setdefault((generation, where), member)

@@ -1,13 +1,14 @@
 """Simulates a Kafka client: requests and answers by correlation id, timeouts, reconnecting, metadata.
 
-Knows the wire protocol by way of the generated codec. Subclasses (producers, consumers, admins) know what they want.
-Each client speaks versions of its own choosing, drawn at birth, so old and new forms of every API are in use at once.
+The client uses the generated codec of the wire protocol; subclasses (producers, consumers, admins) decide what to
+request. Each client draws its protocol versions when it is created, so old and new forms of every API are in use at
+once.
 
-A request that gets no answer in time makes the client hang up, as real clients do; often the node does not notice for
-a while and carries out what was asked: that is how requests are duplicated.
+A request without an answer in time makes the client hang up, as real clients do. Often the node does not notice for a
+while and carries out the request: that is how requests are duplicated.
 
-Where there are several nodes it `follows`: what only the leader of a partition or a coordinator answers it asks where
-Metadata and FindCoordinator say that this is. Whoever is told that it is not there any more looks again, after a while.
+With several nodes, a client `follows`: it sends requests for a leader or coordinator to the node that Metadata and
+FindCoordinator name. If that node answers that it is the wrong one, the client looks it up again after a while.
 """
 
 from collections.abc import Callable
@@ -64,7 +65,7 @@ MOVED = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
     }
 )
-"""Errors of whoever is not, or not now, the one to ask."""
+"""Errors of a node that is not, or not now, the leader or coordinator."""
 
 Answer = Callable[..., None]
 """Called with the decoded answer, or None where the connection went before it came, then the caller's own arguments."""
@@ -113,7 +114,8 @@ class KafkaClient(Client):
         """Connected, and every topic asked for is known."""
 
     def gone(self) -> None:
-        """The connection is lost; every pending answer has been told so. The client reconnects by itself."""
+        """Called when the connection is lost, after every pending answer was called with None. The client reconnects by
+        itself."""
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -126,7 +128,8 @@ class KafkaClient(Client):
         at: Endpoint | None = None,
         patience_us: Micros = PATIENCE_US,
     ) -> None:
-        """Ask; `answer` is called exactly once. `at`: whom, where that matters; None: any node, or nobody knows."""
+        """Send a request; `answer` is called exactly once. `at`: the required node; None: any node, or an unknown
+        one."""
         if self.connection is None:
             answer(None, *args)
             return
@@ -155,11 +158,11 @@ class KafkaClient(Client):
             connection.to_server.write(bytes(encode_request(header, message)))
 
     def to_node(self, at: Endpoint | None) -> Connection | None:
-        """The connection over which to ask this node; None: nobody listens there."""
+        """Return the connection to this node; None if no node listens there."""
         return self.connection if at is None or not self.follows else self.connection_to(at)
 
     def _refused_by_host(self, first: Connection) -> None:
-        """Nobody listened where somebody was to be asked."""
+        """Hang up after a connection was refused."""
         if self.connection is first:
             self.hang_up(lingering=self.rng.random() < 0.5)
 
@@ -204,14 +207,14 @@ class KafkaClient(Client):
         super().connect()
 
     def leader(self, where: TopicPartition) -> Endpoint | None:
-        """Where the leader of this partition is; None: nobody knows."""
+        """Return the endpoint of this partition's leader; None if it is unknown."""
         topic = self.known.get(where[0])
         if topic is None or where[1] >= len(topic.partitions):
             return None
         return self.nodes.get(topic.partitions[where[1]].leader_id)
 
     def look_again(self) -> None:
-        """Somebody is not where the client took him to be: ask anew, soon."""
+        """Look up leaders and coordinators again, soon, because a node was not the right one."""
         if self.follows and not self._looks_again:
             self._looks_again = True
             self.after(self.rng.randrange(10 * MS, 150 * MS), self._look_again)
@@ -279,7 +282,7 @@ class KafkaClient(Client):
 
 
 def find_coordinator(kind: int, key: str) -> FindCoordinatorRequest:
-    """What asks who coordinates this group or transactional id, in any version."""
+    """Return a request for the coordinator of this group or transactional id, in any version."""
     return FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
 
 

@@ -93,7 +93,7 @@ class Lane:
         self.losses_known = 0
 
     def take_identity(self, producer_id: int, producer_epoch: int, losses: int) -> None:
-        """Number everything that waits anew, under this id."""
+        """Number all waiting batches again, under this id."""
         self.producer_id, self.producer_epoch, self.losses_known = producer_id, producer_epoch, losses
         self.renew = False
         self.next_sequence = 0
@@ -145,7 +145,7 @@ class LaneClient(KafkaClient):
     lanes: list[Lane]
 
     def to_send(self) -> list[tuple[Lane, PendingRange]]:
-        """What may leave now for one node: a parcel of each of some lanes that it leads."""
+        """Return the batches to send now to one node: one batch for each of some lanes that it leads."""
         now_us = self.world.clock.now_us
         chosen = [(lane, parcel) for lane in self.lanes if (parcel := lane.to_send(now_us)) is not None]
         chosen = [each for each in chosen if not self._overtakes(*each)]
@@ -155,13 +155,13 @@ class LaneClient(KafkaClient):
         return chosen
 
     def _overtakes(self, lane: Lane, parcel: PendingRange) -> bool:
-        """Whether the first batch of the lane's producer id is under way to another node than this parcel would go to:
-        a leader that does not know the id takes what comes first, and refuses what was before it (KAFKA-14359)."""
+        """Whether the first batch of the lane's producer id is in flight to a different node than this batch's. A
+        leader that does not know the id accepts any first batch, and then refuses an earlier one (KAFKA-14359)."""
         first = lane.parcels[0]
         return parcel is not first and first.base_sequence == 0 and first.at != self.leader_of(lane)
 
     def leader_of(self, lane: Lane) -> Endpoint | None:
-        """Where the leader of a lane's partition is; None: nobody knows."""
+        """Return the endpoint of the leader of a lane's partition; None if it is unknown."""
         return self.leader((lane.topic, lane.index))
 
     def pause_lane(self, lane: Lane, code: int, resume: Callable[[], None]) -> None:

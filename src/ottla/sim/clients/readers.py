@@ -1,11 +1,12 @@
-"""Does what every simulated reader does: fetch from positions, check what comes, move on.
+"""Implements what all simulated readers have in common: fetching from positions, checking the records, moving on.
 
-Knows positions of partitions, fetch sessions (KIP-227) and offset resets. Does not know how the partitions came to it:
-a group member (`consumers`) gets them by assignment, a `Scanner` takes all of a topic and reads it over and over, with
-long pauses in which the node must not drown in what it can't send.
+A reader has positions of partitions, fetch sessions (KIP-227) and offset resets. A group member (`consumers`) gets its
+partitions by assignment. A `Scanner` reads all of a topic repeatedly, with long pauses in which the node must not run
+out of memory for unsent answers.
 
-Held here: what a fetch gives begins at or before the position and goes on without a gap (dense topics), never beyond
-the high watermark that the same answer states, and is what was seen and acknowledged before (`history`).
+Promises checked here: the answer to a fetch begins at or before the position and continues without a gap (dense
+topics). It never goes beyond the high watermark in the same answer. It shows what was seen and acknowledged before
+(`history`).
 """
 
 from typing import Any
@@ -50,7 +51,8 @@ SESSION_LOST = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALI
 
 
 class AbortedProducers:
-    """Tells what a reader of committed records passes over in one answer: `listed` are its aborted transactions.
+    """Determines which records a reader of committed records skips in one answer: `listed` are its aborted
+    transactions.
 
     Source: Kafka's CompletedFetch.java.
     """
@@ -84,7 +86,7 @@ class FetchSession:
 
 
 class Reader(KafkaClient):
-    """Fetches `positions`. Subclasses fill them and look at `read`. `committed_only`: the isolation level."""
+    """Fetches `positions`. Subclasses fill them and define `read`. `committed_only`: the isolation level."""
 
     committed_only = False
     hurries = False
@@ -139,7 +141,7 @@ class Reader(KafkaClient):
         return leader, [where for where in partitions if self.leader(where) == leader]
 
     def fetch(self) -> None:
-        """Ask one node once for everything that has a position there; goes on by itself until there is none."""
+        """Fetch once from each node that leads positions; continues by itself until there are no positions."""
         if self.fetching or self.connection is None or not self.may_fetch():
             return
         wanted = [where for where in self.positions if self.positions[where] >= 0 and where[0] in self.known]

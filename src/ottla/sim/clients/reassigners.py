@@ -1,7 +1,7 @@
-"""Simulates an admin of a cluster who has the replicas of partitions moved to other nodes, and changes his mind.
+"""Simulates an administrator of a cluster who moves replicas of partitions to other nodes, and cancels some moves.
 
-He asks any node, waits for no answer, and never wants fewer replicas than may be lost one by one without losing what
-was acknowledged. What becomes of a move the checkers of metadata and of replicas see.
+He sends requests to any node and waits for no answer. He never asks for so few replicas that losing them one by one
+could lose acknowledged records. The checkers of metadata and of replicas see the results.
 """
 
 import random

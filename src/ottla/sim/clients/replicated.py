@@ -1,7 +1,7 @@
 """Simulates clients of a cluster: producers and readers of one partition each, committers of one group each.
 
-They believe what some node knows of leaders, as real ones ask Metadata, until a node says otherwise or nothing. One
-request at a time. What they were told goes to the `Promises` of the topic, which are checked against the logs.
+They use one node's knowledge of the leaders, as real clients use Metadata, until a node refuses or does not answer.
+Each sends one request at a time. Results go to the `Promises` of the topic, which are checked against the logs.
 """
 
 from collections.abc import Callable
@@ -30,11 +30,11 @@ ASKS_FOR_THE_END = 0.1
 Place: TypeAlias = tuple[str, int]
 """A topic's name and the index of a partition."""
 Question: TypeAlias = tuple[Message, int, Callable[[Any], bool]]
-"""What to ask, its version, and who is given the answer: who says False, somebody else has to be asked."""
+"""(request, its version, handler of the answer). If the handler returns False, the client looks for another node."""
 
 
 class Promises(Protocol):
-    """Who remembers what clients were told of a topic, by partition."""
+    """Records the answers that clients received about a topic, by partition."""
 
     liars: set[int]
 
@@ -68,7 +68,7 @@ class ClusterView(Protocol):
 
 
 class LeaderClient(Client):
-    """A client of whoever leads one partition. One request at a time."""
+    """A client of one partition's leader. One request at a time."""
 
     def __init__(self, cluster: ClusterView, name: str, place: Place) -> None:
         super().__init__(cluster.world, name, Endpoint("nowhere"))
@@ -87,7 +87,7 @@ class LeaderClient(Client):
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def next_request(self) -> Question | None:
-        """What to ask now; None: nothing for a while."""
+        """Return the next request; None to send nothing for a while."""
         raise NotImplementedError
 
     @property
@@ -96,13 +96,13 @@ class LeaderClient(Client):
         return True
 
     def endpoint(self) -> Endpoint | None:
-        """Where to go; None: nobody knows yet."""
+        """Return the endpoint to connect to; None while it is unknown."""
         return self.cluster.believed_leader(self.place)
 
     # ---- one request after the other -------------------------------------------------------------------------------
 
     def go(self) -> None:
-        """Find the leader, ask, and so on for ever."""
+        """Find the leader and send requests, until the client stops."""
         if not self.running or self._asked is not None:
             return
         if self.connection is None:
@@ -227,13 +227,14 @@ class ReplicatedProducer(LeaderClient):
 
 
 class Reader(LeaderClient):
-    """Reads from the beginning to the end, whoever leads, and never back; asks now and then where the end is."""
+    """Reads from the beginning to the end, from whichever node leads, and never goes back. Sometimes it asks for the
+    end offset."""
 
     def __init__(self, cluster: ClusterView, name: str, place: Place) -> None:
         super().__init__(cluster, name, place)
         self.position = 0
         self._end_min = 0
-        """What was acknowledged, or read, before the question where the end is."""
+        """End of the records acknowledged or read before the request for the end offset."""
 
     def next_request(self) -> Question | None:
         topic_id = self.cluster.topic_id(self.place[0])
@@ -251,7 +252,7 @@ class Reader(LeaderClient):
         return self.rng.random() < ASKS_FOR_THE_END
 
     def _ended(self, answer: Any) -> bool:
-        """A record that was acknowledged, or read, lies before the end: whoever leads has to know it (KIP-207)."""
+        """Check that acknowledged or read records are before the end: every leader has to know them (KIP-207)."""
         part = answer.topics[0].partitions[0]
         self.last_error = part.error_code
         if part.error_code:

@@ -1,10 +1,11 @@
 """Simulates members of a share group, well-behaved and not, and an administrator who disturbs them.
 
-A member fetches, works for a while, and says what became of each record: with the next fetch or by itself, all of a
-range with one word or each record with its own. Some stall past their locks, forget records, acknowledge twice or what
-they never held, hang up in the middle, and open sessions anew. Membership is not part of this: a share session is
-enough to be given records, with Kafka as here. Where there are several nodes a member has a session with one of them at
-a time, for the partitions that it leads.
+A member fetches, works for a while, and acknowledges each record: with the next fetch or separately, all of a range
+with one type or each record with its own. Some stall past their locks, forget records, acknowledge twice or records
+that they never acquired, hang up midway, and open new sessions.
+
+Group membership is not simulated: as in Kafka, a share session is enough to get records. With several nodes, a member
+has a session with one of them at a time, for the partitions that it leads.
 """
 
 from typing import Any
@@ -105,7 +106,7 @@ class ShareMember(KafkaClient):
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """What a session held is released with it."""
+        """Start a new session; the old session's acquired records are released with it."""
         self._epoch = 0
         self.held.clear()
 
@@ -149,7 +150,7 @@ class ShareMember(KafkaClient):
         self.after(self.rng.randrange(least_ms * MS, most_ms * MS), self._turn)
 
     def _judge(self) -> Said:
-        """What to say of some of the held records."""
+        """Choose acknowledgements for some of the acquired records."""
         judged: Said = {}
         if self.naughty and self.rng.random() < self.naughty:
             return judged  # dawdles
@@ -183,7 +184,7 @@ class ShareMember(KafkaClient):
             self.hang_up(lingering=self.rng.random() < 0.5)
 
     def _acknowledge_anything(self) -> None:
-        """Speak of a record that somebody else may hold, or nobody."""
+        """Acknowledge a record that another member, or no member, has acquired."""
         index = self.rng.randrange(len(self.known[self.topic].partitions))
         known = self.history.acknowledged.get((self.topic, index), {})
         offset = self.rng.choice(list(known)) if known else self.rng.randrange(100)
@@ -224,19 +225,19 @@ class ShareMember(KafkaClient):
         self.request(ApiKey.SHARE_FETCH, request, self._fetched, acks, self._lives(), at=self._at)
 
     def _partitions(self) -> list[TopicPartition]:
-        """What a session is for."""
+        """Return the partitions of a session."""
         partitions = [(self.topic, i) for i in range(len(self.known[self.topic].partitions))]
         return [where for where in partitions if self.leader(where) == self._at] if self.follows else partitions
 
     def _lives(self) -> dict[TopicPartition, int | None]:
-        """In which life of whoever is asked each partition is delivered now."""
+        """Return, for each partition, the current incarnation of the node, or in a cluster the leadership."""
         return {
             where: self.workload.leadership(self._at, where) if self.follows else self._life
             for where in self._partitions()
         }
 
     def _life_of(self, where: TopicPartition, asked_in: dict[TopicPartition, int | None]) -> int | None:
-        """In which life an answer was made; None: that changed meanwhile, so nobody can tell."""
+        """Return the incarnation in which an answer was made; None if it changed in the meantime."""
         life = asked_in.get(where)
         return life if self._lives().get(where) == life else None
 
@@ -393,7 +394,7 @@ class ShareAdmin(KafkaClient):
         super().__init__(workload, name)
         self.disturbs = True
         self.at_rest = False
-        """The last configuration is in force: nothing is paused and letters are taken."""
+        """The last configuration is in force: nothing is paused and dead letters are accepted."""
         self._is_set = False
         """It was, once; what was sent before by a connection that broke may have come after it."""
         self.begun = False
@@ -461,7 +462,7 @@ class ShareAdmin(KafkaClient):
         """Whatever it was, the next change comes anyway."""
 
     def wind_down(self) -> None:
-        """From now on letters are taken and nothing is paused."""
+        """Accept dead letters and resume everything from now on."""
         self.disturbs = False
         self._settle()
 

@@ -1,16 +1,17 @@
-"""Notes what transactional clients were told, and what readers of committed records were shown.
+"""Records the answers to transactional clients, and the records shown to readers of committed records.
 
-Every line is checked against all earlier ones as it is written. Knows only what clients see on the wire.
+Every entry is checked against all earlier ones when it is recorded. The history has only what clients see on the wire.
 
-The promises held here:
-- a transaction is committed or aborted, never both: every answer, every record shown or passed over and every marker
-  in a log says the same of it, and nothing of it is committed that its client did not ask to commit;
-- a producer id belongs to one transactional id, and its epoch is given to one client at a time: what an older one asks
-  for after a newer one was told its epoch is refused;
-- what EndTxn answered is what the coordinator knows, in every life of it, until somebody asks for more;
-- the producer that EndTxn named is not shut out of the next transaction, unless another client asked for the same id;
-- in a partition the committed records of a transactional id stand in the order in which they were sent;
-- an input record has one committed effect.
+Promises checked here:
+
+- A transaction is committed or aborted, never both: every answer, every record shown or skipped and every marker in a
+  log agrees. No record is committed unless its client asked for that.
+- A producer id belongs to one transactional id, and one client at a time has its epoch. After a client received a newer
+  epoch, requests of older ones are refused.
+- EndTxn's answer is the coordinator's state, in every incarnation, until the next request.
+- The producer that EndTxn named is not fenced from the next transaction, unless another client requested the same id.
+- In a partition, the committed records of a transactional id are in the order in which they were sent.
+- An input record has one committed effect.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ class Identity(NamedTuple):
 
 
 class Given(NamedTuple):
-    """An identity that InitProducerId gave: when it was asked for one, and when its answer was there."""
+    """A producer identity from InitProducerId, with the times of the request and of its answer."""
 
     identity: Identity
     asked_us: Micros
@@ -52,7 +53,7 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What the value of a record says of it: the client that sent it, its number there, and the transaction."""
+    """The content of a record's value: the client that sent it, its number there, and the transaction."""
 
     sender: str
     index: int
@@ -71,7 +72,7 @@ def label_of(note: Note) -> Label:
 
 
 class Transaction:
-    """One transaction of one client. `committed` None: nobody knows yet."""
+    """One transaction of one client. `committed` None: not known yet."""
 
     __slots__ = ("asked_to_commit", "commits", "committed", "number", "sent", "sources", "told_by", "transactional_id")
 
@@ -93,7 +94,8 @@ class Transaction:
 
 
 class Ended(NamedTuple):
-    """What EndTxn told of a transactional id: how its transaction ended, who writes the next one, and whom it told."""
+    """The result of an EndTxn: how the transaction ended, the identity for the next one, and the client that was
+    told."""
 
     committed: bool
     successor: Identity
@@ -101,18 +103,19 @@ class Ended(NamedTuple):
 
 
 class Ends:
-    """What EndTxn answered last of each transactional id, as long as nothing else can have changed it since."""
+    """The last EndTxn answer for each transactional id, as long as no other request can have changed that state."""
 
     IN_DOUBT_US: Micros = 10_000 * MS
     """For so long a request whose answer was lost may still be carried out."""
 
     def __init__(self) -> None:
         self.standing: dict[str, Ended] = {}
-        """What must be so now."""
+        """Results that must still hold now."""
         self._asked: dict[str, dict[int, tuple[Identity | None, Micros | None]]] = {}
-        """What was asked of each id and may be under way, by number: in whose name; where it was lost, until when."""
+        """Requests of each id that may be in flight, by number: the identity; for a lost one, until when it may be
+        carried out."""
         self._met: set[int] = set()
-        """Numbers of requests while which another one of the same id was over: nobody knows which came first."""
+        """Numbers of requests during which another request of the same id ended: their order is unknown."""
         self._sure: set[int] = set()
         """Numbers of requests by the producer that EndTxn named, when nothing else could have changed that."""
         self._number = 0
@@ -136,7 +139,7 @@ class Ends:
         self._met.update(asked)
 
     def lost(self, now_us: Micros, transactional_id: str, number: int) -> None:
-        """Nobody will hear what became of this request."""
+        """Record that the connection of this request was lost, so its outcome is unknown."""
         identity, _ = self._asked[transactional_id][number]
         self._asked[transactional_id][number] = identity, now_us + self.IN_DOUBT_US
 
@@ -161,7 +164,7 @@ class Ends:
 
 
 def _may_change(ended: Ended, identity: Identity | None) -> bool:
-    """Whether a request in this name is heard behind that end: an older epoch is shut out."""
+    """Whether a request under this identity has an effect after that end: an older epoch is fenced."""
     successor = ended.successor
     return identity is None or identity.producer_id != successor.producer_id or identity.epoch >= successor.epoch
 
@@ -192,7 +195,7 @@ class TransactionHistory:
     def initialized(
         self, asked_us: Micros, now_us: Micros, who: str, transactional_id: str, identity: Identity
     ) -> None:
-        """InitProducerId gave `who` this identity: everybody who has an older one is shut out from now on."""
+        """Record that InitProducerId gave `who` this identity: clients with an older one are fenced from now on."""
         owner = self._owners.setdefault(identity.producer_id, transactional_id)
         if owner != transactional_id:
             raise Broken(f"{who}: producer id {identity.producer_id} belongs to {owner}")
@@ -204,11 +207,11 @@ class TransactionHistory:
         known.append(Given(identity, asked_us, now_us))
 
     def belongs(self, producer_id: int, transactional_id: str) -> None:
-        """This producer id was the transactional id's before anybody asked."""
+        """Record that this producer id was the transactional id's before any request."""
         self._owners[producer_id] = transactional_id
 
     def is_new(self, producer_id: int) -> bool:
-        """Whether nobody was given this producer id with a transactional id."""
+        """Whether no client was given this producer id with a transactional id."""
         return producer_id not in self._owners
 
     def taken(self, who: str, what: str, transactional_id: str, identity: Identity, sent_us: Micros) -> None:
@@ -268,7 +271,7 @@ class TransactionHistory:
             self.conclude(now_us, f"{who} at {offset} of {where}", may_be[0], committed=True)
 
     def pass_over(self, now_us: Micros, who: str, notes: Iterable[Note]) -> None:
-        """A reader was told that these records were aborted."""
+        """Record that an answer lists these records as aborted, so the reader skips them."""
         for note in notes:
             label = label_of(note)
             if label.transaction is None:

@@ -1,10 +1,12 @@
-"""Simulates who reads committed records: scanners of whole topics, and groups that write what they make of them.
+"""Simulates readers of committed records: scanners of whole topics, and groups that write records derived from them.
 
-A `Transformer` is a member of a group with a transactional producer of its own: it reads, writes one record for each
-and commits how far it has read, all in one transaction; where that is aborted it goes back to what the group has
-committed. Nobody waits with a rebalance for a transaction that is open: whoever reads the group's offsets next has to
-wait for it (KIP-447). Only its own a member ends before it goes on from what is committed, as a consumer that polls
-between transactions does: where it joins again unchanged its generation is the same, which fences nothing.
+A `Transformer` is a group member with a transactional producer of its own. In one transaction, it writes one record for
+each record that it has read, and commits its position. If the transaction is aborted, it goes back to the group's
+committed offsets.
+
+A rebalance does not wait for an open transaction: the next reader of the group's offsets has to wait for it (KIP-447).
+A member ends its own transaction before it continues from the committed offsets, like a consumer that polls between
+transactions. If it joins again unchanged, its generation is the same, which fences no request.
 """
 
 from collections.abc import Callable
@@ -93,7 +95,7 @@ class Transformer(GroupMember):
         emitter.renewals = self._begin_again
 
     def committed(self, where: TopicPartition) -> int:
-        """All that was read is committed, where nothing waits and nothing is under way."""
+        """Return the position, if all read records are committed and no transaction is open; otherwise -1."""
         if self._read or not self.emitter.idle:
             return -1
         return self.positions.get(where, -1)
@@ -151,7 +153,7 @@ class Transformer(GroupMember):
     def _begin_again(self) -> None:
         """Go on from what the group has committed."""
         if self.state == "stable" and self._mine:
-            self._round += 1  # what was asked about offsets before is answered in vain
+            self._round += 1  # answers to earlier offset requests are ignored
             self._read.clear()
             self.positions.clear()
             self._fetch_offsets(self._mine)

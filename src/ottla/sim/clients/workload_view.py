@@ -33,7 +33,7 @@ class WorkloadView(Protocol):
 
     @property
     def deaf_ms(self) -> int:
-        """For how long a coordinator may go on after another one has taken its place, as it does not know so."""
+        """How long a coordinator may continue after another node has taken its place, because it does not know."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class WorkloadView(Protocol):
         ...
 
     def topics_stand(self) -> None:
-        """The topics are there: everybody else may come."""
+        """Called when the topics exist: the other clients may start."""
         ...
 
     def may_forget(self, topic: str) -> bool:
@@ -63,7 +63,7 @@ class ShareWorkloadView(WorkloadView, Protocol):
 
     @property
     def shares(self) -> Mapping[str, ShareHistory]:
-        """What the members were told, by group."""
+        """The histories of the share groups, by group."""
         ...
 
     @property
@@ -71,11 +71,11 @@ class ShareWorkloadView(WorkloadView, Protocol):
 
     @property
     def winding_down(self) -> bool:
-        """What is under way is to be finished: nothing is rejected any more."""
+        """Whether the run is ending: members finish their work and reject nothing."""
         ...
 
     def groups_stand(self) -> None:
-        """The groups are configured: everybody may come."""
+        """Called when the groups are configured: the other clients may start."""
         ...
 
     def leadership(self, at: Endpoint | None, where: TopicPartition) -> int | None:
@@ -92,7 +92,7 @@ class TransactionWorkloadView(WorkloadView, Protocol):
 
     @property
     def told(self) -> TransactionHistory:
-        """What transactional clients were told."""
+        """The history of the transactional clients."""
         ...
 
     @property
@@ -105,5 +105,5 @@ class GroupsWorkloadView(WorkloadView, Protocol):
     """A workload with groups of both protocols, as its clients see it."""
 
     def ownership(self, group: str) -> Ownership:
-        """Who has which partition of this group."""
+        """Return the history of this group's partition owners."""
         ...

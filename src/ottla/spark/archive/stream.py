@@ -7,8 +7,9 @@ This order of steps makes it exactly-once:
 3. The driver commits them with the batch's id and each partition's next offset.
 4. Spark records that the batch is done.
 
-After a kill before step 3, the files are orphans, and Spark repeats the batch over the same offsets. After a kill
-that follows step 3, the table has the batch, so the repeated batch is skipped. Spark counts ranges here; `Publisher.counts` has the numbers of records.
+After a kill before step 3, the files are orphans, and Spark repeats the batch over the same offsets. After a later
+kill, the table has the batch, so the repeated batch is skipped. Spark counts ranges here; `Publisher.counts` has the
+numbers of records.
 """
 
 from __future__ import annotations

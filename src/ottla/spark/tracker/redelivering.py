@@ -2,8 +2,7 @@
 waits for the acknowledgement, writes the end marker.
 
 The input is the tracker's rows. A message whose redelivery fails stays open in the tracker's state and is handed over
-again. A redelivery is
-therefore tried for at most `REDELIVER_S_MAX`, and no failure of the cluster fails the task.
+again. A redelivery is therefore tried for at most `REDELIVER_S_MAX`, and no failure of the cluster fails the task.
 
 The clients live as long as the worker process, because a connection costs more than a batch.
 """
