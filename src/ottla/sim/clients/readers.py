@@ -141,7 +141,7 @@ class Reader(KafkaClient):
         return leader, [where for where in partitions if self.leader(where) == leader]
 
     def fetch(self) -> None:
-        """Fetch once from each node that leads positions; continues by itself until there are no positions."""
+        """Fetch once from one node, for all positions that it leads; repeats by itself until there are none."""
         if self.fetching or self.connection is None or not self.may_fetch():
             return
         wanted = [where for where in self.positions if self.positions[where] >= 0 and where[0] in self.known]

@@ -1,24 +1,23 @@
 """Simulates the disk: the file system seam of `ottla.log.files`, in memory, with all the ways a disk may forget.
 
-Knows, for every file and every directory entry, what the living machine sees and what would be found after the power
-went. Knows nothing of logs.
+For every file and every directory entry, it keeps the state that the running machine sees and the state that may be
+found after a power cut. The model is as unkind as POSIX allows:
 
-The model, which is as unkind as POSIX allows:
-- A write or truncation is seen at once and is volatile until the file's sync. At a power cut each volatile operation
+- A write or truncation is visible at once and is volatile until the file's sync. At a power cut each volatile operation
   may be lost, kept, or torn at any byte; a hole left by a lost one below a kept one reads as zeros.
 - A creation, rename or unlink is volatile until the directory is synced. At a power cut any subset may have happened,
-  except that what happened to one name stays in order, and a rename is one step.
-- Syncing a file says nothing about its name, and syncing a directory nothing about the files in it.
-- A sync of a file that fails takes what it should have covered for clean, as Linux does: it is seen as long as the
-  machine lives, and no later sync brings it to the platter; only writing it again does. One of a directory leaves its
-  names as they were: volatile, until a later one.
+  except that the operations on one name stay in order, and a rename is one step.
+- Syncing a file does not sync its name, and syncing a directory does not sync the files in it.
+- A failed sync of a file marks the writes that it should have covered as clean, as Linux does. They stay visible as
+  long as the machine runs, but no later sync brings them to the platter; only writing them again does. A failed sync of
+  a directory leaves its names volatile, until a later sync.
 - The death of the process alone loses nothing (`Disk.kill`).
 
-`trouble` is asked before every operation and may make it fail; a write that fails leaves half of its bytes.
+`trouble` is called before every operation and may make it fail; a failed write leaves half of its bytes.
 
-`fuse` counts operations that change something; when it reaches zero the power goes in the middle of that one, and
-everything the dying process still tries raises `PowerCut` again. `PowerCut` is no Exception, so no handler in the
-node's code takes it for an error.
+`fuse` counts operations that change something. When it reaches zero, the power fails in the middle of that operation,
+and every later operation of the dying process raises `PowerCut` again. `PowerCut` is not an Exception, so no handler in
+the node's code catches it as an error.
 
 Sources: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); TigerBeetle's storage fault model.
 """
@@ -64,7 +63,8 @@ class Inode:
         self.settled += count
 
     def forsake(self, up_to: int) -> None:
-        """The writes numbered below `up_to` will never reach the platter, and nobody knows. Sizes are the journal's."""
+        """Silently drop the writes numbered below `up_to`: they never reach the platter. Truncations stay, because the
+        journal keeps sizes."""
         count = max(0, up_to - self.settled)
         truncations = [operation for operation in self.volatile[:count] if operation[1] is None]
         self.forsaken = self.forsaken or count > len(truncations)
@@ -218,7 +218,7 @@ class SimFile:
             self.sync()
 
     def begin_sync(self) -> int:
-        """What a sync that begins now covers: the number of the first operation that it may miss."""
+        """Begin a sync; return the number of the first operation that it may not cover."""
         inode = self._use()
         return inode.settled + len(inode.volatile)
 
@@ -454,7 +454,7 @@ class Disk:
                 self.dirty.pop(inode.serial, None)
 
     def write_back(self) -> None:
-        """What a kernel does in its own time: some dirty files and the oldest renames reach the platter."""
+        """Write some dirty files and the oldest renames to the platter, as a kernel does in the background."""
         if self.lies:
             return
         for inode in list(self.dirty.values()):
@@ -480,7 +480,8 @@ class Disk:
         self.dirty.clear()
 
     def clone(self, rng: random.Random) -> "Disk":
-        """What a process that opens the same files now would find: a copy, with a life of its own."""
+        """Return a copy of the disk as a process that opens the same files now would find it, with its own
+        incarnation."""
         other = Disk(rng)
         other._copy_tree(self._root, other._root)
         return other
@@ -489,7 +490,7 @@ class Disk:
         """Path and size of every file, by path: for traces."""
         return dict(sorted((path_of(inode), len(inode.content)) for inode in self._inodes(self._root)))
 
-    # ---- what somebody does to it while the process is down --------------------------------------------------------
+    # ---- changes while the process is down -------------------------------------------------------------------------
 
     def settle_everything(self) -> None:
         """All that the living saw is on the platter."""
@@ -498,11 +499,11 @@ class Disk:
             self.settle(inode, inode.settled + len(inode.volatile))
 
     def content(self, path: str) -> bytes:
-        """What a file holds, read past the process and its troubles."""
+        """Return a file's content, without the process and its faults."""
         return bytes(self._file(path).content)
 
     def put(self, path: str, content: bytes | None) -> None:
-        """Have this file hold these bytes, durably and without its directories' doing; None: it is gone."""
+        """Set this file's content durably, with the directories it needs; None removes the file."""
         directory = self._root
         *names, name = _names(path)
         for each in names:

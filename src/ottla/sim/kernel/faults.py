@@ -16,8 +16,8 @@ STEPS_TO_CUT_MAX = 400
 
 
 class HostFaults:
-    """The trouble of one host: its process, its power, its disk. Somebody starts a node that died again: `start`, by
-    itself that of the host."""
+    """The faults of one host: its process, its power, its disk. `start` restarts a node that has died; by default that
+    is the host's own."""
 
     def __init__(
         self, host: Host, rng: random.Random, *, power_cuts: bool, start: Callable[[], object] | None = None
@@ -31,14 +31,14 @@ class HostFaults:
         self._restart: Booking | None = None
 
     def write_back(self) -> None:
-        """The kernel's own writing back, now and again and again; no fault, so it goes on after healing."""
+        """Let the kernel write back, repeatedly; this is no fault, so it continues after healing."""
         self.host.disk.write_back()
         self._agenda.after(self.rng.randrange(2_000 * MS), self.write_back)
 
     # ---- the node --------------------------------------------------------------------------------------------------
 
     def node_died(self) -> None:
-        """Somebody will start it again."""
+        """Book the restart of the node."""
         self._start_after(self.rng.randrange(10 * MS, 1_500 * MS))
 
     def _start_after(self, delay_us: int) -> None:
@@ -99,7 +99,7 @@ class HostFaults:
         self._agenda.after(self.rng.randrange(1_500 * MS), self._cure_disk)
 
     def _cure_disk(self) -> None:
-        """Somebody made room or changed the cable, and starts the node again, as a log that has failed asks for."""
+        """Repair the disk and restart the node, which a failed log requires."""
         disk = self.host.disk
         if disk.ails:
             disk.capacity = None
@@ -117,7 +117,7 @@ class HostFaults:
             self._agenda.after(self.rng.randrange(4_000 * MS), store.heal)
 
     def lossy_store(self) -> None:
-        """Nobody hears what became of some commits, and before some of them another writer is faster."""
+        """Lose the answers to some commits, and let another writer precede some of them."""
         store = self.host.store
         if store is not None:
             store.lost_answers, store.rivals = self.rng.choice(((0.3, 0.0), (0.0, 0.5), (0.3, 0.5)))
@@ -201,7 +201,7 @@ class PathFaults:
         self._agenda.after(self.rng.randrange(1_500 * MS), self._network.mend_path, one, other)
 
     def part(self, hosts: Sequence[str]) -> None:
-        """Some of these hosts, and not all, are cut off from everybody else, clients too."""
+        """Cut some of these hosts, but not all, off from all other hosts and clients."""
         apart = self.rng.sample(hosts, self.rng.randrange(1, len(hosts)))
         self._trace.add("faults", f"{' and '.join(apart)} cut off")
         self._network.part(apart)

@@ -1,11 +1,11 @@
-"""Simulates a host: a disk, a clock, a name in the network, and the lives of the node that runs on it.
+"""Simulates a host: a disk, a clock, a name in the network, and the incarnations of the node that runs on it.
 
-`Life` drives a node exactly as the real shell does: frames in the order of arrival, answers in the order of the
-requests of each connection, `tick` when `deadline` has come, effects after every call, syncs one at a time and told
-when done. `Host` does what the real one cannot: kills the process or cuts the power at any step, then starts it again.
+`Life` drives a node exactly as the real I/O host does: frames in the order of arrival, answers in the order of the
+requests of each connection, `tick` at each `deadline`. It carries out effects after every call, and syncs one at a
+time, with a callback at the end. `Host` does what the real one cannot: it kills the process or cuts the power at any
+step, then starts it again.
 
-Knows: lives of a node, connections of its clients and those that the node opens itself. Does not know what is in a
-frame.
+It handles connections from clients and those that the node opens itself, but does not read frames.
 """
 
 import random
@@ -56,7 +56,7 @@ RINGS_A_SECOND_MAX = 700
 
 
 class NodeUnderTest(Protocol):
-    """What runs on a host: `ottla.broker.node.Node`, or a toy in the kernel's own tests."""
+    """The node that runs on a host: `ottla.broker.node.Node`, or a toy in the kernel's own tests."""
 
     def start(self, now: Millis) -> None: ...
 
@@ -113,7 +113,7 @@ class NodeSide:
 
 
 class Life:
-    """One life of the node's process: the shell around it, until it dies."""
+    """One incarnation of the node's process, with the I/O host around it, until it dies."""
 
     def __init__(self, host: "Host", node: NodeUnderTest) -> None:
         self.host = host
@@ -133,7 +133,7 @@ class Life:
         self._disk_busy: tuple[Sync | Store, list[int]] | None = None
         self._unsent_commit: Commit | None = None
         self.wall_ahead_ms = host.clock.wall_ahead_ms
-        """Of the host's clock, as the node was told."""
+        """Offset of the host's wall clock, as last reported to the node."""
 
     # ---- from the network ------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Life:
             self.hear(self.node.disconnected, connection.identity)
 
     def hear(self, act: Callable[..., None], *args: object) -> None:
-        """As `enter`, once the process goes on if it stands still."""
+        """Like `enter`, but a paused process makes the call when it resumes."""
         if self.paused:
             self._unheard.append((act, args))
         else:
@@ -201,8 +201,8 @@ class Life:
         side.send(side.channel.served(frame[1], answer))
 
     def connect(self, endpoint: Endpoint, end: End) -> Connection | None:
-        """Open a connection from here; `end` is part of the node, and is told what comes as long as this life lasts.
-        None: nobody listens there."""
+        """Open a connection from this host. `end` is part of the node, and is called as long as this incarnation lasts.
+        None if no node listens at the endpoint."""
         return self.world.network.connect(self.host.name, Inside(self, end), endpoint)
 
     # ---- into the node ---------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class Life:
         self.enter(self.node.tick)
 
     def pause(self) -> None:
-        """The process stands still (a stopped process, a long swap-in); the world goes on."""
+        """Pause the process (a stopped process, a long swap-in); the world continues."""
         self.paused = True
         for connection in self.world.network.connections.values():
             for pipe in connection.pipes_to(self.host.name):
@@ -382,7 +382,7 @@ class Life:
         self._begin_disk_work()
 
     def _do_disk_work(self, work: Sync | Store, marks: list[int]) -> dict[int, str]:
-        """What went wrong, as the system says it, by position in a Sync's files."""
+        """Do the work; return the system's error messages by file position in a Sync."""
         failures: dict[int, str] = {}
         if isinstance(work, Store):
             try:
@@ -411,8 +411,8 @@ class Life:
         return self.host.store.latency(self.host.disk_latency_max_us)
 
     def _reach_store(self, effect: Commit | Reread) -> None:
-        """The call arrives there; what comes of it is on its way back for a while. Who is killed meanwhile never hears
-        of it."""
+        """Let the call reach the store and send the result back with a delay. A process that is killed in the meantime
+        never receives it."""
         store = self.host.store
         if not self.alive or store is None:
             return
@@ -549,7 +549,7 @@ class Host:
         return self.shell_rng.randrange(50, self.disk_latency_max_us)
 
     deaf_ms = 0
-    """Nobody takes this node's place."""
+    """No other node takes this node's place."""
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -623,7 +623,7 @@ class Host:
         else:
             self.disk.kill()
 
-    # ---- as the network sees it: whoever listens here --------------------------------------------------------------
+    # ---- as the network sees it: a listener ------------------------------------------------------------------------
 
     def arrived(self, connection: Connection, piece: bytes) -> None:
         if self.life is not None:

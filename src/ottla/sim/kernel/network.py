@@ -1,15 +1,15 @@
-"""Simulates the network: connections between hosts, each a pair of byte streams, and the paths they take.
+"""Simulates the network: connections between hosts, each a pair of byte streams, and the paths of these.
 
-A host is a name; a node listens at an `Endpoint`, a client or another node opens a connection to it. Knows: latency,
-fragmentation, loss, paths that carry nothing for a while. Does not know frames or Kafka: it carries bytes.
+A host is a name; a node listens at an `Endpoint`, a client or another node opens a connection to it. The network has
+latency, fragmentation, loss, and paths that carry nothing for a while. It carries bytes, not frames.
 
-Invariants: within one direction of one connection bytes arrive once and in order, or not at all from some point on
-(TCP's promise); nothing is promised between connections, nor between the two directions. A break falls anywhere, so a
-frame may arrive by half. The two sides learn of a break at different times: a client that has given up may have its old
-requests carried out long after it sent them again on a new connection, which is how a network duplicates.
+Invariants: within one direction of one connection, bytes arrive once and in order, or not at all from some point on
+(TCP's promise). Nothing is promised between connections, nor between the two directions. A break may fall anywhere, so
+half a frame may arrive. The two sides learn of a break at different times. The node may therefore carry out a client's
+old requests long after the client has sent them again on a new connection: this is how a network duplicates requests.
 
-A path that is cut loses nothing, for TCP sends again: what is on its way over it, and that a connection was closed,
-arrives once the path is mended. Who can't wait so long has to give up by itself.
+A path that is cut loses nothing, because TCP sends again: data, and the closing of a connection, arrive once the path
+is mended. A host that cannot wait so long has to give up by itself.
 """
 
 import itertools
@@ -25,10 +25,10 @@ BYTEWISE_MAX = 48
 """So many bytes of a bytewise write arrive one by one; the rest follows in one piece."""
 
 RESENT_AFTER_US = 200 * MS
-"""What a lost piece is late by; and after a mended path TCP's next try may be that far off."""
+"""Delay of a lost piece; also the longest time from the mending of a path until TCP's next attempt."""
 
 CONNECT_PATIENCE_US = 5_000 * MS
-"""Who connects over a cut path to where nobody listens learns nothing for so long."""
+"""Time until a connection over a cut path to an endpoint without a listener fails."""
 
 Path: TypeAlias = tuple[str, str]
 """From one host to another; the way back is another path."""
@@ -36,7 +36,7 @@ Path: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where somebody may listen."""
+    """An address at which a host may listen."""
 
     host: str
     port: int = 9092
@@ -57,7 +57,7 @@ class Weather:
 
 
 class End(Protocol):
-    """Whoever holds one end of a connection."""
+    """The owner of one end of a connection."""
 
     def arrived(self, connection: "Connection", piece: bytes) -> None: ...
 
@@ -105,12 +105,12 @@ class Pipe:
             self._book(piece, self.network.latency(weather))
 
     def finish(self) -> None:
-        """Everything written still arrives, then the receiver is told that it was the last."""
+        """Deliver everything written, then report the end of the stream to the receiver."""
         if not self.closed:
             self._book(None, self.network.latency(self.network.weather_of(self.path)))
 
     def cut(self, delay_us: Micros) -> None:
-        """What is in flight is lost; the receiver learns of it after the delay."""
+        """Lose everything in flight; the receiver learns of it after the delay."""
         if self.closed:
             return
         self._pieces.clear()
@@ -162,7 +162,7 @@ class Pipe:
 
 
 class Connection:
-    """One connection: `client_host` opened it, somebody accepted it at `endpoint`. `identity` is never used twice in a
+    """One connection: `client_host` opened it, a node accepted it at `endpoint`. `identity` is never used twice in a
     run."""
 
     __slots__ = ("client_host", "endpoint", "identity", "to_client", "to_server")
@@ -186,7 +186,7 @@ class Connection:
 
 
 class Nobody:
-    """The other end where nobody listens."""
+    """The other end if no host listens."""
 
     def arrived(self, connection: Connection, piece: bytes) -> None: ...
 
@@ -211,13 +211,13 @@ class Network:
     # ---- connections -----------------------------------------------------------------------------------------------
 
     def listen(self, endpoint: Endpoint, server: End) -> None:
-        """Whoever connects to this endpoint has to do with `server`."""
+        """Let `server` accept the connections to this endpoint."""
         assert endpoint not in self._listening, f"somebody listens at {endpoint}"
         self._listening[endpoint] = server
 
     def connect(self, client_host: str, client: End, endpoint: Endpoint) -> Connection | None:
-        """A new connection, on which the client may write at once. None: nobody listens there, which is known at once
-        where the path carries anything."""
+        """Open a connection, on which the client may write at once. None: no host listens there, which the client
+        learns at once unless the path is cut."""
         server = self._listening.get(endpoint)
         way, back = (client_host, endpoint.host), (endpoint.host, client_host)
         if server is None and not self.is_cut(way) and not self.is_cut(back):
@@ -231,7 +231,7 @@ class Network:
         return connection
 
     def listens(self, endpoint: Endpoint) -> bool:
-        """Whether somebody is alive there."""
+        """Whether a live node listens there."""
         return endpoint in self._listening
 
     def client_closes(self, connection: Connection, *, lingering: bool = False) -> None:
@@ -245,7 +245,7 @@ class Network:
         self._sweep()
 
     def server_closes(self, connection: Connection) -> None:
-        """The server lets go after what it wrote; requests still under way to it are lost."""
+        """Close the connection after the server's writes; requests still in flight to it are lost."""
         connection.to_server.deafen()
         connection.to_client.finish()
         self._sweep()
@@ -256,8 +256,8 @@ class Network:
         connection.to_server.cut(self.rng.randrange(2_000 * MS))
 
     def host_died(self, host: str) -> None:
-        """Nobody listens there any more, and nobody hears. The other sides learn of it by the reset or, if the machine
-        is gone too, by and by."""
+        """Stop listening and receiving on this host. The other sides learn of it by the reset or, if the machine is
+        gone too, after a while."""
         for endpoint in [endpoint for endpoint in self._listening if endpoint.host == host]:
             del self._listening[endpoint]
         for connection in list(self.connections.values()):
@@ -307,12 +307,12 @@ class Network:
         self._send_again(waiting)
 
     def _waiting(self) -> list[Pipe]:
-        """What has something that its path does not carry."""
+        """Return the pipes with data that a cut path holds back."""
         pipes = [pipe for each in self.connections.values() for pipe in (each.to_server, each.to_client)]
         return [pipe for pipe in pipes if pipe.waits and self.is_cut(pipe.path)]
 
     def _send_again(self, waiting: list[Pipe]) -> None:
-        """What waited for a path arrives when TCP tries the next time."""
+        """Deliver the data of these pipes at TCP's next attempt, if their path carries it."""
         for pipe in waiting:
             if not self.is_cut(pipe.path):
                 self.agenda.after(self.rng.randrange(RESENT_AFTER_US), pipe.take)

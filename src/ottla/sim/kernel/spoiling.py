@@ -1,6 +1,7 @@
-"""Spoils what lies on a simulated disk while its node is down: bits flip, files are cut, lost, or old ones come back.
+"""Spoils the files of a simulated disk while its node is down: bits flip, files are cut or lost, or old files come
+back.
 
-Knows the files of one disk; each kind of harm returns a sentence for the trace. Does not know what the files hold.
+Each kind of damage returns a sentence for the trace. It ignores the meaning of the files.
 
 Source: Alagappan et al., "Protocol-Aware Recovery for Consensus-Based Storage" (FAST 2018).
 """
@@ -83,7 +84,7 @@ class Spoiler:
         return self.restore(whole=self._rng.random() < 0.5)
 
     def restore(self, *, whole: bool) -> str:
-        """Bring the backup back: the whole directory, or copied over what is there, without hidden files."""
+        """Restore the backup: replace the whole directory, or copy over the existing files, without hidden files."""
         if whole:
             self._lose(self._directory)
         kept = {path: content for path, content in self._backup.items() if whole or "/." not in path}

@@ -1,7 +1,8 @@
-"""Simulates the metadata store: durable with every commit, reached by the shell as if it stood somewhere else.
+"""Simulates the metadata store: durable with every commit, and remote for the I/O host.
 
-`SimStore` is what is stored; a node's start and its clean stop use it themselves. `FarStore` is how the shell carries
-out a node's commits while clients are served: they take a while, other writers are faster, answers are lost.
+`SimStore` is the store itself; a node uses it directly at its start and its clean stop. The I/O host uses `FarStore`
+for a node's commits while it serves clients. These take a while, other writers may precede them, and answers may be
+lost.
 """
 
 import random
@@ -14,7 +15,7 @@ from ottla.sim.kernel.clock import Micros
 from ottla.sim.kernel.disk import Disk
 
 STORE_ROW_BYTES = 200
-"""What a commit of the store needs of the disk, about."""
+"""Approximate disk space of a commit."""
 
 
 class SimStore(MemoryStore):

@@ -12,7 +12,7 @@ from ottla.sim.kernel.trace import Trace
 
 
 class World:
-    """What everything in one run has in common."""
+    """The state that all parts of one run share."""
 
     def __init__(self, seed: int, *, keep_all: bool = False) -> None:
         self.seed = seed
@@ -34,7 +34,7 @@ class World:
         return "" if len(self._hosts) == 1 else f"{name}/"
 
     def jump_wall(self, by_ms: int) -> None:
-        """The wall clock of everybody leaps; nothing else does. A node is told when it next runs."""
+        """Set the wall clocks of all hosts forward or back, and nothing else. A node learns of it when it next runs."""
         self.clock.wall_ahead_ms += by_ms
 
     def run(self, until_us: Micros) -> None:

@@ -1,13 +1,13 @@
-"""Simulates a cluster: nodes that replicate topics among them, their clients, and what is checked at every step.
+"""Simulates a cluster: nodes that replicate topics among them, their clients, and the checks at every step.
 
-    cluster.start()                  all nodes are up and take part, the topic is there
+    cluster.start()                  all nodes are up and take part, the topic exists
     cluster.run(2_000)               milliseconds
     cluster.kill(1)                  its process dies; the controller notices after a while
     cluster.begin(1)                 it comes back
-    cluster.settle()                 everything heals and comes to rest, and is looked at
+    cluster.settle()                 everything heals and comes to rest, and is checked
 
-How the nodes hear of metadata, and who controls the cluster, subclasses say. Clients believe what one node or another
-knows of leaders, which may be old.
+Subclasses define how the nodes learn of metadata, and which node is the controller. Clients use some node's knowledge
+of the leaders, which may be stale.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ class Cluster:
         self.settings = {**SETTINGS, "min.insync.replicas": str(min_isr), **(settings or {})}
         self.checker = ReplicaChecker(TOPIC)
         self.checkers = [self.checker]
-        """One for each topic that is looked at."""
+        """One for each topic that is checked."""
         self.hosts = {node_id: self._host(node_id) for node_id in range(1, nodes + 1)}
         for host in self.hosts.values():
             host.peers.update({node_id: other.endpoint for node_id, other in self.hosts.items() if other is not host})
@@ -78,7 +78,7 @@ class Cluster:
 
     @property
     def image(self) -> MetadataImage:
-        """What is committed."""
+        """The committed metadata."""
         raise NotImplementedError
 
     def build(self, host: Host, settings: Mapping[str, str], same_boot: bool) -> Node:
@@ -94,7 +94,7 @@ class Cluster:
         raise NotImplementedError
 
     def heal(self) -> None:
-        """Whoever is down, deaf or given up comes back."""
+        """Bring back every node that is down, cut off or stopped by a failure."""
         raise NotImplementedError
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Cluster:
     # ---- partitions ------------------------------------------------------------------------------------------------
 
     def leader(self, index: int = 0) -> int | None:
-        """Who leads this partition, as the store says."""
+        """The node that leads this partition, by the committed metadata."""
         placed = self.image.partition(TOPIC, index)
         return None if placed is None or placed.leader == -1 else placed.leader
 
@@ -194,8 +194,8 @@ class Cluster:
             self.run(5)
 
     def settle(self) -> None:
-        """Everything heals, everybody comes back, and comes to rest. Raises Broken where that does not happen, or the
-        logs do not hold what was promised."""
+        """Heal everything, bring all nodes back and wait until all is at rest. Raises Broken if that does not happen,
+        or if the logs break a promise."""
         self.world.network.mend()
         self.world.network.weathers.clear()
         self.heal()
@@ -215,7 +215,7 @@ class Cluster:
             checker.look_at_rest(nodes)
 
     def missing(self) -> str | None:
-        """What has not come to rest yet, as a sentence; None: everything has."""
+        """Describe in a sentence what is not at rest yet; None if everything is."""
         for node_id, host in self.hosts.items():
             if not host.up:
                 return f"node {node_id} is down"

@@ -58,7 +58,7 @@ class ClusterRun:
         cluster.settle()
 
     def before_rest(self) -> None:
-        """What has to pass between the trouble and the rest after it."""
+        """Override for work between the faults and the rest after them."""
 
     def _bring_clients(self, cluster: ElectedCluster) -> None:
         rng = cluster.world.stream("clients")
@@ -75,7 +75,7 @@ class ClusterRun:
 
 
 class Trouble:
-    """What goes wrong in a cluster, and when."""
+    """Causes the faults in a cluster, and decides when."""
 
     def __init__(self, cluster: ElectedCluster) -> None:
         self.cluster = cluster
@@ -208,7 +208,7 @@ class Trouble:
         self.cluster.ask(self.rng.choice(list(self.nodes)), ElectLeadersRequest(0, None))
 
     def _lull(self) -> None:
-        """Nobody produces for a while."""
+        """Pause all producers for a while."""
         for producer in self.cluster.producers:
             if not producer.paused:
                 producer.pause()
@@ -216,7 +216,7 @@ class Trouble:
 
 
 def drawn(seed: int) -> dict[str, Any]:
-    """What sort of cluster a seed has."""
+    """Return the properties of a seed's cluster."""
     return {
         "nodes": (3, 3, 5)[seed % 3],
         "partitions": 1 + seed % 2,

@@ -1,8 +1,8 @@
-"""Runs a workload on a simulated cluster: its clients, who follow leaders and coordinators, and the trouble of both.
+"""Runs a workload on a simulated cluster: its clients, which follow leaders and coordinators, and the faults of both.
 
-What the clients were told is held as on one node, by the same histories and audits; what the replicas hold as in the
-cluster workload. Beside it every coordinator is looked into while it works, nobody's request outlives its deadline, and
-in the end each coordinator knows what its partition says.
+The same histories and audits as on one node check the clients' answers, and those of the cluster workload check the
+replicas. In addition, every coordinator is checked while it works, and no request outlives its deadline. In the end,
+each coordinator's state agrees with its partition.
 """
 
 import random
@@ -41,8 +41,8 @@ COMPACTED_INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 
 
 class WorkloadCluster(ElectedCluster):
-    """A cluster with these topics, which clients make, some of them `compacted`. `stepped` is told of every step of a
-    node."""
+    """A cluster with these topics, which clients create, some of them `compacted`. `stepped` is called after every step
+    of a node."""
 
     def __init__(self, seed: int, topics: Sequence[str], compacted: Sequence[str], **given: Any) -> None:
         super().__init__(seed, **given)
@@ -53,7 +53,7 @@ class WorkloadCluster(ElectedCluster):
         ]
         self.rest_ms = REST_MS
         self.resting: Callable[[], str | None] = lambda: None
-        """What has not come to rest beside nodes and replicas."""
+        """Describes what is not at rest, besides nodes and replicas."""
         self.stepped: Callable[[int], None] = lambda node_id: None
 
     deaf_ms = TRUST_MS + 50
@@ -94,7 +94,7 @@ class WorkloadCluster(ElectedCluster):
         return None if isinstance(found, ErrorCode) else found
 
     def all_led(self, topics: Sequence[str]) -> list[Partition]:
-        """All partitions of these topics that somebody leads now."""
+        """Return all partitions of these topics that have a leader now."""
         known = [(topic, self.image.topics[topic]) for topic in topics if topic in self.image.topics]
         places = [(topic, index) for topic, image in known for index in range(len(image.partitions))]
         return [found for place in places if (found := self.led(*place)) is not None]
@@ -107,7 +107,7 @@ class WorkloadCluster(ElectedCluster):
                     yield partition, shard
 
     def all_loaded(self, topic: str) -> bool:
-        """Whether every coordinator whose memory is this topic, and that has anything to remember, is there."""
+        """Whether every coordinator whose state is in this topic, and whose log is not empty, is loaded."""
         host_of = KINDS[topic]
         image = self.image.topics.get(topic)
         loaded = {partition.index for partition, _ in self.coordinators(host_of)}
@@ -139,7 +139,7 @@ KINDS = {
 
 
 class ClusterWatch:
-    """Looks into a node every few steps of it. Subclasses look at more."""
+    """Checks a node every few steps. Subclasses check more."""
 
     def __init__(self, cluster: WorkloadCluster) -> None:
         self.cluster = cluster
@@ -194,9 +194,10 @@ def compaction_settings(rng: random.Random) -> dict[str, str]:
 
 
 class ClusteredRun:
-    """One seed. Subclasses say which clients there are, what goes wrong with them, and what is looked at.
+    """One seed. Subclasses choose the clients, their faults, and further checks.
 
-    `given`, as `ElectedCluster`'s, for tests that ask for something particular."""
+    `given`: arguments of `ElectedCluster`, for tests that need particular ones.
+    """
 
     topics: tuple[str, ...]
     compacted: tuple[str, ...] = ()
@@ -246,7 +247,7 @@ class ClusteredRun:
         self.watch(node_id)
 
     def missing(self) -> str | None:
-        """What has not come to rest yet of clients and coordinators; None: all has."""
+        """Describe what is not at rest yet of clients and coordinators; None if all are at rest."""
         not_loaded = self._not_loaded()
         if not_loaded is not None:
             return not_loaded
@@ -255,7 +256,7 @@ class ClusteredRun:
         return self.workload.missing(ends)
 
     def audit(self) -> None:
-        """Hold what there is in the end against what clients were told."""
+        """Compare the final state with the answers that clients received."""
         audit(self.workload, self.cluster.led)
 
     # ---- the run ---------------------------------------------------------------------------------------------------

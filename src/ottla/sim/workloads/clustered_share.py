@@ -20,7 +20,7 @@ from ottla.sim.workloads.workload import Plan
 
 
 class ClusteredShareWorkload(ShareWorkload):
-    """The same clients, who ask whoever leads."""
+    """The same clients, which send their requests to the leaders."""
 
     def __init__(self, cluster: WorkloadCluster, plan: Plan) -> None:
         super().__init__(cluster, plan)

@@ -1,14 +1,14 @@
-"""Holds the replicas of a compacted topic, each of which compacts on its own, against what is committed.
+"""Checks the replicas of a compacted topic, each of which compacts on its own, against the committed records.
 
-Knows what is committed: the batches as their leaders first had them below the high watermark, in one log. Of these a
-replica may lack a record only
+The checker keeps one log of what is committed: the batches as their leaders first had them below the high watermark. A
+replica may lack a record of these only in three cases:
 
-- whose key has a later one that is committed, and whose transaction, if it has one, is;
-- that was written in a transaction that was aborted;
-- that is a tombstone, where `delete.retention.ms` is short.
+- Its key has a later record that is committed, also by its transaction, if it has one.
+- It was written in a transaction that was aborted.
+- It is a tombstone, and `delete.retention.ms` is short.
 
-What is left of a batch keeps its place, its offsets and its producer, and a marker outlives the data that it is about.
-Everything else of `replica_checkers` holds as it stands.
+The rest of a batch keeps its position, its offsets and its producer, and a marker outlives the data of its transaction.
+Everything else of `replica_checkers` applies unchanged.
 
 Source: Kafka's LogCleaner.scala; its documentation, "Log Compaction".
 """
@@ -120,14 +120,15 @@ class CompactedReplicaChecker(ReplicaChecker):
         return note.value is None and self._tombstones_go
 
     def _look_at_cut(self, node_id: int, index: int, before: list[Batch], copy: Copy, *, same_life: bool) -> None:
-        """What is committed and was there is there, or may be gone; the rest may have been cut."""
+        """Check a log after a cut. It must still have the committed records that it had, except those that compaction
+        may remove."""
         if not same_life and (node_id, index) in self._cut_forgiven:
             self._cut_forgiven.discard((node_id, index))
             return
         self._look_at_kept(node_id, index, before, copy)
 
     def _look_at_kept(self, node_id: int, index: int, batches: Iterable[Batch], copy: Copy) -> None:
-        """Those of these batches that are committed are there as far as they have to be. Raises Broken."""
+        """Check that the replica has the committed ones of these batches, as far as it must. Raises Broken."""
         committed = self.committed.setdefault(index, Committed())
         for batch in batches:
             if batch.base_offset < copy.log_start or not self._is_of(committed, batch):

@@ -1,11 +1,11 @@
-"""Compacts the log of a compacted topic with transactions to its end, and looks at what is left.
+"""Compacts the log of a compacted topic with transactions completely, and checks the result.
 
-When all is quiet a log is compacted as if for the first time, again and again, with so much time in between that
-everything goes that may go:
+When all clients are at rest, a log is compacted as if for the first time, repeatedly. The time between the compactions
+is long enough for every removable record to be removed. Checks:
 
-- a reader of committed records finds the newest of each key as before, and nothing that was not there;
-- data of aborted transactions is gone, and so is each marker whose batches are;
-- the batches say of every producer what the log remembers of it: it can be told from them after a power cut.
+- A reader of committed records finds the newest record of each key as before, and no record that was not there.
+- The data of aborted transactions is gone, and so is each marker whose batches are gone.
+- The batches have the log's state of every producer, so a power cut does not lose it.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def audit_compaction(
     read_committed: Callable[[Partition], dict[int, Note]],
     batches_of: Callable[[Partition], list[Batch]],
 ) -> None:
-    """`now`: the node's time; the log's goes on from there."""
+    """Compact the log completely and check the result. `now`: the node's time, from which the log's time continues."""
     before = read_committed(partition)
     log = partition.log
     log.roll(now)

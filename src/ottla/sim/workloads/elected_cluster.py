@@ -43,8 +43,9 @@ LEAVE_MS = 5_000
 
 
 class ElectedCluster(Cluster):
-    """See the module's docstring. `by_locks`: a killed node is missed at once, as on one machine; else when its lease
-    has run out. `fsync`: what is acknowledged is on the disks, and no power cut takes it. `replicas`: of each topic."""
+    """See the module's docstring. `by_locks`: a killed node is missed at once, as on one machine; otherwise when its
+    lease has expired. `fsync`: acknowledged records are on the disks, and no power cut loses them. `replicas`: of each
+    topic."""
 
     def __init__(
         self,
@@ -111,7 +112,8 @@ class ElectedCluster(Cluster):
         self.hosts[node_id].kill(power_cut=power_cut)
 
     def leave(self, node_id: int) -> None:
-        """Its process is told to stop, as by SIGTERM: it does when others lead what it led, or after a while anyway."""
+        """Ask the node's process to stop, as SIGTERM does. It stops when other nodes lead its partitions, or after a
+        while anyway."""
         life = self.hosts[node_id].life
         if life is None or not life.alive:
             return
@@ -195,7 +197,7 @@ class ElectedCluster(Cluster):
         return {record.state for record in self.image.nodes.values()}
 
     def has_topics(self) -> bool:
-        """Whether the topics are there; those that are not are asked for."""
+        """Whether the topics exist; missing ones are requested."""
         missing = [name for name in (TOPIC, CONSUMER_OFFSETS_TOPIC) if name not in self.image.topics]
         node_id = self.rng.choice(list(self.hosts))
         if TOPIC in missing:
@@ -206,7 +208,7 @@ class ElectedCluster(Cluster):
         return not missing
 
     def ask(self, node_id: int, message: Any) -> None:
-        """A client's request to this node, whose answer nobody waits for."""
+        """Send a client's request to this node, without waiting for the answer."""
         life = self.hosts[node_id].life
         if life is None or not life.alive or life.paused:
             return

@@ -1,8 +1,8 @@
-"""Plans what goes wrong in a run, and when, and makes it good again.
+"""Plans the faults of a run and their times, and repairs them.
 
-Each run draws which kinds of faults it has and how often, so that some runs are calm enough to get far and others
-never leave the node a second. `heal` ends all of it: the network gentle, the disk fast and wide, everybody awake, the
-node up.
+Each run draws its kinds of faults and their frequency. Some runs are calm enough to get far, and others never leave the
+node alone for a second. `heal` ends all faults: the network is reliable, the disk fast and large, all clients run, the
+node is up.
 """
 
 import random
@@ -28,7 +28,8 @@ class ClientFaults:
         self._trace = workload.world.trace
 
     def kinds(self) -> list[tuple[Callable[[], None], int]]:
-        """What goes wrong with some of these clients only, and how often, beside the three below."""
+        """Return the faults that only some of these clients have, and their frequency, in addition to the three
+        below."""
         return []
 
     def pause(self) -> None:
@@ -53,7 +54,7 @@ class ClientFaults:
                 self._agenda.after(self.rng.randrange(5_000 * MS), member.rejoin)
 
     def heal(self) -> None:
-        """Everybody is awake."""
+        """Resume all clients."""
         for client in self._workload.clients:
             client.resume()
 

@@ -1,11 +1,11 @@
-"""Simulates who is there in a cluster, and how its nodes hear of that and of what was committed.
+"""Simulates how the nodes of a cluster learn which nodes are present and what was committed.
 
-Each node looks every few milliseconds, as `ottla.server.following` does: it renews its lease, sees which lives of other
-nodes are there, reads what the metadata store has that its image has not, and tells the node. A node whose way to the
-store is cut renews nothing, and is taken for gone when its lease has run out. A node that is killed is missed at once
-where a lock tells so (`by_locks`, nodes of one machine), else when its lease has run out.
+Each node polls every few milliseconds, as `ottla.server.following` does. It renews its lease, reads which incarnations
+of other nodes are present, reads what its image lacks from the metadata store, and informs the node. A node that is cut
+off from the store renews nothing, and counts as gone when its lease has expired. A killed node is missed at once if a
+lock reveals that (`by_locks`, nodes of one machine), otherwise when its lease has expired.
 
-Source: server/following.py and server/presence.py, which these looks stand for.
+Source: server/following.py and server/presence.py, which this module replaces.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Following:
         self._renewed.pop(node_id, None)
 
     def present(self) -> dict[int, str]:
-        """The lives that are there now, by node id."""
+        """Return the incarnations that are present now, by node id."""
         oldest_us = self._world.clock.now_us - LEASE_MS * MS
         present: dict[int, str] = {}
         for node_id, (renewed_us, lives, incarnation) in sorted(self._renewed.items()):
@@ -77,7 +77,7 @@ class Following:
         agenda.after(store.latency(2 * MS), self._hear, node_id, life, delta, present, renewed_at)
 
     def _news(self, life: Life, store: FarStore) -> MetadataDelta | None:
-        """What the store has that the node has not heard of."""
+        """Return the store's changes that the node's image lacks."""
         assert isinstance(life.node, Node)
         image = life.node.image
         return delta_since(store, image) if store.generation != image.generation else None

@@ -36,7 +36,7 @@ LIVENESS_STEP_MS = 250
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one seed. `failure` None: all promises held."""
+    """Result of one seed. `failure` None: all promises were kept."""
 
     seed: int
     digest: str
@@ -58,7 +58,7 @@ NodeMaker = Callable[[Host, SimStore, Plan, bool], NodeUnderTest]
 
 
 def make_node(host: Host, store: SimStore, plan: Plan, same_boot: bool) -> Node:
-    """The node under test, as a shell makes it."""
+    """Make the node under test, as an I/O host makes it."""
     return node_on(host, store, plan.settings, same_boot)
 
 
@@ -93,7 +93,7 @@ def failure_of(go: Callable[[], None], trace: Trace) -> str | None:
 def outcome_of(
     world: World, failure: str | None, *, lives: int, acknowledged: int, seen: int, plan: Plan | None = None
 ) -> Outcome:
-    """What came of the seed of this world, whose run is over."""
+    """Return the result of this world's seed, after its run."""
     trace = world.trace
     return Outcome(
         world.seed,
@@ -136,11 +136,11 @@ class Run:
         return Faults(self.host, self.workload, self.plan)
 
     def image_of(self, node: Node) -> dict[str, Any]:
-        """What must be the same after a restart."""
+        """Return the state that must be the same after a restart."""
         return image_of(node)
 
     def audit(self, node: Node) -> None:
-        """Hold what there is in the end against what clients were told."""
+        """Compare the final state with the answers that clients received."""
         audit_races(self.workload, self.host, node)
         audit(self.workload, node.replicas.get)
 
@@ -176,7 +176,7 @@ class Run:
             world.run(world.clock.now_us + LIVENESS_STEP_MS * MS)
 
     def _missing(self) -> str | None:
-        """What has not come to rest yet, as a sentence; None: everything has."""
+        """Describe in a sentence what is not at rest yet; None if everything is."""
         life = self.host.life
         if life is None or not life.alive:
             return "the node is down"
@@ -208,7 +208,7 @@ class Run:
         self.audit(node_of(host.life))
 
     def _image_after_replay(self) -> dict[str, object]:
-        """What a second node makes of a copy of the disk and the store."""
+        """Return the state of a second node that starts from a copy of the disk and the store."""
         host = self.host
         disk = host.disk.clone(host.stream("clone"))
         twin = Node(

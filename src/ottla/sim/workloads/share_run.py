@@ -109,8 +109,8 @@ def _jobs(node: Node) -> list[Partition]:
 
 
 def missing_of_share(workload: ShareWorkload, described: Iterable[Any], jobs: Iterable[Partition]) -> str | None:
-    """What the groups have not done yet of these partitions, as a sentence, by what the node says of each; None:
-    nothing."""
+    """Describe in a sentence what the groups still have to do on these partitions, by the node's own descriptions; None
+    if nothing is left."""
     seen = {(each.group_id, each.topic, each.partition): each for each in described}
     for partition in jobs:
         for group in workload.shares:
@@ -126,7 +126,7 @@ def missing_of_share(workload: ShareWorkload, described: Iterable[Any], jobs: It
 
 
 def audit_share(workload: ShareWorkload, jobs: Iterable[Partition], letters: Partition) -> None:
-    """Every record was accepted by somebody, or is in the dead-letter topic."""
+    """Check that a member accepted every record, or that it is in the dead-letter topic."""
     found = _letters(letters)
     for partition in jobs:
         for group, shares in workload.shares.items():

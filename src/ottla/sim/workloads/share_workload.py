@@ -1,4 +1,4 @@
-"""Makes who is there in a run of share groups: producers of one topic, members of groups, an administrator."""
+"""Makes the clients of a run of share groups: producers of one topic, members of groups, an administrator."""
 
 from ottla.sim.clients.history import History, TopicPartition, TopicRule
 from ottla.sim.clients.kafka import KafkaClient
@@ -48,7 +48,7 @@ class ShareWorkload(Workload):
             self.share_admin = ShareAdmin(self, "keeper")
 
     def groups_stand(self) -> None:
-        """The groups are configured: everybody may come."""
+        """Start the other clients, because the groups are configured."""
         if self.producers:
             return
         rng = self.rng

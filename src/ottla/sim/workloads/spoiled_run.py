@@ -37,7 +37,7 @@ class SpoiledRun(ClusterRun):
 
 
 class SpoilingTrouble(Trouble):
-    """What goes wrong; `liars`: of how many nodes the disks are spoiled."""
+    """Causes the faults; `liars`: number of nodes whose disks are spoiled."""
 
     def __init__(self, cluster: ElectedCluster, liars: int) -> None:
         super().__init__(cluster)
@@ -47,7 +47,7 @@ class SpoilingTrouble(Trouble):
             for node_id in chosen
         }
         self.strikes: list[str] = []
-        """What was done to disks, for tests."""
+        """The damage done to disks, for tests."""
 
     def kinds(self) -> list[Callable[[], None]]:
         return [*super().kinds(), *(self._spoil,) * 6]

@@ -1,12 +1,12 @@
-"""Checks what transactions leave inside: at every look, at rest, and in the whole of every log at the end.
+"""Checks the internal effects of transactions: at every check, at rest, and in all logs at the end.
 
-- the last stable offset of a partition does not fall within a life, and the state of its producers is sound;
-- a transaction that is open in a partition is open, or being ended, at its coordinator, which knows of the partition;
-- what EndTxn answered is what the coordinator knows, until somebody asks for more, also after a restart;
-- the index of aborted transactions says of each log what its markers say; no transaction has markers of both kinds;
-- whoever reads committed records to the end is shown all of a committed transaction and nothing of any other, in order;
-- every input record that is committed has its effect;
-- what compaction may do to all this it does, and no more (`compaction_checkers`).
+- The last stable offset of a partition does not fall within an incarnation, and the state of its producers is sound.
+- A transaction that is open in a partition is open, or being ended, at its coordinator, which knows of the partition.
+- EndTxn's answer is the coordinator's state, until the next request, also after a restart.
+- The index of aborted transactions of each log agrees with its markers; no transaction has markers of both kinds.
+- A reader of committed records sees all of a committed transaction and nothing of any other, in order.
+- Every committed input record has its effect.
+- Compaction removes everything of this that it may, and no more (`compaction_checkers`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ from ottla.txn.transaction import Transaction as KnownTransaction
 
 
 def known_transactions(node: Node) -> dict[str, KnownTransaction]:
-    """What the loaded coordinators know, by transactional id."""
+    """Return the state of the loaded coordinators, by transactional id."""
     known: dict[str, KnownTransaction] = {}
     for shard in node.transactions.shards():
         assert isinstance(shard, TransactionShard)
@@ -42,8 +42,8 @@ def known_transactions(node: Node) -> dict[str, KnownTransaction]:
 
 
 def missing_of_transactions(known: Mapping[str, KnownTransaction], led: Iterable[Partition]) -> str | None:
-    """What is under way still, as a sentence, of what coordinators know and in the partitions with their leaders; None:
-    nothing."""
+    """Describe in a sentence which transaction is still open, by the coordinators' state and the leaders' partitions;
+    None if there is none."""
     for transactional_id, each in known.items():
         if not each.is_idle:
             return f"{transactional_id} is {each.state.name}"
@@ -90,7 +90,7 @@ class TransactionWatch(Watch):
 
 
 def _all_loaded(node: Node) -> bool:
-    """Whether every coordinator of transactions that has anything to remember is there."""
+    """Whether every transaction coordinator whose log is not empty is loaded."""
     loaded = {partition for partition, _ in node.transactions.loaded()}
     topic = node.image.topics.get(TRANSACTION_STATE_TOPIC)
     for index in range(0 if topic is None else len(topic.partitions)):
@@ -129,7 +129,7 @@ def look_at_ends(workload: TransactionWorkload, known: Mapping[str, KnownTransac
 
 
 def audit_transactions(workload: TransactionWorkload, replicas: Replicas) -> None:
-    """Read every partition in both ways and hold what is shown against what clients were told."""
+    """Read every partition at both isolation levels and compare the records with the answers that clients received."""
     shown: dict[TopicPartition, dict[int, Note]] = {}
     for rule, partition in audited(workload, replicas):
         notes = shown[rule.name, partition.index] = _read_committed(workload, partition)
@@ -140,7 +140,7 @@ def audit_transactions(workload: TransactionWorkload, replicas: Replicas) -> Non
 
 
 def compact_all(workload: TransactionWorkload, replicas: Replicas) -> None:
-    """Compact every log that is compacted to its end, and look at what is left: see `audit_compaction`."""
+    """Compact every compacted log completely, and check the result: see `audit_compaction`."""
     for rule, partition in audited(workload, replicas):
         if rule.compacted:
             _compact(workload, partition)
@@ -274,7 +274,7 @@ def _audit_whole(workload: TransactionWorkload, shown: dict[TopicPartition, dict
 
 
 def _audit_accounts(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
-    """Of each key of a compacted topic the last committed value is there."""
+    """Check that the last committed value of each key of a compacted topic exists."""
     for where, contents in workload.history.acknowledged.items():
         if not workload.rules[where[0]].compacted:
             continue

@@ -1,9 +1,10 @@
-"""Runs transactions: producers that die and come back, time-outs, a node that dies at every step of an end.
+"""Runs transactions: producers that die and come back, time-outs, a node that dies at every step of ending a
+transaction.
 
-On top of what every run holds: the promises of `transaction_history` at every step, those of `transaction_checkers` at
-every look, and in the end no transaction under way, every last stable offset at its log's end, the coordinators' state
-equal after one more death, and the audit of every log. Nothing that was promised may be lost in these runs: power cuts
-come with fsync durability only.
+In addition to the checks of every run, it checks the promises of `transaction_history` at every step, and those of
+`transaction_checkers` at every check. In the end no transaction is open and every last stable offset is at its log's
+end. The coordinators' state is the same after one more death, and the audit of every log passes. These runs may not
+lose any promise: power cuts come with fsync durability only.
 """
 
 import random
@@ -49,7 +50,7 @@ class TransactionClientFaults(ClientFaults):
         self._transactions.replace_one(dies=True)
 
     def late_requests(self) -> None:
-        """What a client sends is long under way, and it goes on without, over another connection."""
+        """Delay a client's next request; the client continues without its answer, over another connection."""
         writing = [each for each in self._transactions.transactional if each.state != "over"]
         if writing:
             client = self.rng.choice(writing)
@@ -57,7 +58,7 @@ class TransactionClientFaults(ClientFaults):
 
 
 class TransactionFaults(Faults):
-    """Beside those of clients a node that dies while the end of a transaction is under way."""
+    """In addition to the faults of clients, the node dies while a transaction is being ended."""
 
     def __init__(self, host: Host, workload: TransactionWorkload, plan: Plan) -> None:
         self._transactions = workload
