@@ -54,7 +54,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Plan:
-    """Which offsets come from where. `gaps`: asked for, but held by neither."""
+    """Source of each offset. `gaps`: requested, but in neither source."""
 
     before: dict[TopicPartition, Bounds] = field(default_factory=dict)
     archive: dict[TopicPartition, Bounds] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Plan:
 
 
 def plan(wanted: Wanted, archived: Mapping[TopicPartition, Bounds], logged: Mapping[TopicPartition, Bounds]) -> Plan:
-    """Each offset that archive or log holds, once. `archived`, `logged`: what each holds per partition."""
+    """Plan each offset that archive or log has, once. `archived`, `logged`: each source's offsets per partition."""
     made = Plan()
     for place in sorted(archived.keys() | logged.keys()):
         begin, end = logged.get(place, (0, 0))
@@ -173,7 +173,7 @@ def require_all(
 
 
 def broker_times(options: RunOptions, topics: Sequence[str]) -> set[str]:
-    """The topics whose records have the broker's time, which never goes back."""
+    """Return the topics whose records have the broker's time, which never goes back."""
     given = source_options(options, topics)
     wanted = [DescribeConfigsResource(TOPIC_RESOURCE, topic, ["message.timestamp.type"]) for topic in topics]
     client: Client = stream_options(given).client.connect()

@@ -14,18 +14,19 @@ from ottla.spark.activity.tables import Tables
 from ottla.spark.lake.parquet_files import WrittenFiles
 
 Span = tuple[datetime | None, datetime | None]
-"""From a time on, until before a time; None: without that bound."""
+"""(first time, end time), the end excluded; None: no bound."""
 
 
 class Aggregator(Protocol):
-    """Writes what it makes of rows to files below `folder`. `final`: false for what may still change."""
+    """Aggregates rows and writes the results to files below `folder`. `final`: false for results that may still
+    change."""
 
     tables: Tables
 
     def merge_sessions(
         self, pending: Sequence[Path], new: Sequence[Path], over_until_us: int | None, folder: Path
     ) -> WrittenFiles:
-        """Merge sessions that were open with new events. Those with an end before `over_until_us` are written as rows
+        """Merge sessions that were open with new events. Sessions that end before `over_until_us` are written as rows
         of `sessions`, the others as pieces below `folder / "open"`."""
         ...
 

@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 LOCAL_ROWS_MAX = 1 << 20
 LOCAL_BYTES_MAX = 512 << 20
-"""Of the files that hold them, compressed."""
+"""Compressed size of the files with these rows."""
 
 
 @dataclass(slots=True)
 class Batches:
-    """Writes micro-batches to `tables`. `query`: who the query is (its checkpoint's id). `publish`: given every table's
-    rows that are new, by name. `source`: micro-batches are ranges to be read with these options; without it, records.
-    `counts`: records by batch, of batches that nobody has asked for yet."""
+    """Writes micro-batches to `tables`. `query`: the query's id (of its checkpoint). `publish`: called with a name and
+    the new rows of every table. `source`: micro-batches are ranges to be read with these options; without it, records.
+    `counts`: records by batch, for batches whose count has not been requested yet."""
 
     tables: Tables
     query: Callable[[], str]
@@ -126,7 +126,8 @@ class Batches:
         return {name: described(files[name], SCHEMAS[name][1]) for name in RECORD_TABLES}
 
     def merge_sessions(self, session: SparkSession, new: WrittenFiles, entry: Entry, folder: Path) -> WrittenFiles:
-        """Merge the open sessions with the batch's events: those that are over now, the others below folder/open."""
+        """Merge the open sessions with the batch's events; write those that are over, and the others below
+        folder/open."""
         last, watermark_us = self.tables.entry().batch, entry.watermark_us
         pending = self.pending(last)
         if not new.rows and not pending.rows:
@@ -175,7 +176,7 @@ class Batches:
         return entry
 
     def commit(self, name: str, rows: WrittenFiles, entry: Entry, *, run: str = "") -> None:
-        """Add rows to a table and tell the topic of them. `run`: of rows that the next run takes back."""
+        """Add rows to a table and publish them to the topic. `run`: of rows that the next run removes."""
         table: BatchTable = self.tables.by_name[name]
         if self.publish is not None and rows.rows:
             from pyspark.sql import SparkSession
@@ -189,12 +190,12 @@ class Batches:
     # ---- the beginning and the end of a run ------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Take back what was not final when the last run ended."""
+        """Remove rows that were not final when the last run ended."""
         for name in ("windows", "pages", "sessions", "conversions"):
             self.tables.by_name[name].take_back("final = false")
 
     def finish(self, session: SparkSession) -> None:
-        """Write the windows and sessions that are still open, as they are, with `final` false."""
+        """Write the windows and sessions that are still open, with `final` false."""
         entry, folder, run = self.tables.entry(), self.tables.staging(), uuid.uuid4().hex
         if entry.batch < 0:
             return

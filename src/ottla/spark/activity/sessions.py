@@ -73,7 +73,7 @@ def pieces(events: DataFrame, *, conversion: str | None = None) -> DataFrame:
 
 
 def viewed() -> Column:
-    """Whether an event is the view of a page: it names one, and not an asset."""
+    """Whether an event is the view of a page: it names a page that is not an asset."""
     from pyspark.sql import functions as F
 
     return F.col("page").isNotNull() & ~F.col("asset")

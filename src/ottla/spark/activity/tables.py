@@ -72,10 +72,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How far the tables are. Times in microseconds since 1970, UTC; None: not known yet.
-
-    `latest`: the latest event that came in time; `windows_until_us`: windows that end by then are in the tables, as
-    `conversions_until_us` for theirs. Counts are of all batches from the first."""
+    """The progress of the tables. Times in microseconds since 1970, UTC; None: not known yet. `latest`: the latest
+    event that was not late. `windows_until_us`: windows that end by then are in the tables; `conversions_until_us`
+    likewise for conversions. Counts are of all batches from the first."""
 
     query: str = ""
     batch: int = -1
@@ -95,8 +94,8 @@ class Entry:
 
 @dataclass(slots=True)
 class Tables:
-    """The tables at `root`, and the ledger. Raises PipelineFailed where the directory holds something else, or was made
-    with other settings."""
+    """The tables at `root`, and the ledger. Raises PipelineFailed if the directory has other contents, or was made with
+    other settings."""
 
     root: Path
     settings: Settings
@@ -134,7 +133,7 @@ class Tables:
         return Entry(**json.loads(path.read_text())) if path.exists() else Entry()
 
     def keep(self, entry: Entry) -> None:
-        """Write down how far the tables are; the open sessions of earlier batches are not needed any more."""
+        """Store the tables' progress; the open sessions of earlier batches are not needed any more."""
         write_json(self.root / "_activity" / "ledger.json", asdict(entry))
 
     def open_sessions(self, batch: int) -> Path:

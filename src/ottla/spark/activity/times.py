@@ -33,7 +33,7 @@ BLANK = "".join(map(chr, (*range(0x21), 0x7F)))
 
 
 def micros_of(told: str, zone: str = "UTC") -> int | None:
-    """The time that a text of any of the three forms says. `zone`: of times that name none."""
+    """Read a time in any of the three forms. `zone`: for times without a zone."""
     found = apache_us(told)
     if found is None:
         found = iso_us(told, zone)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WINDOW_S = 5 * 60
 TOP = 100
 OTHERS = "(others)"
-"""The row of `top_pages` for all pages that are not among the top: so a window's pages add up to its events."""
+"""The row of `top_pages` for all other pages, so that a window's pages add up to its events."""
 
 
 def windowed(events: DataFrame, *, window_s: int = WINDOW_S) -> DataFrame:
@@ -61,9 +61,9 @@ def counted(inside: DataFrame, what: Column, name: str) -> DataFrame:
 
 
 def top_pages(events: DataFrame, *, window_s: int = WINDOW_S, top: int = TOP) -> DataFrame:
-    """The pages of each window that were asked for most: start, end, rank (from 1), page, asset, events, visitors,
-    bytes, errors; equal ones in the order of their names. The last row of a window, OTHERS with rank null, has all
-    other pages, and events without a page stand under a page of null. `visitors` of OTHERS is null."""
+    """Return the most requested pages of each window: start, end, rank (from 1), page, asset, events, visitors, bytes,
+    errors; pages with equal counts in the order of their names. The last row of a window, OTHERS with rank null, has
+    all other pages. Events without a page have a null page. `visitors` of OTHERS is null."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def export(frame: DataFrame, table: str, format: str = "delta", compression: str = "zstd") -> int:
-    """Write records with the source's columns (with headers) into a new table; how many. Raises PipelineFailed."""
+    """Write records with the source's columns (with headers) into a new table; return their number. Raises
+    PipelineFailed."""
     where = require_new(table)
     part = where.with_name(f".{where.name}.{uuid.uuid4().hex[:8]}.part")
     part.mkdir(parents=True)

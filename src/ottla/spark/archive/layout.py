@@ -28,7 +28,7 @@ STAGING = f"{OWN}/staging"
 TOPICS = f"{OWN}/topics"
 SETTINGS = f"{OWN}/archive.json"
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-"""The folder of records whose timestamp lies outside the years 1 to 9999: their date is null."""
+"""The folder of records whose timestamp is outside the years 1 to 9999: their date is null."""
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 IN_FILES = pa.schema(
@@ -55,9 +55,11 @@ SPARK_SCHEMA = (
 )
 
 HEADERS_LISTED = "coalesce(headers, cast(array() AS array<struct<key: string, value: binary>>)) AS headers"
-"""How headers go from the JVM to Python, SQL: a record without any with an empty list. After each row Spark asks how
-large its Arrow batch is, and for null lists Arrow's ListVector.setValueCount then walks back to the last list that is
-none: with 10,000 rows to a batch, Spark's default, a tenth of the rows in the same time."""
+"""SQL expression for headers on the way from the JVM to Python: an empty list for a record without headers.
+
+Spark computes the size of its Arrow batch after each row. For null lists, Arrow's ListVector.setValueCount then walks
+back to the last list that is not null. With 10,000 rows to a batch, Spark's default, that takes ten times as long.
+"""
 
 DAY_US = 86_400_000_000
 FIRST_DAY, LAST_DAY = date.min.toordinal() - 719_163, date.max.toordinal() - 719_163

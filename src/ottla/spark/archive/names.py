@@ -18,7 +18,7 @@ from ottla.spark.running.topic_ids import TopicIds
 
 
 class MadeAgain(PipelineFailed):
-    """A topic is not the one that was archived under its name."""
+    """Raised if a topic is not the one that was archived under its name."""
 
     def __init__(self, topics: Collection[str], names: Names) -> None:
         verb, they = ("were", "they were") if len(topics) > 1 else ("was", "it was")
@@ -32,18 +32,19 @@ class MadeAgain(PipelineFailed):
 
 @dataclass(frozen=True, slots=True)
 class Names(TopicIds):
-    """The names in one archive. An id stands twice where the topic was cut: what came after that is another, too."""
+    """The names in one archive. An id appears twice if the topic was truncated: its later records count as a new
+    topic."""
 
     @property
     def table(self) -> Path:
         return self.folder.parent.parent
 
     def add(self, topic: str, topic_id: str) -> None:
-        """From now on the name is that of another topic."""
+        """Give the name's next number to a new topic."""
         self.keep(topic, [*(self.ids(topic) or [""]), topic_id])
 
     def learn(self, topic: str, topic_id: str) -> None:
-        """Note the id of a topic that is archived for the first time. Raises MadeAgain where it is another one."""
+        """Store the id of a topic that is archived for the first time. Raises MadeAgain if the name has another id."""
         if self.is_another(topic, topic_id):
             raise MadeAgain([topic], self)
         if not self.ids(topic):

@@ -54,7 +54,7 @@ class PlainFolder(Table):
         self._move()
 
     def _read(self, number: int) -> dict[str, Any] | None:
-        """Entry `number` of the log; what was folded stands for all of its entries."""
+        """Read entry `number` of the log; the folded file replaces all of its entries."""
         try:
             return json.loads((self.path / LOG / f"{number:020}.json").read_bytes())
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class PlainFolder(Table):
         self._ends = next_offsets(self._covered)
 
     def _move(self) -> None:
-        """Rename what was published and lies in staging still: what a killed process left."""
+        """Rename published files that are still in staging, because their process was killed."""
         staging = self.path / STAGING
         self._show([str(each.relative_to(staging)) for each in staging.glob("topic=*/date=*/*.parquet")])
 
@@ -121,7 +121,8 @@ class PlainFolder(Table):
             self._fold()
 
     def _link(self, part: Path, batch: Batch) -> None:
-        """Take the next number of the log; after another archive's entry only if that was of other partitions."""
+        """Use the next number of the log. If another archive used it first, continue only if its entry is of other
+        partitions."""
         before = {each.place: self._ends.get(each.place) for each in batch.covered}
         while True:
             try:
@@ -136,7 +137,7 @@ class PlainFolder(Table):
                 )
 
     def _fold(self) -> None:
-        """One file for all entries but the last, which stays for those who look for its number."""
+        """Fold all entries but the last into one file; the last stays for archives that look for its number."""
         content = {
             "next": self._next,
             "queries": self._queries,

@@ -24,8 +24,8 @@ Longs: TypeAlias = NDArray[np.int64]
 class Covered:
     """A range [first, until) of a partition that one commit of an archive covered, with the `count` of its records.
 
-    `count` is smaller than the range's length where the log itself has holes: compaction, control batches, aborted
-    transactions. `lost` of its offsets were gone from the log before they could be read.
+    `count` is smaller than the range's length if the log itself has holes: compaction, control batches, aborted
+    transactions. `lost`: offsets that the log dropped before they could be read.
     """
 
     topic: str

@@ -56,10 +56,11 @@ def restore(
     topic: str | None = None,
     offset_header: str | None = None,
 ) -> Restored:
-    """Write an archived topic into `to_topic`, each record once, also over kills; then compare the counts.
+    """Write an archived topic into `to_topic`, each record once, also across kills; then compare the counts.
 
-    `topic`: which one, where the archive has several. `offset_header`: a header for each record's archived offset.
-    Nobody else may write to `to_topic` meanwhile. Raises PipelineFailed."""
+    `topic`: which one, if the archive has several. `offset_header`: a header for each record's archived offset. No
+    other program may write to `to_topic` meanwhile. Raises PipelineFailed.
+    """
     table.refresh()
     source = only_topic(table, topic)
     ends = {place: table.next_offset(place) or 0 for place in table.places([source])}
@@ -91,8 +92,8 @@ def only_topic(table: Table, topic: str | None) -> str:
 def planned(
     path: Path, ends: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
 ) -> tuple[dict[str, Any], bool]:
-    """(what is restored and what the topic held before, whether that was begun earlier): on disk before anything is
-    written, so that a second attempt does what the first one began."""
+    """(the plan: what is restored and what the topic had before; whether an earlier attempt began it). The plan is on
+    disk before the first write, so a second attempt continues the first one."""
     if path.exists():
         found = json.loads(path.read_text())
         return {**found, **{name: {int(k): v for k, v in found[name].items()} for name in ("ends", "before")}}, True
@@ -130,7 +131,7 @@ def bounds_of(options: RunOptions, topic: str) -> dict[TopicPartition, Bounds]:
 
 
 def counted(options: RunOptions, topic: str, before: Mapping[int, int], counts: Mapping[int, int]) -> int:
-    """How many records the topic has more than before. Raises PipelineFailed where it is not what was written."""
+    """Count the records added to the topic. Raises PipelineFailed if the number differs from the records written."""
     for (_, partition), (_, end) in sorted(bounds_of(options, topic).items()):
         added, wanted = end - before.get(partition, 0), counts.get(partition, 0)
         if added != wanted:

@@ -128,8 +128,8 @@ class Publisher:
     def there_already(
         self, number: int, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> bool:
-        """Whether the batch is in the table. Raises PipelineFailed where the table stands anywhere else than at the
-        batch's beginning or its end: another archive wrote to it, or the checkpoint is of another time."""
+        """Whether the table has the batch. Raises PipelineFailed if the table is neither at the batch's beginning nor
+        at its end: another archive wrote to it, or the checkpoint is an old copy."""
         moved = {place: until for place, until in ends.items() if until > starts.get(place, 0)}
         found = {place: self.table.archived_to(place) for place in moved}
         last = self.table.committed(self._query)
@@ -184,7 +184,7 @@ class Publisher:
         return made
 
     def named(self, covered: Sequence[Covered]) -> list[Covered]:
-        """The same by the topics' names in the table. Raises MadeAgain where one is not the topic of that name."""
+        """Return the ranges with the topics' names in the table. Raises MadeAgain if the id of a topic has changed."""
         for topic, topic_id in self.log.topic_ids(sorted({each.topic for each in covered})).items():
             self.table.names.learn(topic, topic_id)
         return [replace(each, topic=self.table.names.called(each.topic)) for each in covered]
@@ -248,7 +248,7 @@ def run(
 
 
 def begin(options: RunOptions, topics: Sequence[str] | re.Pattern[str], starting: str, publisher: Publisher) -> str:
-    """Where the archive begins, as the source wants it; says so where that is not as was asked."""
+    """Return the archive's start for the source; report it if it differs from the request."""
     table, checkpoint = publisher.table, publisher.checkpoint
     start = decide(options, topics, starting, table, checkpoint, allow_loss=publisher.allow_loss)
     if start.said:

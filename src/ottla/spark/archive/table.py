@@ -21,7 +21,7 @@ from ottla.spark.platform.failures import PipelineFailed
 
 
 class TableChanged(PipelineFailed):
-    """Another archive published the same partitions meanwhile; nothing of this batch was added."""
+    """Raised if another archive has published the same partitions; nothing of this batch was added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class Table(ABC):
     @property
     @abstractmethod
     def writes_to(self) -> Path:
-        """Below this executors write their files."""
+        """Directory below which executors write their files."""
 
     @abstractmethod
     def refresh(self) -> None:
-        """See what others have published."""
+        """Read what other processes have published."""
 
     @abstractmethod
     def committed(self, query: str) -> int | None:
@@ -79,11 +79,12 @@ class Table(ABC):
 
     @abstractmethod
     def compact(self, target_bytes: int) -> tuple[int, int]:
-        """Put small files together; (files removed, files made). Raises PipelineFailed where the format can't."""
+        """Merge small files; return (files removed, files made). Raises PipelineFailed if the format does not allow
+        it."""
 
     @abstractmethod
     def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:
-        """Remove files that are not part of the table and older than so many hours; which ones."""
+        """Remove files that are not part of the table and older than this many hours; return their names."""
 
     def archived_to(self, place: TopicPartition) -> int | None:
         """The same of a partition of the log, whatever its topic is called here."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Table: TypeAlias = npt.NDArray[np.int64]
 
 ROWS_MAX = 65_536
-"""Rows of one Arrow batch: where Spark takes the most rows per second."""
+"""Maximum rows of one Arrow batch: the size at which Spark is fastest."""
 BODIES_MAX_BYTES = 256 << 20
 """Maximum size of the uncompressed records in one call of `fill`, except for a single larger batch. It is far below
 Arrow's limit of 2 GB."""
@@ -89,13 +89,14 @@ def decode(
     aborted: Sequence[tuple[int, int]] = (),
     check_crcs: bool = False,
 ) -> Decoded:
-    """The records of one Fetch answer with offsets in [first, until), as batches of at most 65,536 rows.
+    """Decode the records of one Fetch answer with offsets in [first, until), as batches of at most 65,536 rows.
 
     `records` may begin before `first` and its last batch may be cut short. `aborted` is (producer_id, first_offset) as
-    the answer has them; without it transactions are not looked at. The columns are those of Spark's `kafka` source;
-    `headers` is null for a record that has none, their keys are decoded as Java does it (U+FFFD for what is not UTF-8).
-    Timestamps that microseconds cannot hold become the nearest that they can. Raises CorruptRecords or
-    UnsupportedMagic.
+    the answer has them; without it, transactions are ignored.
+
+    The columns are those of Spark's `kafka` source. `headers` is null for a record without headers. Their keys are
+    decoded as Java does it (U+FFFD for invalid UTF-8). Timestamps outside the range of microseconds become the nearest
+    possible ones. Raises CorruptRecords or UnsupportedMagic.
     """
     return Decoding(records, topic, partition, first, until, include_headers, check_crcs).run(aborted)
 
@@ -161,7 +162,7 @@ class Decoding:
                 raise self.corrupt(offset, "the checksum does not match")
 
     def seen(self, transactions: Transactions, batch: Table) -> bool:
-        """Whether a consumer that reads committed records only sees the batch."""
+        """Whether a consumer with read_committed sees the batch."""
         attributes = int(batch[at.ATTRIBUTES])
         if int(batch[at.PRODUCER_ID]) == PRODUCER_IDS_NONE:
             return True
@@ -263,10 +264,10 @@ class Transactions:
 
 
 class Columns:
-    """Room for the rows of a run of batches, in one piece of memory: arrays in the order in which `fill` takes them.
+    """Memory for the rows of a run of batches, in one piece: arrays in the order of `fill`'s arguments.
 
-    `rows` and `size` (bytes) bound what the batches can give; `capacity` that of all headers together, -1 without them.
-    What is not filled in the end costs no more than addresses, or memory that was used before.
+    `rows` and `size` (bytes) are upper bounds for the batches; `capacity` is that of all headers together, -1 without
+    them. Unused parts cost only address space, or memory that was used before.
     """
 
     def __init__(self, rows: int, size: int, capacity: int) -> None:

@@ -190,7 +190,8 @@ def put_headers(headers: Any, row: int, source: Any, pos: int, end: int, state: 
 
 @compiled
 def micros(milliseconds: int) -> Any:
-    """A time no column can hold becomes the last one, or the first, that it can: it must not stop a pipeline."""
+    """Convert a time; one outside the column's range becomes the nearest possible time, because it must not stop a
+    pipeline."""
     return min(max(milliseconds, -_MS_MAX), _MS_MAX) * 1000
 
 
@@ -309,11 +310,9 @@ def read_header(source: Any, pos: int, length: int, batch: Any) -> None:
 
 
 def scan(address: int, size: int, until: int, capacity: int, batches: Any, state: Any) -> Any:
-    """Up to `capacity` whole batches from state[NEXT_POSITION] on into the table: how many, or minus an error.
-
-    Batches from `until` on, and a last one that is cut short, end it. With an error state[OFFSET] is of the batch at
-    fault.
-    """
+    """Scan up to `capacity` whole batches from state[NEXT_POSITION] on into the table; return their number, or minus an
+    error. Batches from `until` on, and a last one that is cut short, end the scan. After an error, state[OFFSET] is
+    that of the faulty batch."""
     source = bytes_at(address)
     count = int64(0)
     while count < capacity:

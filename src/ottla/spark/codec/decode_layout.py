@@ -24,9 +24,9 @@ BATCH_WIDTH = 11
 # Slots of the state of `scan`
 NEXT_POSITION = 0
 NEXT_OFFSET = 1
-"""Behind the last whole batch; `until` when a batch from there on was met."""
+"""End of the last whole batch; `until` if the scan met a batch at or after it."""
 AT_END = 2
-"""1 when there is nothing more to scan."""
+"""1 if there is nothing left to scan."""
 OFFSET = 3
 """The first offset of the last batch examined: the faulty one if there is an error."""
 MAGIC = 4
@@ -40,7 +40,7 @@ HEADERS = 3
 HEADER_KEY_BYTES = 4
 HEADER_VALUE_BYTES = 5
 BATCH = 6
-"""The batch last read: the one at fault when there is an error."""
+"""The last batch read: the faulty one if there is an error."""
 FILL_WIDTH = 7
 
 # Errors of both
@@ -54,7 +54,7 @@ BYTES_BEHIND = 6
 MANY_HEADERS = 7
 NULL_HEADER_KEY = 8
 HEADERS_FULL = 9
-"""No fault of the bytes: more headers than there was room for."""
+"""Not a fault of the bytes: more headers than the arrays can hold."""
 WRONG_MAGIC = 10
 SHORT_BATCH = 11
 WRONG_RANGE = 12

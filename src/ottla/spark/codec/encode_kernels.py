@@ -98,10 +98,10 @@ def murmur2(data: Any, start: int, end: int) -> Any:
 
 
 def place(columns: Any, count: int, lanes: Any, topics: Any, available: Any, turn_bytes: int) -> Any:
-    """The lane of each of `count` rows into `lanes`; -1, or the first row whose partition does not exist.
+    """Write the lane of each of `count` rows into `lanes`; return -1, or the first row whose partition does not exist.
 
-    A partition that is given wins, then the key's hash. Rows with neither stay with one partition for `turn_bytes` and
-    go on to the topic's next available one then. `lanes` comes with each row's topic.
+    A given partition takes precedence, then the key's hash. Rows with neither stay with one partition for `turn_bytes`,
+    then use the topic's next available one. On entry, `lanes` has each row's topic.
     """
     given, given_valid = ints_at(columns[at.GIVEN]), bytes_at(columns[at.GIVEN + 1])
     has_given, all_given = columns[at.GIVEN] != 0, columns[at.GIVEN + 1] == 0
@@ -181,10 +181,9 @@ def fixed_bytes(rows: Any, row: int) -> Any:
 
 
 def cut(columns: Any, order: Any, starts: Any, lane_count: int, limits: Any, record_bytes_max: int, plan: Any) -> Any:
-    """Where batches begin and end, one line of `plan` each. How many, or -1 - row for a row that is too large.
-
-    A batch of lane i ends before it would have more than limits[i] bytes; a record larger than that has its own.
-    """
+    """Compute where batches begin and end, one line of `plan` each. Return their number, or -1 - row for a row that is
+    too large. A batch of lane i ends before it would have more than limits[i] bytes; a larger record has its own
+    batch."""
     rows = rows_at(columns)
     times = rows.times
     made = int64(0)
@@ -235,7 +234,7 @@ def put_block(out: Any, pos: int, column: Any, row: int) -> Any:
 
 
 def write(columns: Any, order: Any, plan: Any, batches: int, out: Any) -> None:
-    """The records of so many batches, one batch behind the other, each behind room for its header."""
+    """Write the records of this number of batches, one batch after the other, each after space for its header."""
     rows = rows_at(columns)
     pos = int64(0)
     for number in range(batches):

@@ -43,7 +43,8 @@ ARGUMENTS: dict[str, dict[str, int]] = {
     "decode_kernels": {"scan": 6, "fill": 23},
     "encode_kernels": {"place": 6, "group": 5, "cut": 7, "write": 5},
 }
-"""By module, how many each loop takes: to import the module, which knows it too, would be to import numba."""
+"""By module, the number of arguments of each loop. The module has it too, but importing the module would import
+numba."""
 SOURCES = ("decode_kernels.py", "decode_layout.py", "encode_kernels.py", "encode_layout.py", "native.py")
 _DIGEST_BYTES = 32
 
@@ -67,7 +68,7 @@ _kept: list[llvm.ExecutionEngine] = []
 
 
 def machine_code(module: str, make: Callable[[str], bytes] | None = None) -> bytes:
-    """A module's object file, from the cache or made now: by `compile_loops` unless told otherwise."""
+    """Return a module's object file, from the cache or compiled now by `make` (default: `compile_loops`)."""
     make = make or compile_loops
     name = f"{module}-{_digest()}.o"
     for directory in directories():
@@ -83,7 +84,7 @@ def machine_code(module: str, make: Callable[[str], bytes] | None = None) -> byt
 
 
 def compile_loops(module: str) -> bytes:
-    """Seconds: numba's work, and only here is it imported."""
+    """Compile the loops, which takes seconds; numba is imported only here."""
     import numba
 
     kernels = import_module(f"ottla.spark.codec.{module}")
@@ -100,7 +101,7 @@ def compile_loops(module: str) -> bytes:
 
 
 def _symbol(name: str) -> str:
-    """A loop's name in the object file: no function's of C, which the linker and the optimiser have ideas of."""
+    """A loop's name in the object file; it must not be a C function's, which linker and optimiser treat specially."""
     return f"ottla_{name}"
 
 
@@ -154,7 +155,7 @@ def _digest() -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """The code in the file; None without one that is whole and ours alone to write."""
+    """Return the code in the file; None unless the file is complete and only this user may write to it."""
     try:
         with path.open("rb") as file:
             if not is_ours(os.fstat(file.fileno())):
@@ -180,7 +181,7 @@ def _write(path: Path, code: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One compiler at a time. The system lets go of the lock of a process that dies."""
+    """Lock, so that one process compiles at a time. The system releases the lock of a process that dies."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

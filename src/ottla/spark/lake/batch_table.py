@@ -31,7 +31,7 @@ MOMENT = pa.timestamp("us", tz="UTC")
 
 
 class BatchTable:
-    """One table. `by`: the timestamp column whose bounds per file are kept, by which `frame` leaves files out."""
+    """One table. `by`: the timestamp column whose bounds per file are stored, so that `frame` can skip files."""
 
     def __init__(self, path: Path, schema: str, by: str | None) -> None:
         self.path = path
@@ -47,8 +47,8 @@ class BatchTable:
         return -1 if found is None else found
 
     def add(self, written: WrittenFiles, query: str | None, batch: int) -> bool:
-        """Make the files part of the table, as this batch of the query (None: of no query). False, and the files are
-        removed, when it has that batch already. Nothing is committed for no rows."""
+        """Add the files to the table, as this batch of the query (None: of no query). If it has that batch already,
+        remove the files and return False. Does nothing without rows."""
         if query is not None and self.committed(query) >= batch:
             remove_files(written.files)
             return False

@@ -44,7 +44,7 @@ class OffsetTable:
 
     @classmethod
     def make(cls, path: Path, schema: str, bounded: Sequence[str]) -> OffsetTable:
-        """The table at a path, made where there is none. Raises PipelineFailed where it can't be."""
+        """Return the table at a path, creating it if it does not exist. Raises PipelineFailed if that is impossible."""
         arrow = arrow_schema(schema)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class OffsetTable:
         return self.delta.transaction_version(f"ottla/offset/{place[0]}/{place[1]}") or 0
 
     def add(self, files: Sequence[Path], ends: Mapping[TopicPartition, int]) -> None:
-        """Make the files part of the table, and `ends` (offsets) where its partitions end. Nothing is done for none."""
+        """Add the files to the table, and `ends`, the end offsets of its partitions. Does nothing without files."""
         if not files:
             return
         actions = move_in(((file, statistics(file, self.bounded)) for file in files), self.path, "part")

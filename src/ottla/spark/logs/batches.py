@@ -86,7 +86,7 @@ class Tables:
         )
 
     def partitions(self) -> set[TopicPartition]:
-        """Every partition of which the tables may hold something."""
+        """Every partition that the tables may have records of."""
         try:
             return {(topic, number) for topic, number in json.loads((self.root / PLACES).read_bytes())}
         except FileNotFoundError:
@@ -99,7 +99,7 @@ class Tables:
             write_json(self.root / PLACES, sorted(known.union(places)))
 
     def ends(self, table: OffsetTable) -> dict[TopicPartition, int]:
-        """Up to where each partition is in a table."""
+        """Return each partition's end offset in a table."""
         return {place: end for place in self.partitions() if (end := table.next_offset(place))}
 
     def agree(self) -> bool:
@@ -146,7 +146,7 @@ class Batches:
         self._latest = tables.latest()
         self._done = 0
         self.counts: dict[int, Counts] = {}
-        """By batch; a batch that is done again after an outage counts as it did when its lines were committed."""
+        """By batch; a batch that is repeated after an outage counts as it did when its lines were committed."""
         self.failure: PipelineFailed | None = None
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -198,7 +198,7 @@ class Batches:
 
 
 def clear_left_over(staging: Path) -> None:
-    """Remove what runs that were killed have left; the folder of one that still writes is younger than a day."""
+    """Remove files of killed runs; the folder of a run that is still writing is younger than a day."""
     for folder in staging.glob("*"):
         with suppress(FileNotFoundError):
             if time.time() - folder.stat().st_mtime > LEFT_OVER_S:

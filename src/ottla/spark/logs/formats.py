@@ -37,9 +37,9 @@ ALERT = r"(?:-|[A-Z][A-Z0-9_]{0,31}) \d{9,10} "
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A format: its name, what its lines begin with (one of GROUPS), an expression for their head, and which of its
-    groups are year, month, day, clock, fraction, zone, level and component; 0: none. A clock without a day is seconds
-    since 1970."""
+    """A format: its name, the first character of its lines (one of GROUPS), and a regular expression for their head.
+    `fields`: which groups are year, month, day, clock, fraction, zone, level and component; 0: none. A clock without a
+    day is seconds since 1970."""
 
     name: str
     group: str

@@ -42,7 +42,7 @@ class Try(NamedTuple):
 
 
 class Reader:
-    """Reads lines. `zone`: of times that name none. `hints`: the format of a service's lines, tried first."""
+    """Reads lines. `zone`: for times without a zone. `hints`: the format of a service's lines, tried first."""
 
     def __init__(self, zone: str = "UTC", hints: Mapping[str, str] | None = None) -> None:
         self._times = TimeReader(zone)
@@ -58,7 +58,7 @@ class Reader:
         self._others = tries([ACCESS])
 
     def read(self, raw: str, recorded_us: int | None, service: str | None = None) -> Line:
-        """`recorded_us`: the record's own time, which gives lines without a year theirs."""
+        """Read a line. `recorded_us`: the record's own time, which supplies the year if the line has none."""
         head = raw[:HEAD_MAX]
         if "\x01" in head or "\x02" in head:
             head = head.replace("\x01", " ").replace("\x02", " ")
@@ -84,7 +84,7 @@ class Reader:
         return None
 
     def _told(self, raw: str, head: str) -> Line:
-        """Of a line whose head says nothing: JSON, logfmt, or none of them."""
+        """Read a line without a known head: JSON, logfmt, or neither."""
         is_object = head[:1] == "{" and raw.rstrip(" ").endswith("}")
         keys = json_keys(raw) if is_object else logfmt_keys(head)
         if keys is None:

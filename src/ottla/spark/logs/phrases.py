@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TOP = 20
 LOCAL_ROWS_MAX = 1 << 17
 COUNTED_MAX = 1 << 17
-"""So many different phrases a task counts before it hands them on."""
+"""Number of distinct phrases that a task counts before it passes them on."""
 MESSAGE_MAX = 300
 COLUMNS = ["service", "component", "level", "message", "raw"]
 COUNTS = "of string, service string, phrase string, rows bigint"
@@ -53,7 +53,7 @@ class Phrase(NamedTuple):
 
 
 def masked(text: str) -> str:
-    """A message with what changes from line to line masked. Its first line alone."""
+    """Mask the parts of a message that change from line to line. Only its first line is kept."""
     text = text.partition("\n")[0][:MESSAGE_MAX]
     for holds, pattern, sign in MASKS:
         if holds in text:

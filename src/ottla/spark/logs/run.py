@@ -61,11 +61,9 @@ def run(
     allow_loss: bool = False,
     session: SparkSession | None = None,
 ) -> Outcome:
-    """Run until stopped or (`options.once`) done; then check the counts and draw the report.
-
-    `allow_loss`: go on where the log has dropped lines that were not read yet.
-    Raises PipelineFailed, also when the counts do not add up to what the source read.
-    """
+    """Run until stopped or (`options.once`) done; then check the counts and draw the report. `allow_loss`: continue if
+    the log has dropped lines before they were read. Raises PipelineFailed, also if the counts do not add up to the
+    source's."""
     settings = settings or Settings()
     check_hints(settings.hints)
     check_zone(settings.zone)
@@ -115,7 +113,7 @@ def total(each: Iterable[Counts]) -> Counts:
 
 
 def publisher(options: RunOptions, topic: str) -> Callable[[DataFrame, list[dict[str, Any]]], None]:
-    """Writes rates to a topic as JSON, keyed by service and window: the last of a key is what is true now."""
+    """Writes rates to a topic as JSON, keyed by service and window: the last record of a key is the current state."""
 
     def publish(batch: DataFrame, rates: list[dict[str, Any]]) -> None:
         if not rates:

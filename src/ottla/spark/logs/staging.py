@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 REPORT_SCHEMA = "report string, counts binary"
 HELD_BYTES = 128 << 20
-"""So much of a task's lines goes to files together."""
+"""Bytes of a task's lines that are written to files together."""
 OWN_FILE_ROWS = 256
 """A service with fewer lines shares a file with others."""
 GROUP_ROWS = 1 << 17
@@ -57,10 +57,8 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Writes and counts a task's part of a micro-batch: for `mapInArrow` over rows of ranges; yields a row of
-    REPORT_SCHEMA.
-
-    `folder`: where the files are to be; None: lines are counted alone. `watermarks`: per service, microseconds.
-    `ends`: up to which offset each partition is in the table already."""
+    REPORT_SCHEMA. `folder`: for the files; None: lines are only counted. `watermarks`: per service, microseconds.
+    `ends`: each partition's end offset in the table."""
 
     folder: str | None
     source: SourceOptions
@@ -131,7 +129,7 @@ class Work:
         self._read = self._already = 0
 
     def take(self, records: pa.RecordBatch, known: Mapping[TopicPartition, int]) -> None:
-        """Records, of which those before `known` are in the table."""
+        """Process records; the table has those before `known` already."""
         self._read += len(records)
         new = records if not known else unknown(records, known)
         self._already += len(records) - len(new)

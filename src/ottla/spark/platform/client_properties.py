@@ -21,7 +21,7 @@ from ottla.client import Client
 
 
 class WrongOption(ValueError):
-    """An option that is missing, unknown or makes no sense, with one sentence that says which and why."""
+    """Raised for an option that is missing, unknown or invalid; one sentence says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Tls:
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
-    """Python loads a key from a file alone, so the text goes through one that is gone at once."""
+    """Load a PEM text through a file that is removed at once, because Python loads a key only from a file."""
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         os.chmod(file.name, 0o600)
         file.write(pem)
@@ -99,8 +99,8 @@ WITHOUT_EFFECT = frozenset(
     enable.idempotence delivery.timeout.ms max.in.flight.requests.per.connection max.request.size max.block.ms
     buffer.memory""".split()  # noqa: SIM905
 )
-"""Accepted and of no consequence: there is no group, no polling thread and no Java behind this source; and what is a
-producer's, since a pipeline has one set of properties for both ends."""
+"""Accepted without effect: this source has no group, no polling thread and no Java. Producer properties are also here,
+because a pipeline has one set of properties for both ends."""
 
 _REFUSED = {
     "auto.offset.reset": "set 'startingOffsets' instead; the query keeps its own offsets",
@@ -153,7 +153,7 @@ def client_properties(given: Mapping[str, str]) -> ClientProperties:
 
 
 def _check_address(text: str) -> None:
-    """The client says itself what is wrong; it connects later."""
+    """Check the address's syntax; the client connects later."""
     try:
         Client(text)
     except ValueError as error:

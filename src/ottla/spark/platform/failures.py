@@ -19,7 +19,7 @@ class PipelineFailed(Exception):
 
 
 class OptionsRefused(PipelineFailed):
-    """An option that no run of the pipeline can accept: starting it again does not help."""
+    """Raised for an option that no run of the pipeline can accept: restarting does not help."""
 
 
 AWAY = re.compile(
@@ -101,7 +101,7 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
-"""(what Spark says, what it comes to). Groups of the pattern fill the sentence, besides {name} and {checkpoint}."""
+"""(pattern in Spark's message, sentence). The pattern's groups fill the sentence, besides {name} and {checkpoint}."""
 
 OURS = {
     "ErrorAnswer",
@@ -132,7 +132,7 @@ def text_of(error: BaseException) -> str:
 
 
 def means_away(text: str) -> bool:
-    """Whether the failure is that of a broker that is away for a while."""
+    """Whether the failure means that the broker is temporarily unavailable."""
     return AWAY.search(text) is not None
 
 

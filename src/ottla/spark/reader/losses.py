@@ -1,4 +1,4 @@
-"""Tells of lost records: an error or a warning, as `failOnDataLoss` says, with topic, partition and offsets."""
+"""Reports lost records: an error or a warning, as `failOnDataLoss` says, with topic, partition and offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALLOW_LOSS = "--allow-loss continues without it"
 
 
 class RecordsLost(Exception):
-    """Records that were to be read are gone; `failOnDataLoss` is true."""
+    """Raised if records to read are gone and `failOnDataLoss` is true."""
 
 
 def lose(fails: bool, sentence: str) -> None:

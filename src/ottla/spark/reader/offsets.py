@@ -76,8 +76,8 @@ class Cluster:
     # ---- partitions ------------------------------------------------------------------------------------------------
 
     def places(self, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
-        """The partitions there are of what was subscribed to. Raises WrongOption for one that is not there, unless
-        it was (`known`): then it was deleted."""
+        """Return the existing partitions of the subscription. Raises WrongOption for a missing one, unless it is in
+        `known`: then it was deleted."""
         wanted = self.options.subscription
         if wanted.pattern is not None:
             found = self._asking(self._matching)
@@ -98,7 +98,7 @@ class Cluster:
         return there & set(wanted.places)
 
     def _described(self, topics: list[str]) -> dict[str, int]:
-        """How many partitions each has. One that is missing is looked for again: it may be quite new."""
+        """Return the number of partitions of each topic. A missing topic is requested again, because it may be new."""
         attempt = 1
         while True:
             found = self._asking(lambda client: _counted(client.metadata(topics)))
@@ -126,9 +126,8 @@ class Cluster:
     # ---- offsets ---------------------------------------------------------------------------------------------------
 
     def offsets(self, places: Mapping[TopicPartition, int]) -> Offsets:
-        """Each partition's offset for a time in ms, EARLIEST or LATEST; -1 where no record is that young.
-
-        Under read_committed the latest offset is the last stable one. A partition that is gone is left out."""
+        """Return each partition's offset for a time in ms, EARLIEST or LATEST; -1 if no record is that recent. Under
+        read_committed, the latest offset is the last stable one. Deleted partitions are left out."""
         if not places:
             return {}
         level = self.options.client.isolation_level
@@ -148,8 +147,8 @@ class Cluster:
         return self.offsets(dict.fromkeys(places, EARLIEST))
 
     def latest(self, known: Mapping[TopicPartition, int] | None = None) -> Offsets:
-        """The end of every partition subscribed to. One that lies before what is known is asked for again: a broker
-        that just became leader may not know the end yet (as Spark does, for KAFKA-7703)."""
+        """Return the end of every partition subscribed to. If an end is before a known offset, ask again: a new leader
+        may not know the end yet (as Spark does, for KAFKA-7703)."""
         known = known or {}
         attempt = 1
         while True:

@@ -84,12 +84,12 @@ class Specific:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record of each partition that is not older than a time in ms: one for all, or one for each."""
+    """The first record of each partition that is not older than a time in ms: one time for all, or one for each."""
 
     default_ms: int | None
     times_ms: Offsets
     else_latest: bool
-    """Where no record is that young: LATEST, or an error."""
+    """If no record is that recent: LATEST, or an error."""
 
 
 Position = Edge | Specific | AtTime
@@ -271,7 +271,7 @@ def offsets_from(found: Mapping[str, Any], sentence: str = "These are no offsets
 
 
 def offsets_as_dict(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Always in the same order: Spark compares the text to see whether anything is new."""
+    """In a fixed order: Spark compares the text to detect changes."""
     out: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         out.setdefault(topic, {})[str(partition)] = offset
@@ -354,8 +354,8 @@ def _duration_ms(given: Mapping[str, str], name: str, default: str) -> int:
 
 
 def _refuse_misspelt(given: Mapping[str, str]) -> None:
-    """Other unknown options pass, as in Spark: `path` and what belongs to other parts of a query are no business
-    of ours. But a misspelt name would be ignored in silence."""
+    """Refuse misspelt names, which would be ignored silently. Other unknown options pass, as in Spark: `path` and the
+    like belong to other parts of a query."""
     known: dict[str, str] = {name.lower(): name for name in NAMES}
     close: Callable[[str], list[str]] = lambda name: difflib.get_close_matches(name, known, 1, 0.9)  # noqa: E731
     for name in given:

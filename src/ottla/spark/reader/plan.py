@@ -1,8 +1,10 @@
-"""Shares offset ranges out to Spark's tasks, and limits what one micro-batch takes. Pure arithmetic.
+"""Distributes offset ranges over Spark's tasks, and limits the size of one micro-batch. Pure arithmetic.
 
-A task costs more than a partition: ranges are put together into about as many tasks as there are cores, evenly by
-offsets, and split only where the options ask for it.
+A task costs more than a partition. Ranges are therefore combined into about as many tasks as there are cores, evenly by
+offsets, and split only if the options ask for it.
+
 Invariant: the ranges of all tasks together are exactly the ranges planned, each offset once.
+
 Source: KafkaOffsetRangeCalculator.scala (splitting), KafkaMicroBatchStream.rateLimit (limiting).
 """
 
@@ -82,7 +84,7 @@ def _cut(whole: Range, parts: int) -> list[Range]:
 
 
 def _merged(ranges: Sequence[Range], tasks: int) -> list[TaskRanges]:
-    """The largest first, each to the task with the least so far; within a task by topic and partition."""
+    """Assign the largest range first, each to the task with the least so far; within a task, by topic and partition."""
     if not ranges:
         return []
     heap = [(0, task) for task in range(min(tasks, len(ranges)))]

@@ -34,7 +34,8 @@ PARTITIONS_MAX = 200
 """Partitions of one request."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 1.0
 MISSING_MAX = 8
-"""How often a topic may be said not to exist; with the pauses, about four seconds."""
+"""Number of consecutive "unknown topic" answers before a topic counts as deleted; with the pauses, about four
+seconds."""
 SPARE_BYTES = 64 << 10
 
 _GONE = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
@@ -43,12 +44,12 @@ _unpack_delta = struct.Struct(">i").unpack_from
 
 _clients: dict[ClientProperties, Client] = {}
 _densities: dict[tuple[str, str, int], float] = {}
-"""Bytes per offset by bootstrap address, topic and partition: a small range is not asked for by the megabyte."""
+"""Bytes per offset by bootstrap address, topic and partition, so that a small range gets a small request."""
 _owner = 0
 
 
 class ReadFailed(Exception):
-    """Nothing more came within `kafkaConsumer.pollTimeoutMs`, or the broker refuses for good."""
+    """Raised if no more records came within `kafkaConsumer.pollTimeoutMs`, or if the broker refuses permanently."""
 
 
 def client_of(properties: ClientProperties) -> Client:
@@ -72,16 +73,16 @@ def read(ranges: Sequence[Range], options: SourceOptions) -> Iterator[pa.RecordB
 
 @dataclass(slots=True, eq=False)
 class Cursor:
-    """How far one range has been read. `at` is the next offset to ask for."""
+    """The progress in one range. `at` is the next offset to fetch."""
 
     range: Range
     at: int
     topic_id: bytes | None = None
     """Id of the topic that the records came from; a different id means that the topic was created again."""
     empties: int = 0
-    """How often nothing came though it was first in its request, and though there should be more."""
+    """How often an answer was empty although the cursor was first in its request and more records should exist."""
     missing: int = 0
-    """How often it was said not to exist."""
+    """How often the broker answered that it does not exist."""
 
     @property
     def place(self) -> TopicPartition:
@@ -115,7 +116,7 @@ class Reading:
     progress_s: float = field(init=False)
     pause_s: float = PAUSE_S_MIN
     trouble: str = ""
-    """Why a leader could not be asked."""
+    """Why a leader could not be reached."""
 
     def __post_init__(self) -> None:
         self.cursors = [Cursor(each, each.first) for each in self.ranges if each.size > 0]
@@ -123,7 +124,7 @@ class Reading:
         self.progress_s = time.monotonic()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Ask, take, ask for more, decode."""
+        """Send requests, receive answers, send the next requests, decode."""
         client = client_of(self.options.client)
         try:
             self.ask(client)
@@ -154,7 +155,7 @@ class Reading:
     # ---- asking ----------------------------------------------------------------------------------------------------
 
     def ask(self, client: Client) -> None:
-        """A request to every leader that has none to answer and something to give."""
+        """Send a request to every leader that has no unanswered one and has partitions to fetch."""
         by_leader: dict[Connection, dict[TopicPartition, Cursor]] = {}
         self.trouble = ""
         for cursor in list(self.cursors):
@@ -209,7 +210,7 @@ class Reading:
             self.under_way[leader] = fetching, cursors
 
     def room(self, cursor: Cursor) -> int:
-        """Bytes to ask for: not much more than what is left of the range, where that can be guessed."""
+        """Bytes to request: not much more than the rest of the range, if that can be estimated."""
         most = self.options.client.partition_fetch_max_bytes
         density = _densities.get((self.options.client.bootstrap, *cursor.place))
         if density is None:
@@ -261,7 +262,7 @@ class Reading:
         return Piece(cursor, first, part)
 
     def starved(self, cursor: Cursor, part: FetchedPart | None) -> None:
-        """An answer without any record. The first partition of a request gets a batch if it has one (KIP-74)."""
+        """Handle an answer without records. The first partition of a request gets a batch if it has one (KIP-74)."""
         if part is None or part.error_code:
             return
         end = part.last_stable_offset if self.options.client.read_committed else part.high_watermark
@@ -283,7 +284,7 @@ class Reading:
         self.wait(str(error))
 
     def out_of_range(self, client: Client, cursor: Cursor) -> None:
-        """Retention or a truncation took what was to be read next."""
+        """Handle offsets that retention or a truncation has removed."""
         try:
             earliest = client.list_offsets_of({cursor.place: EARLIEST})[cursor.place]
             latest = client.list_offsets_of({cursor.place: LATEST})[cursor.place]
@@ -311,7 +312,7 @@ class Reading:
         self.wait(str(error))
 
     def wait(self, why: str, cursor: Cursor | None = None) -> None:
-        """Pause, longer each time, for as long as `kafkaConsumer.pollTimeoutMs` allows without progress."""
+        """Pause, longer each time. Give up after `kafkaConsumer.pollTimeoutMs` without progress."""
         waited_s = time.monotonic() - self.progress_s
         if waited_s * 1000 > self.options.poll_timeout_ms:
             sentence = f"Nothing more could be read within {self.options.poll_timeout_ms} ms: {why.rstrip('.')}"
@@ -323,7 +324,8 @@ class Reading:
         self.pause_s = min(self.pause_s * 2, PAUSE_S_MAX)
 
     def gone(self, cursor: Cursor) -> None:
-        """A topic that is not there may only be unknown to a broker that just came up: some seconds are given it."""
+        """Count an "unknown topic" answer. A broker that has just started may not know the topic yet, so it gets some
+        seconds."""
         cursor.missing += 1
         if cursor.missing > MISSING_MAX:
             self.lost(cursor, f"{cursor} is gone, and offsets {cursor.at} to {cursor.range.until} were to be read")

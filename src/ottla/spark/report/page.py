@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: charts and tables under one heading. `halves`: two stand side by side where there is room."""
+    """A part of the page: charts and tables under one heading. `halves`: two are side by side if there is space."""
 
     title: str
     items: Sequence[Chart | Bars | Table] = field(default_factory=tuple)

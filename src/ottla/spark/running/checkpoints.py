@@ -54,7 +54,7 @@ def examine(checkpoint: str, topics: Sequence[Iterable[str] | re.Pattern[str] | 
 
 
 def directory(path: Path) -> bool:
-    """Whether a query has kept something there. Raises where it is no directory or its identity is lost."""
+    """Whether a query has stored something there. Raises if it is not a directory or its identity is lost."""
     for each in (path, *path.parents):
         if each.exists():
             if not each.is_dir():
@@ -159,7 +159,7 @@ def kept_partitions(checkpoint: str) -> int | None:
 
 
 class Checkpoint:
-    """The checkpoint of one query, read as Spark reads it, so that it may lie wherever Spark can have it."""
+    """The checkpoint of one query, read as Spark reads it, so that it may be on any file system of Spark's."""
 
     def __init__(self, session: SparkSession, path: str) -> None:
         self.path = path
@@ -174,7 +174,7 @@ class Checkpoint:
         return str(json.loads(text)["id"])
 
     def ends(self, batch: int) -> dict[TopicPartition, int] | None:
-        """Where a batch ends in each partition; None where it was not planned. Batch -1 is where the query began."""
+        """Return the end of a batch in each partition; None if it was not planned. Batch -1 is the query's start."""
         if batch < 0:
             text = self._text(START)
             return None if text is None else offsets_of(json.loads(text))
@@ -200,7 +200,7 @@ class Checkpoint:
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write down where batch 0 begins."""
+        """Store where batch 0 begins."""
         content: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in sorted(offsets.items()):
             content.setdefault(topic, {})[str(partition)] = offset

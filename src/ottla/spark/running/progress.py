@@ -56,7 +56,7 @@ class Figures:
     arrived: list[tuple[float, int]] = field(default_factory=list)
 
     def take(self, progress: Progress, now_s: float) -> None:
-        """One report; those without a batch only tell how far the sources are."""
+        """Add one report; reports without a batch only have the positions of the sources."""
         self.lag = lag_of(progress) or self.lag
         if "addBatch" not in progress.get("durationMs", {}):
             return
@@ -80,7 +80,7 @@ class Figures:
 
 
 def lag_of(progress: Progress) -> Lag:
-    """Records not read yet by (topic, partition): what the source last saw of the log's end, less what was read."""
+    """Records not read yet by (topic, partition): the log's end as the source last saw it, minus the offset read."""
     found: Lag = {}
     for source in progress.get("sources", ()):
         latest, read = source.get("latestOffset"), source.get("endOffset")

@@ -39,10 +39,11 @@ LOOK_S = 0.25
 SAY_EVERY_S = 5.0
 BROKER_TIMEOUT_MS = 5_000
 LAST_BATCH_S = 120.0
-"""How long a stopped query may work on its running batch before it is interrupted; its next start does that batch."""
+"""How long a stopped query may continue its running batch before it is interrupted; its next start repeats that
+batch."""
 FRUITLESS_MAX = 5
 FRUITLESS_S = 60.0
-"""So many failures with a broker that answers, with neither a batch nor a minute between them, are no outage."""
+"""Failures with a reachable broker, with neither a batch nor a minute between them, that do not count as an outage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def wait_for_broker(
 
 
 def connection_of(options: RunOptions) -> ClientProperties:
-    """How the cluster is reached, each question with a short patience. Raises PipelineFailed."""
+    """Return the connection properties, with a short time-out for each request. Raises PipelineFailed."""
     given = {f"kafka.{key}": value for key, value in options.kafka.items()}
     try:
         found = client_properties({**given, "kafka.bootstrap.servers": options.bootstrap})
@@ -132,7 +133,7 @@ def pause(seconds: float, stopped: threading.Event | None) -> None:
 
 
 def require_topics(options: RunOptions, topics: Sequence[str]) -> None:
-    """Wait for the broker, then raise PipelineFailed when a topic is missing, naming it and how it is made."""
+    """Wait for the broker, then raise PipelineFailed if a topic is missing, naming it and how to create it."""
     client = wait_for_broker(options)
     assert client is not None
     with client:
@@ -156,7 +157,7 @@ def require_topics(options: RunOptions, topics: Sequence[str]) -> None:
 
 
 def broker_options(options: RunOptions) -> dict[str, str]:
-    """Those options of format("ottla") that say which broker, and how it is spoken to."""
+    """The options of format("ottla") that name the broker and how to connect to it."""
     named = {f"kafka.{name}": value for name, value in options.kafka.items()}
     return {"kafka.bootstrap.servers": options.bootstrap, **named}
 
@@ -216,7 +217,7 @@ def name_of(writer: DataStreamWriter) -> str:
 
 
 def topics_of(writer: DataStreamWriter) -> list[Sequence[str] | re.Pattern[str] | None]:
-    """For each source of a query what it subscribes to; None for a source that is not ours."""
+    """Return the subscription of each source of a query; None for a source that is not ours."""
     leaves = cast(Any, writer)._df._jdf.queryExecution().analyzed().collectLeaves()
     found: list[Sequence[str] | re.Pattern[str] | None] = []
     for each in range(leaves.size()):
@@ -256,7 +257,7 @@ class Run:
         self._java: Any = None
         self.ended = False
         self.count: Callable[[int], BatchRows] | None = None
-        """The rows of a batch, where the source's are not what is counted."""
+        """Returns the rows of a batch, if the source's rows are not what is counted."""
         self.rows = 0
         self.batches = 0
         self.fruitless = 0
@@ -300,7 +301,7 @@ class Run:
         return self.query is None or bool(self._java.awaitTermination(int(seconds * 1000)))
 
     def finish_batch(self, session: SparkSession) -> None:
-        """Ask the query to end after the batch it works on. Spark's own `stop` would interrupt that batch."""
+        """Ask the query to end after its running batch. Spark's own `stop` would interrupt that batch."""
         if self.query is None:
             return
         runtime = cast(Any, session)._jvm.org.apache.spark.sql.execution.streaming.runtime
@@ -316,7 +317,7 @@ class Run:
 
 
 class Loop:
-    """Looks at the queries until all have ended."""
+    """Polls the queries until all have ended."""
 
     def __init__(
         self,
@@ -437,8 +438,8 @@ class Loop:
             time.sleep(0.05 if left else 0)
 
     def _end(self, run: Run, overdue: bool) -> None:
-        """Note that the query has ended, where it has; interrupt it where it only waits for its next trigger, and where
-        its batch is overdue: the next start does that batch."""
+        """Note that the query has ended, if it has. Interrupt it if it only waits for its next trigger, or if its batch
+        is overdue: the next start repeats that batch."""
         assert run.query is not None
         try:
             if overdue or run.gone(self._session) or run.rests():

@@ -45,8 +45,8 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end Spark's JVM and raise KeyboardInterrupt, whatever the main thread waits for. A second one
-    kills the JVM. For a command that ends then, as it has no session any more."""
+    """SIGINT and SIGTERM end Spark's JVM and raise KeyboardInterrupt, whatever the main thread is waiting for. A second
+    one kills the JVM. For a command that ends afterwards, because it has no session any more."""
     ended: list[subprocess.Popen[bytes] | None] = []
 
     def end(number: int, frame: Any) -> NoReturn:

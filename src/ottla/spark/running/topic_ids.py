@@ -20,7 +20,7 @@ from ottla.spark.running.run import RunOptions, source_options
 
 @dataclass(frozen=True, slots=True)
 class TopicIds:
-    """The ids that a folder keeps, as Kafka writes them; "" where a broker told none."""
+    """The ids that a folder stores, as Kafka writes them; "" if a broker had none."""
 
     folder: Path
 
@@ -53,7 +53,7 @@ def ids_at(options: RunOptions, topics: Sequence[str]) -> dict[str, str]:
 
 
 def require_same(options: RunOptions, topics: Sequence[str], table: Path) -> None:
-    """Note which topics a table is filled from. Raises PipelineFailed where one is not the topic it was."""
+    """Store which topics a table is filled from. Raises PipelineFailed if the id of a topic has changed."""
     known = TopicIds(table / "_topics")
     found = ids_at(options, topics)
     if others := sorted(topic for topic in found if known.is_another(topic, found[topic])):

@@ -42,8 +42,8 @@ def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def packed(batch: pa.RecordBatch) -> bytes:
-    """One pack. A time that its sender gave, and not the log, is bounded by now: a clock that runs ahead must not carry
-    all time-outs along."""
+    """Encode one pack. A time set by the sender, not by the log, is limited to now: a fast clock must not expire all
+    time-outs."""
     times: Any = np.asarray(batch.column("timestamp").cast(pa.int64())) // US_PER_MS
     kinds: Any = np.asarray(batch.column("timestampType"))
     if (kinds != LOG_APPEND_TIME).any():

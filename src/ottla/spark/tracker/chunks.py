@@ -114,7 +114,7 @@ class Chunk:
 
 
 def member(offsets: Any, others: Any) -> Any:
-    """Which of `offsets` stand among `others`; both ordered."""
+    """Mask of the `offsets` that are in `others`; both ordered."""
     if not len(others) or not len(offsets):
         return np.zeros(len(offsets), bool)
     at = np.searchsorted(others, offsets)

@@ -62,9 +62,9 @@ def redeliveries(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = 
 
 
 def tracked(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = None) -> DataFrame:
-    """The same rows, and between them, without an offset, one row for each partition and batch that says how it stands:
+    """Return the same rows, and one row without an offset for each partition and batch with its state. Its columns:
     `position` of the next marker, `commit_offset` (the smallest open one), `open` messages, when the first one is due,
-    whether it is `replaying` still (1), markers `read` in this batch, and how many of those were `malformed`."""
+    whether it is still `replaying` (1). Also markers `read` in this batch, and how many of those were `malformed`."""
     began_ms = time.time_ns() // 1_000_000 if run_ms is None else run_ms
     packed = markers.select(*READ).mapInArrow(WorkerFunction(pack), PACKED)
     return packed.groupBy("partition").transformWithStateInPandas(

@@ -50,7 +50,7 @@ class Outcome:
     redelivered: int = 0
     dead_lettered: Counter[str] = field(default_factory=Counter[str])
     waiting: int = 0
-    """Not now: their back-off is not over, or they were carried out before."""
+    """Not done now: their back-off is not over, or they were redelivered before."""
     failed: int = 0
     read: int = 0
     malformed: int = 0
@@ -167,7 +167,7 @@ class Redeliverer:
     # ---- messages --------------------------------------------------------------------------------------------------
 
     def redeliver(self, due: list[tuple[int, HandOver]], outcome: Outcome) -> None:
-        """Do what is to be done with these, and note it."""
+        """Redeliver these messages, and count the results."""
         until = time.monotonic() + REDELIVER_S_MAX
         self._outcome = outcome
         self._left = {(partition, each.offset, each.deadline_ms): each.deadline_ms for partition, each in due}
@@ -271,7 +271,8 @@ class Redeliverer:
             self._settle(place, failed=True)
 
     def _end(self, place: Redelivery) -> None:
-        """Its report is of no use: the message is handed over again as long as the marker was not read."""
+        """Write the end marker. Its delivery report is not needed: the message is handed over again until the marker is
+        read."""
         partition, offset, _ = place
         try:
             self._producer.produce(self._config.markers, END, pack_key(partition, offset), partition)
@@ -279,7 +280,8 @@ class Redeliverer:
             self._problem("no room for an end marker")
 
     def _replace_producer(self) -> None:
-        """One with a fatal error writes nothing any more; one that did not get rid of its messages would do so late."""
+        """Replace the producer. After a fatal error it writes nothing any more, and unsent messages would be written
+        late."""
         from confluent_kafka import Producer
 
         self._producer.purge()

@@ -49,7 +49,7 @@ class Progress:
     partitions: Sequence[PartitionFigures] = ()
     positions: dict[int, int] = field(default_factory=dict[int, int])
     late_ms: list[int] = field(default_factory=list[int])
-    """Of redeliveries, from due to acknowledged; the first LATE_MAX."""
+    """Delays of redeliveries, from due to acknowledged; the first LATE_MAX."""
     _said: dict[str, float] = field(default_factory=dict[str, float])
 
     def add(self, outcome: Outcome) -> None:
@@ -67,7 +67,7 @@ class Progress:
             self._say(problem)
 
     def _say(self, problem: str) -> None:
-        """Once, and again when it lasts."""
+        """Print a problem, and again if it persists."""
         now = time.monotonic()
         if now - self._said.get(problem, -SAY_AGAIN_S) >= SAY_AGAIN_S:
             self._said[problem] = now
@@ -96,7 +96,7 @@ class Tracked:
 
 
 class CaughtUp:
-    """Finds out, for `once`, whether all that was due when the run began has been carried out."""
+    """Finds out, for `once`, whether all messages that were due when the run began have been redelivered."""
 
     def __init__(self, config: KmqConfig, ends: Mapping[int, int], trigger_s: float) -> None:
         self._ends = {number: end for number, end in ends.items() if end > 0}
@@ -178,10 +178,8 @@ def follow(
 
 
 def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[int, int], dict[int, int]]:
-    """(where to begin, where the markers end) by partition.
-
-    Raises PipelineFailed where the topics don't fit, or another tracker follows the queue.
-    """
+    """Return (where to begin, where the markers end) by partition. Raises PipelineFailed if the topics do not fit, or
+    if another tracker follows the queue."""
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     from ottla.kmq.topics import require_topics as require_queue
@@ -208,7 +206,7 @@ def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[in
 
 
 def require_alone(properties: Mapping[str, Any], config: KmqConfig) -> None:
-    """Two trackers that do not know of each other would both give every message again."""
+    """Refuse a second tracker: two trackers that do not know of each other would both redeliver every message."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

@@ -32,7 +32,7 @@ from ottla.spark.tracker.batches import Markers
 from ottla.spark.tracker.chunks import CHUNK_BITS, Chunk, Ledger, decode_chunk, encode_chunk, member
 
 HANDED_MAX: Final = 10_000
-"""Due messages of a partition that one batch takes up; the next ones take the others."""
+"""Due messages of a partition that one batch handles; the next batches handle the rest."""
 
 _KEY: Final = Struct(">iq")
 _KEYS: Final = np.dtype([("partition", ">i4"), ("offset", ">i8")])
@@ -68,7 +68,7 @@ class Loaded:
 def step(
     partition: int, config: KmqConfig, ledger: Ledger, store: Chunks, now_ms: int, run_ms: int, markers: Markers | None
 ) -> Stepped:
-    """Take the markers of a batch, None where it has none; changes ledger and store. `run_ms`: when the query began."""
+    """Process the markers of a batch, None if it has none; changes ledger and store. `run_ms`: when the query began."""
     if ledger.run_ms != run_ms:
         ledger.run_ms, ledger.replaying, ledger.replay_end = run_ms, True, -1
     if markers is not None and ledger.replaying and ledger.replay_end < 0:
@@ -148,7 +148,7 @@ def take(loaded: Loaded, chunk: Chunk, chosen: Any) -> None:
 
 
 def first_of(chunks: dict[int, Chunk], dues: list[tuple[int, Any]]) -> Iterable[tuple[int, Any]]:
-    """Of all that are due the HANDED_MAX that have been so for longest."""
+    """Of all due messages, return the HANDED_MAX that have been due longest."""
     if sum(int(late.sum()) for _, late in dues) <= HANDED_MAX:
         return dues
     times = np.concatenate([chunks[number].dues()[late] for number, late in dues])

@@ -21,13 +21,13 @@ from ottla.spark.platform.paths import local_path
 ALL = -1
 STAGING_BELOW_CHECKPOINT = "ottla-sink"
 IN_FLIGHT_MAX = 5
-"""As many batches of a producer and partition a broker remembers."""
+"""Number of batches of a producer and partition that a broker remembers."""
 REQUEST_BYTES = 8 << 20
 BATCH_BYTES = 512 << 10
 """Larger than Kafka's 16384: a task has all its rows at once, and fewer, larger batches are cheaper for all parties."""
 
 TRANSACTION_TIMEOUT_MS = 180_000
-"""Longer than the delivery time-out's default: a broker that is away for less ends no micro-batch."""
+"""Longer than the delivery time-out's default: a shorter outage of a broker does not end a micro-batch."""
 
 OPTIONS = ("topic", "exactlyOnce", "transactional", "stagingLocation", "writeId", "includeHeaders")
 
@@ -47,7 +47,7 @@ _WITHOUT_EFFECT_TEXT = (
     "partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms security.providers "
 )
 WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT_TEXT.split())
-"""Accepted and of no consequence: a task has all its rows and sends them in full batches, without a waiting time."""
+"""Accepted without effect: a task has all its rows and sends them in full batches, without a waiting time."""
 _REFUSED = {
     "key.serializer": "keys are written as they come, bytes or UTF-8 text; encode them in the DataFrame",
     "value.serializer": "values are written as they come, bytes or UTF-8 text; encode them in the DataFrame",
@@ -132,7 +132,8 @@ def _refuse(name: str) -> None:
 
 
 def _refuse_misspelt(given: Mapping[str, str]) -> None:
-    """Other unknown options pass: they belong to other parts of a query. But a slip must not lose `exactlyOnce`."""
+    """Refuse misspelt options: a slip must not lose `exactlyOnce`. Other unknown options pass, because they belong to
+    other parts of a query."""
     known = {name.lower(): name for name in OPTIONS}
     for name in given.keys() - known.keys():
         for close in difflib.get_close_matches(name, known, 1, 0.8):

@@ -46,8 +46,8 @@ SEQUENCE_MASK = 0x7FFFFFFF
 SEQUENCE_HALF = 1 << 30
 EPOCH_MAX = 0x7FFE
 TRUSTED_AFTER, RENUMBERED_AFTER = 2, 4
-"""Refusals of one sequence in a row after which the broker's word for the last batch is enough, and after which what
-is left gets new numbers."""
+"""Consecutive refusals of one sequence after which the broker's answer about the last batch is trusted, and after which
+the remaining batches get new numbers."""
 PAUSE_S, PAUSE_S_MAX = 0.02, 1.0
 READ_BACK_BYTES = 4 << 20
 
@@ -82,10 +82,8 @@ class Batch:
 @dataclass(slots=True, eq=False)
 class PartitionQueue:
     """One partition's batches, in order: `done`, `in_flight`, then `waiting`; `failed` ones go back to the front.
-
-    `read_from`: an offset that none of the batches in here stands before, None when no such is known.
-    `keeps`: whether `done` is remembered, so that what a broker lost can be sent again.
-    """
+    `read_from`: an offset at or before all of these batches, None if none is known. `keeps`: whether `done` is
+    remembered, so that batches that a broker lost can be sent again."""
 
     topic: str
     partition: int
@@ -174,8 +172,8 @@ class LastSequence(NamedTuple):
 class Publisher:
     """Sends the batches of partitions. One for each producer; keeps its connections from call to call.
 
-    `renumbered` is told before a queue's new numbers are used. While `transactional_id` is set, batches belong to its
-    transaction, whose partitions somebody else has added. Methods raise PublishFailed.
+    `renumbered` is called before a queue's new numbers are used. While `transactional_id` is set, batches belong to its
+    transaction; the caller has added the partitions. Methods raise PublishFailed.
     """
 
     def __init__(
@@ -211,8 +209,8 @@ class Publisher:
         what: Callable[[Client], T],
         explained: Callable[[ErrorAnswer], str] = lambda failure: f"The cluster refuses: {failure}",
     ) -> T:
-        """Ask the cluster, again and again while it is away or not ready, until the delivery timeout. `explained` makes
-        a sentence of what it refuses for good."""
+        """Send a request, and retry while the cluster is unavailable or not ready, until the delivery timeout.
+        `explained` makes a sentence of a permanent refusal."""
         until = time.monotonic() + self._delivery_timeout_s
         pause_s = PAUSE_S
         while True:
@@ -247,7 +245,7 @@ class Publisher:
         return self.ask(init)
 
     def send(self, queues: list[PartitionQueue], left_bytes: int = 0) -> None:
-        """Send until no more than `left_bytes` wait, and all of it with 0."""
+        """Send until at most `left_bytes` wait; with 0, until everything is sent and acknowledged."""
         while True:
             unfinished = [queue for queue in queues if queue.waiting or queue.in_flight or queue.failed]
             if not unfinished or (left_bytes and waiting_bytes(unfinished) <= left_bytes):
@@ -380,7 +378,7 @@ class Publisher:
         self.client.forget_topics()
 
     def _lose(self, queues: list[PartitionQueue], failure: ClientFailure) -> None:
-        """The connection broke: whatever was in flight may or may not be in the log."""
+        """Handle a broken connection: batches in flight may or may not be in the log."""
         now = time.monotonic()
         self.close()
         for queue in queues:
@@ -417,11 +415,12 @@ class Publisher:
         return self.renumbered(queue)
 
     def _split(self, queue: PartitionQueue, last_sequence: LastSequence, *, confirm: bool) -> bool:
-        """Sort batches into those up to the last sequence, which are in the log, and the rest; whether it fits them.
+        """Split the batches into those up to the last sequence, which are in the log, and the rest; return whether it
+        fits them.
 
-        A last one behind all of them means that another process has sent them and went on. With `confirm` the last one
-        that is there is sent again all the same: its answer says that it is committed. A broker that has forgotten the
-        producer would take it for a new one; then it was seen in the log, which shows only what is committed.
+        A last sequence after all of them means that another process has sent them and more. With `confirm`, the last
+        batch in the log is sent again: its answer proves that it is committed. A broker that has forgotten the producer
+        would accept it as a new one. Then the batch was found in the log, which shows only what is committed.
         """
         last = last_sequence.last
         if last is None and not last_sequence.certain:
@@ -462,7 +461,7 @@ class Publisher:
         return self._read_back(queue) if self.transactional_id is None else LastSequence(None, True)
 
     def _read_back(self, queue: PartitionQueue) -> LastSequence:
-        """The same, out of the headers of the log: a broker forgets producers that were idle for a day."""
+        """Find the last sequence in the headers of the log: a broker forgets producers that were idle for a day."""
         if queue.read_from is None or self.transactional_id is not None:
             return LastSequence(None, False)
         last = None
@@ -483,8 +482,8 @@ def waiting_bytes(queues: list[PartitionQueue]) -> int:
 
 
 def headers_from(client: Client, topic: str, partition: int, offset: int) -> Iterator[b.BatchHeader]:
-    """The header of every batch from `offset` to the log's end as it is now; from the log's start when that is later,
-    or the end is before `offset` (a topic that was made anew)."""
+    """Yield the header of every batch from `offset` to the log's current end. If the log starts later, or ends before
+    `offset` (a recreated topic), begin at its start."""
     start = client.list_offsets(topic, [partition], EARLIEST)[partition]
     end = client.list_offsets(topic, [partition], LATEST)[partition]
     at = offset if start <= offset <= end else start

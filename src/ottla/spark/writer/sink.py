@@ -57,9 +57,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """Other columns are left out, as Spark's Kafka sink does."""
 
 GATHERED_BYTES, GATHERED_ROWS = 16 << 20, 200_000
-"""So much is encoded at once: Spark's own Arrow batches are small, and full record batches are wanted."""
+"""Size that is encoded at once: Spark's own Arrow batches are small, and full record batches are better."""
 WAITING_BYTES = 16 << 20
-"""So much may be encoded and not yet sent."""
+"""Encoded bytes that may wait to be sent."""
 BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 """Spark's names: MicroBatchExecution.BATCH_ID_KEY, StreamExecution.QUERY_ID_KEY."""
 
@@ -141,7 +141,7 @@ class Writer(SentToWorkers):
         return Written()
 
     def stage(self, staging: Staging, batch_id: int, owner: str, batches: Iterator[RecordBatch]) -> Written:
-        """Put the task's batches where the driver finds them."""
+        """Stage the task's batches for the driver."""
         with self.options.client.connect() as client:
             encoded = (each for run in self.encoded(batches, lambda: client) for each in run)
             return Written(owner, staging.stage(batch_id, task_of(), encoded))

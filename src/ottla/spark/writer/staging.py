@@ -144,7 +144,8 @@ class Staging:
         publisher: Publisher,
         transactions: Transactions | None = None,
     ) -> int:
-        """Make micro-batch `batch_id` of query `owner` part of the topics, once. How many records this call sent."""
+        """Add micro-batch `batch_id` of query `owner` to the topics, once. Return the number of records that this call
+        sent."""
         with self._locked():
             self._own(owner, transactions is not None)
             done, added = self._read_done(), 0
@@ -217,7 +218,7 @@ class Staging:
         return Manifest(batch_id, [file.name for file in staged], list(shares.values()))
 
     def _finish(self, manifest: Manifest, done: Done, publisher: Publisher, *, resumed: bool) -> int:
-        """Send what is not in the logs yet, and write down that it is. How many records were sent."""
+        """Send the batches that are not in the logs yet, and store that they are. Return the number of records sent."""
         with contextlib.ExitStack() as files:
             views = [files.enter_context(self._opened(name)) for name in manifest.files]
             queues = [queue_of(share, views) for share in manifest.shares]

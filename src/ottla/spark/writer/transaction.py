@@ -58,7 +58,7 @@ _FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCod
 
 
 class Transactions:
-    """The transactions of one query, or of one batch write; `producer_id` and `epoch` are the present one's. Methods
+    """The transactions of one query, or of one batch write; `producer_id` and `epoch` are the current ones. Methods
     raise PublishFailed."""
 
     def __init__(self, publisher: Publisher, owner: str, timeout_ms: int) -> None:
@@ -68,9 +68,10 @@ class Transactions:
         self.producer_id, self.epoch = -1, -1
 
     def begin(self) -> int:
-        """End what a driver before may have left open, and take a new epoch.
+        """End a transaction that an earlier driver left open, and take a new epoch.
 
-        The number of the last micro-batch whose transaction was committed; -1 without one."""
+        Return the number of the last micro-batch whose transaction was committed; -1 without one.
+        """
         answer = self._ask(InitProducerIdRequest(self.name, self._timeout_ms))
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         return self._last_committed()
@@ -145,7 +146,7 @@ class Transactions:
 
 
 def codes_in(answer: Any) -> list[int]:
-    """Every error of an answer, those that say why before those that only follow."""
+    """Return every error of an answer, causes before errors that only follow from them."""
     codes = [getattr(answer, "error_code", 0)]
     for topic in getattr(answer, "results_by_topic_v3_and_below", ()):
         codes += [part.partition_error_code for part in topic.results_by_partition]
