@@ -25,7 +25,7 @@ from ottla.sim.kernel.trace import Broken
 
 TOPIC_RESOURCE = 2
 REPLICAS = 3
-"""Of each topic, where there are so many nodes."""
+"""Replicas of each topic, if there are that many nodes."""
 TOPICS_AS_LIST_SINCE = 6
 TRANSIENT = frozenset(
     {

@@ -21,7 +21,8 @@ RECONNECT_MAX_US = 200 * MS
 
 
 class Client:
-    """A client process on a host of its own, both given by its name. `bootstrap` is where it connects to."""
+    """A client process on a host of its own, both with the client's name. `bootstrap` is the endpoint it connects
+    to."""
 
     def __init__(self, world: World, name: str, bootstrap: Endpoint) -> None:
         self.world = world
@@ -39,13 +40,13 @@ class Client:
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def connected(self) -> None:
-        """A new connection stands."""
+        """Called when a new connection is open."""
 
     def frame_arrived(self, connection: Connection, frame: memoryview) -> None:
         """One answer, without its length prefix."""
 
     def lost(self) -> None:
-        """The connections are gone, by either side; nothing on them will be answered."""
+        """Called when either side has closed the connections; requests on them will not be answered."""
 
     # ---- connection ------------------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class GroupMember(Reader):
         return sorted(self.positions)
 
     def committed(self, where: TopicPartition) -> int:
-        """The newest offset whose commit was acknowledged to this member, -1 where there is none."""
+        """Return the newest offset whose commit this member was acknowledged, -1 if there is none."""
         return self._committed.get(where, -1)
 
     # ---- the connection --------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class GroupMember(Reader):
         self.request(key, message, answer, *args, at=self.coordinator, **how)
 
     def _hear_of_coordinator(self, code: int) -> None:
-        """An answer has this error: the coordinator is perhaps elsewhere."""
+        """Handle an error that may mean that the coordinator has moved."""
         if code in MOVED:
             self.miss_coordinator(OF_GROUPS, self.group)
 
@@ -218,7 +218,7 @@ class GroupMember(Reader):
             self._refused("JoinGroup", code)
 
     def _refused(self, api: str, code: int) -> None:
-        """Begin again in a while, where the answer is one that a member may get."""
+        """Start again after a while, if the error is one that a member may get."""
         if code in FENCED:
             self._forget_membership()
         elif code not in COORDINATOR_AWAY and code != ErrorCode.REBALANCE_IN_PROGRESS:
@@ -433,14 +433,15 @@ class GroupMember(Reader):
             self._commit()
 
     def resume(self) -> None:
-        """A member that stood still takes itself for one still: it commits what it has, whatever happened since."""
+        """Resume. A member that was paused still considers itself a member: it commits its positions, whatever has
+        happened since."""
         stood_still = self.paused
         super().resume()
         if stood_still and self.state == "stable":
             self._commit(again=True)
 
     def _commit(self, *, again: bool = False) -> None:
-        """Commit what has moved since the last time, or everything `again`."""
+        """Commit the positions that have changed since the last commit, or all of them if `again`."""
         moved = {w: at for w, at in self.positions.items() if at >= 0 and (again or self._committed.get(w, -1) != at)}
         if not moved or self.connection is None:
             return

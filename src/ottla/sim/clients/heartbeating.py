@@ -48,7 +48,7 @@ COMMIT_REFUSED = FENCED | {
 
 
 class HeartbeatingMember(Reader):
-    """One member. `choices`: what it may subscribe to, names or one regular expression, one after the other."""
+    """One member. `choices`: its possible subscriptions, names or one regular expression, used in turn."""
 
     def __init__(
         self,
@@ -91,11 +91,12 @@ class HeartbeatingMember(Reader):
         self.after(COMMIT_US, self._commit_now_and_then)
 
     def committed(self, where: TopicPartition) -> int:
-        """The newest offset whose commit was acknowledged to this member, -1 where there is none."""
+        """Return the newest offset whose commit this member was acknowledged, -1 if there is none."""
         return self._committed.get(where, -1)
 
     def is_safe(self) -> bool:
-        """Whether the node must take it for alive: it has answered within the session, in its present life."""
+        """Whether the node must consider it alive: it was answered within the session, in the node's current
+        incarnation."""
         return (
             self.state == "in"
             and self.world.clock.now_us < self._safe_until_us
@@ -124,7 +125,7 @@ class HeartbeatingMember(Reader):
         self.request(key, message, answer, *args, at=self.coordinators.get((OF_GROUPS, self.group)))
 
     def _hear_of_coordinator(self, code: int) -> None:
-        """An answer has this error: the coordinator is perhaps elsewhere."""
+        """Handle an error that may mean that the coordinator has moved."""
         if code in MOVED:
             self.miss_coordinator(OF_GROUPS, self.group)
 
@@ -261,7 +262,7 @@ class HeartbeatingMember(Reader):
         self._beat_after(self.rng.randrange(RETRY_US, 3 * RETRY_US))
 
     def _forget(self) -> None:
-        """It owns nothing, and is in no group."""
+        """Forget all partitions and the membership."""
         self._life += 1
         self._asking = False
         self.state, self.epoch, self._says_all = "out", JOIN_EPOCH, True
@@ -274,7 +275,7 @@ class HeartbeatingMember(Reader):
     # ---- coming, going, changing -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave the group; a static member perhaps means to be back."""
+        """Leave the group; a static member may intend to return."""
         self.leaving = True
         if self.state == "in" and self.connection is not None and not self._asking:
             self._commit()
@@ -287,7 +288,7 @@ class HeartbeatingMember(Reader):
         self._forget()
 
     def _left(self, message: Any) -> None:
-        """Whatever is said: it is out."""
+        """The member has left, whatever the answer is."""
 
     def rejoin(self) -> None:
         """Come back after `leave`."""
@@ -355,7 +356,7 @@ class HeartbeatingMember(Reader):
             self._commit()
 
     def resume(self) -> None:
-        """A member that stood still takes itself for one still."""
+        """Resume. A member that was paused still considers itself a member."""
         stood_still = self.paused
         super().resume()
         if stood_still and self.state == "in":
@@ -394,7 +395,7 @@ class HeartbeatingMember(Reader):
 
 
 class ClassicMember(GroupMember):
-    """A member of the classic protocol whose partitions are watched with those of the other."""
+    """A member of the classic protocol whose ownership is checked together with the other protocol's."""
 
     def __init__(
         self,
@@ -410,7 +411,7 @@ class ClassicMember(GroupMember):
         self._mine: list[TopicPartition] = []
 
     def is_safe(self) -> bool:
-        """Whether the node must take it for alive."""
+        """Whether the node must consider it alive."""
         return (
             self.state == "stable"
             and self.world.clock.now_us < self._safe_until_us

@@ -71,9 +71,10 @@ class History:
     def __init__(self, rules: Iterable[TopicRule], *, groups_vanish: bool) -> None:
         self.rules = {rule.name: rule for rule in rules}
         self.groups_vanish = groups_vanish
-        """The node sweeps up groups without members and offsets while we look."""
+        """Whether the node removes groups without members and offsets during the run."""
         self.groups_of_both: set[str] = set()
-        """Groups in which an older epoch may commit what it was given in it (KIP-1251); `ownership` watches these."""
+        """Groups in which a member of an older epoch may commit its former partitions (KIP-1251); `ownership` checks
+        these."""
         self.acknowledged: dict[TopicPartition, dict[int, Content]] = {}
         self.seen: dict[TopicPartition, dict[int, Content]] = {}
         self.groups: dict[str, GroupHistory] = {}
@@ -101,7 +102,7 @@ class History:
         self.acknowledged_count += len(notes)
 
     def see(self, who: str, where: TopicPartition, batch: Batch) -> None:
-        """A reader was given this batch."""
+        """Record that a reader received this batch."""
         acknowledged = self.acknowledged.setdefault(where, {})
         seen = self.seen.setdefault(where, {})
         for note in batch.notes:
@@ -113,7 +114,7 @@ class History:
         self.seen_count += len(batch.notes)
 
     def forget_beyond(self, ends: Mapping[TopicPartition, int]) -> None:
-        """The power went and only what lies below `ends` was fsynced."""
+        """Handle a power cut after which only offsets below `ends` are fsynced."""
         self.losses += 1
         for table in (self.acknowledged, self.seen):
             for where, contents in table.items():
@@ -128,7 +129,7 @@ class History:
         return self.groups.setdefault(group, GroupHistory(-1, {}, {}))
 
     def own(self, group: str, generation: int, member: str, partitions: Iterable[TopicPartition]) -> None:
-        """A SyncGroup answer gave these partitions to `member`."""
+        """Record that a SyncGroup answer gave these partitions to `member`."""
         state = self._group(group)
         mine = list(partitions)
         taken = any(state.owners.get((generation, where), member) != member for where in mine)

@@ -51,7 +51,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
 PATIENCE_US = 6_000 * MS
 WATCH_US = 500 * MS
 NOWHERE = -1
-"""Where requests wait that can't be sent, in place of a connection's identity."""
+"""Key for requests that cannot be sent, instead of a connection's identity."""
 OF_GROUPS, OF_TRANSACTIONS = 0, 1
 """Kinds of coordinators, as FindCoordinator has them."""
 
@@ -68,7 +68,7 @@ MOVED = frozenset(
 """Errors of a node that is not, or not now, the leader or coordinator."""
 
 Answer = Callable[..., None]
-"""Called with the decoded answer, or None where the connection went before it came, then the caller's own arguments."""
+"""Called with the decoded answer and the caller's own arguments; None if the connection was lost before the answer."""
 
 
 class Pending:
@@ -95,13 +95,13 @@ class KafkaClient(Client):
         self.topics = topics
         self.known: dict[str, MetadataResponseTopic] = {}
         self.nodes: dict[int, Endpoint] = {}
-        """Where each node is, as far as the client knows."""
+        """Endpoint of each node, to the client's knowledge."""
         self.coordinators: dict[tuple[int, str], Endpoint] = {}
         """Of groups and of transactional ids."""
         self.versions = {key: self._choose_version(*bounds) for key, bounds in VERSIONS.items()}
         self._correlation_id = self.rng.randrange(1 << 20)
         self._pending: dict[int, dict[int, Pending]] = {}
-        """By connection, in the order in which they were asked."""
+        """By connection, in the order of sending."""
         self._watched: set[int] = set()
         self._looks_again = False
 
@@ -111,7 +111,7 @@ class KafkaClient(Client):
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        """Connected, and every topic asked for is known."""
+        """Called when the client is connected and knows every requested topic."""
 
     def gone(self) -> None:
         """Called when the connection is lost, after every pending answer was called with None. The client reconnects by
@@ -150,7 +150,7 @@ class KafkaClient(Client):
             connection.to_server.write(bytes(frame))
 
     def tell(self, key: int, message: Message, *, at: Endpoint | None = None) -> None:
-        """Ask for something that is not answered (acks=0)."""
+        """Send a request that has no answer (acks=0)."""
         connection = self.to_node(at)
         if connection is not None:
             self._correlation_id += 1
@@ -177,7 +177,7 @@ class KafkaClient(Client):
         pending.answer(message, *pending.args)
 
     def _watch(self, identity: int) -> None:
-        """Look now and then whether the oldest request of a connection has waited too long."""
+        """Check regularly whether the oldest request of a connection has waited too long."""
         waiting = self._pending.get(identity)
         if waiting is None:
             return
@@ -224,13 +224,13 @@ class KafkaClient(Client):
         self._refresh_again()
 
     def miss_coordinator(self, kind: int, key: str) -> None:
-        """The coordinator of this group or transactional id is not where it was."""
+        """Handle the answer that the coordinator of this group or transactional id has moved."""
         if self.follows:
             self.coordinators.pop((kind, key), None)
             self.look_again()
 
     def note_coordinator(self, kind: int, key: str, message: Any) -> int:
-        """Take down what FindCoordinator answers; gives its error."""
+        """Store FindCoordinator's answer; return its error."""
         found = message.coordinators[0] if message.coordinators else message
         if not found.error_code:
             self.coordinators[kind, key] = Endpoint(found.host, found.port)

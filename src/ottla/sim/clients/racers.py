@@ -30,7 +30,7 @@ GROUP_RESOURCE = 32
 NUMBER = "share.session.timeout.ms"
 NUMBER_MIN = 45_000
 ROUND_US = 4_000 * MS
-"""For so long all race for one topic: the more is not known of one, the less can be said."""
+"""All clients race for one topic during this time. The more unknown outcomes a topic has, the less can be checked."""
 NOT_DONE = frozenset(
     {
         ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -39,7 +39,7 @@ NOT_DONE = frozenset(
         ErrorCode.NOT_CONTROLLER,
     }
 )
-"""Answers that promise that nothing came of the request, and nothing will."""
+"""Errors that promise that the request had and will have no effect."""
 
 
 class Races:
@@ -168,7 +168,7 @@ class Racer(KafkaClient):
             self.unheard.add(number)
 
     def check_number(self, configs: Mapping[str, str]) -> None:
-        """Raise Broken where the group's number is older than the last one that was acknowledged."""
+        """Raise Broken if the group's number is older than the last acknowledged one."""
         found = int(configs.get(NUMBER, NUMBER_MIN)) - NUMBER_MIN
         if found < self.told and found not in self.unheard:
             raise Broken(f"{self.name} was told that its number is {self.told}, and it is {found}")

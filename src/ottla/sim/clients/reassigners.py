@@ -42,7 +42,7 @@ class Reassigner:
         self._rng = rng
 
     def move(self) -> None:
-        """One partition of any topic goes elsewhere, or shall be again where it was."""
+        """Move one partition of any topic to other nodes, or cancel its move."""
         cluster, rng = self._cluster, self._rng
         if not cluster.image.topics:
             return
@@ -53,7 +53,7 @@ class Reassigner:
         self.ask(name, index, None if rng.random() < CANCELS else rng.sample(nodes, size))
 
     def ask(self, name: str, index: int, target: Sequence[int] | None) -> None:
-        """Have this partition moved to these nodes; None: where it was."""
+        """Request a move of this partition to these nodes; None cancels a move."""
         asked = ReassignablePartition(index, None if target is None else list(target))
         node_id = self._rng.choice(list(self._cluster.hosts))
         topics = [ReassignableTopic(name, [asked])]

@@ -25,7 +25,7 @@ PATIENCE_US = 3_000 * MS
 PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION, INIT_PRODUCER_ID_VERSION = 13, 17, 10, 5
 LATEST = -1
 ASKS_FOR_THE_END = 0.1
-"""How often a reader asks where the partition ends, and does not read."""
+"""How often a reader asks for the end offset instead of reading."""
 
 Place: TypeAlias = tuple[str, int]
 """A topic's name and the index of a partition."""
@@ -43,7 +43,7 @@ class Promises(Protocol):
     def exposed(self, index: int, offset: int, epoch: int, value: bytes) -> None: ...
 
     def acknowledged_end(self, index: int) -> int:
-        """Behind the last record that was acknowledged to acks=all until now."""
+        """Return the end of the records acknowledged with acks=all so far."""
         ...
 
 
@@ -57,11 +57,11 @@ class ClusterView(Protocol):
     def checker(self) -> Promises: ...
 
     def believed_leader(self, place: Place) -> Endpoint | None:
-        """Where a client goes that asks some node who leads this partition; None: it does not know yet."""
+        """Return the leader of this partition as some node knows it; None if it does not know one yet."""
         ...
 
     def believed_replica(self, place: Place) -> Endpoint | None:
-        """Where a client goes that asks some node who has a replica of this partition."""
+        """Return a replica of this partition as some node knows it."""
         ...
 
     def topic_id(self, name: str) -> bytes | None: ...
@@ -75,10 +75,10 @@ class LeaderClient(Client):
         self.cluster = cluster
         self.place = place
         self.winding_down = False
-        """It begins nothing new."""
+        """Whether to start no new work."""
         self.last_error = 0
         self.pace_us: Micros = 3 * MS
-        """It waits no longer than that between an answer and the next question."""
+        """Maximum pause between an answer and the next request."""
         self._correlation_id = 0
         self._patience: Booking | None = None
         self._booked: Booking | None = None
@@ -92,7 +92,7 @@ class LeaderClient(Client):
 
     @property
     def idle(self) -> bool:
-        """Nothing is left to do."""
+        """Whether no work is left."""
         return True
 
     def endpoint(self) -> Endpoint | None:
@@ -157,10 +157,10 @@ class LeaderClient(Client):
 
 
 class ReplicatedProducer(LeaderClient):
-    """Numbers its records; `pending` is the batch that is not acknowledged yet, which is sent again until it is.
+    """Numbers its records; `pending` is the unacknowledged batch, which is sent again until it is acknowledged.
 
-    Only with acks=all (-1) is what it is told a promise. Where it is `idempotent` no record may be there twice; with
-    acks=1 a leader that lost records may refuse the next ones, and the producer begins anew under another id.
+    Only acknowledgements with acks=all (-1) are promises. If `idempotent`, no record may be in the log twice. With
+    acks=1, a leader that lost records may refuse the next ones; the producer then starts again under another id.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class Reader(LeaderClient):
 
 
 class NearbyReader(Reader):
-    """The same at any replica, that leads or follows: each serves what it knows to be committed (KIP-392)."""
+    """The same at any replica, leader or follower: each serves what it knows to be committed (KIP-392)."""
 
     def endpoint(self) -> Endpoint | None:
         return self.cluster.believed_replica(self.place)

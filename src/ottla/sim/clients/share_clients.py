@@ -56,14 +56,14 @@ TRY_AGAIN = frozenset(
 NOT_HELD = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
 
 GOES_ELSEWHERE, GOES_WHERE_MORE_IS = 0.05, 0.5
-"""How often a member ends its session to have the next one with another node: while it works, when it has nothing."""
+"""How often a member ends its session to start one with another node: while it has records, and while it has none."""
 
 Said = dict[TopicPartition, list[tuple[int, int]]]
 """(offset, kind) by partition, in the order of offsets."""
 
 
 class ShareMember(KafkaClient):
-    """One member. `naughty`: how likely it misbehaves at each turn."""
+    """One member. `naughty`: probability of misbehaviour at each turn."""
 
     workload: ShareWorkloadView
 
@@ -77,12 +77,14 @@ class ShareMember(KafkaClient):
         self.held: dict[Place, int] = {}
         """Records that were delivered and not acknowledged, with their counts."""
         self._given: set[Place] = set()
-        """Every record of this life of the node, also those it forgot: the node may still count them as held."""
+        """Every record of this incarnation of the node, also forgotten ones: the node may still count them as
+        acquired."""
         self._unheard = False
-        """A fetch of this life was not answered: the node may count records as held that it never told of."""
+        """A fetch in this incarnation was not answered: the node may have acquired records for the member that it never
+        received."""
         self._life = 0
         self._at: Endpoint | None = None
-        """With whom its session is; None: with whom it is connected to."""
+        """The node of its session; None: the one it is connected to."""
         self._epoch = 0
         self._busy = False
         for key in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):
@@ -114,7 +116,7 @@ class ShareMember(KafkaClient):
         self._turn()
 
     def leave(self) -> None:
-        """Say good-bye and stay away for a while."""
+        """Close the session and stay away for a while."""
         self.leaving = True
         if self.connection is not None and not self._busy and self._epoch:
             self._acknowledge({}, epoch=-1)
@@ -124,7 +126,7 @@ class ShareMember(KafkaClient):
         self.after(self.rng.randrange(100 * MS), self._turn)
 
     def hurry(self) -> None:
-        """No more mischief."""
+        """Stop misbehaving."""
         self.naughty = 0.0
 
     # ---- turns -----------------------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ class ShareMember(KafkaClient):
         self._again(1, 120)
 
     def _look_elsewhere(self) -> None:
-        """A partition of the session is led by another node."""
+        """Leave a node that does not lead a partition of the session any more."""
         if self.follows:
             self._begin_anew()
             self.look_again()
@@ -330,7 +332,7 @@ class ShareMember(KafkaClient):
         self._again()
 
     def _batches(self, acks: list[tuple[int, int]]) -> list[tuple[int, int, list[int]]]:
-        """Neighbours as one batch, with one word for all or one for each."""
+        """Combine neighbouring records into one batch, with one type for all or one for each."""
         batches: list[tuple[int, int, list[int]]] = []
         for offset, kind in acks:
             if batches and batches[-1][1] == offset - 1:
@@ -350,7 +352,7 @@ class ShareMember(KafkaClient):
                     self.shares.accept_sent.add((where, offset))
 
     def _outcome(self, life: int | None, where: TopicPartition, acks: list[tuple[int, int]], code: int) -> None:
-        """Of records that this member was given; its locks may have run out."""
+        """Record the outcome of acknowledgements for records that this member received; its locks may have expired."""
         if code not in TRY_AGAIN and code not in NOT_HELD:
             raise Broken(f"{self.name}: acknowledging in {where} answers {code}")
         for offset, kind in acks:
@@ -396,7 +398,7 @@ class ShareAdmin(KafkaClient):
         self.at_rest = False
         """The last configuration is in force: nothing is paused and dead letters are accepted."""
         self._is_set = False
-        """It was, once; what was sent before by a connection that broke may have come after it."""
+        """It was in force once; delayed requests of a broken connection may have come after it."""
         self.begun = False
         self.connect()
 
@@ -459,7 +461,7 @@ class ShareAdmin(KafkaClient):
         self.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([change], False), self._heard)
 
     def _heard(self, message: Any) -> None:
-        """Whatever it was, the next change comes anyway."""
+        """Ignore the result, because the next change comes anyway."""
 
     def wind_down(self) -> None:
         """Accept dead letters and resume everything from now on."""

@@ -29,16 +29,16 @@ class ShareHistory:
         self.accept_sent: set[Place] = set()
         """Acceptances that were sent, whatever their outcome: those records count as processed."""
         self._done: dict[Place, tuple[int, int]] = {}
-        """Confirmed to be accepted or rejected: in which life of the node, and as which delivery."""
+        """Confirmed acceptances and rejections: the incarnation of the node and the delivery count."""
         self._released: dict[Place, tuple[int, int]] = {}
-        """Confirmed to be released: the same."""
+        """Confirmed releases: the same."""
         self._told: dict[tuple[int, Place, int], str] = {}
         """The receiving member by (incarnation, record, delivery count). An answer may be late, so counts need not
         rise."""
 
     def deliver(self, who: str, life: int | None, place: Place, count: int) -> None:
-        """A member was given this record, in this life of the node, or leadership of the partition; None: in one of
-        several."""
+        """Record that a member received this record, in this incarnation of the node or leadership of the partition;
+        None: in one of several."""
         self.deliveries += 1
         where, offset = place
         if not 1 <= count <= self.limit:
@@ -56,7 +56,7 @@ class ShareHistory:
             raise Broken(f"{who}: {where} delivers {offset} as number {count} after {released_count} came back")
 
     def confirm(self, life: int | None, place: Place, kind: int, count: int) -> None:
-        """An acknowledgement by the record's holder went well; kinds are Kafka's."""
+        """Record a successful acknowledgement by the member that acquired the record; kinds are Kafka's."""
         if life is None:
             return
         if kind in (ACCEPT, REJECT) or count >= self.limit:
@@ -65,7 +65,7 @@ class ShareHistory:
             self._released[place] = max(self._released.get(place, (0, 0)), (life, count))
 
     def forget(self) -> None:
-        """The power went, and what was confirmed since the last fsync may be void."""
+        """Handle a power cut: confirmations since the last fsync may be void."""
         self.losses += 1
         self._done.clear()
         self._released.clear()

@@ -42,10 +42,12 @@ class Given(NamedTuple):
     told_us: Micros
 
     def replaces(self, other: Identity, given: "Given | None") -> bool:
-        """Whether this identity is later than another of its transactional id, whose producer id was given so at first.
+        """Whether this identity is later than `other` of the same transactional id. `given`: the first identity with
+        the other's producer id.
 
-        A transactional id that expired gets another producer id, which is not always a greater one: each node has
-        numbers of its own."""
+        A transactional id that expired gets another producer id, which is not always greater: each node allocates from
+        a block of its own.
+        """
         if self.identity.producer_id == other.producer_id:
             return self.identity.epoch > other.epoch
         return given is not None and self.asked_us >= given.told_us
@@ -80,11 +82,11 @@ class Transaction:
         self.number = number
         self.transactional_id = transactional_id
         self.sent: dict[tuple[TopicPartition, int], None] = {}
-        """(partition, number) of every record that was sent, at least once."""
+        """(partition, number) of every record that was sent at least once."""
         self.sources: list[Source] = []
-        """The input records whose effect it is."""
+        """The input records that it processes."""
         self.commits: list[Commit] = []
-        """The offsets that count when it does."""
+        """The offsets that it commits."""
         self.asked_to_commit = False
         self.committed: bool | None = None
         self.told_by = ""
@@ -106,7 +108,7 @@ class Ends:
     """The last EndTxn answer for each transactional id, as long as no other request can have changed that state."""
 
     IN_DOUBT_US: Micros = 10_000 * MS
-    """For so long a request whose answer was lost may still be carried out."""
+    """How long a request whose answer was lost may still be carried out."""
 
     def __init__(self) -> None:
         self.standing: dict[str, Ended] = {}
@@ -117,12 +119,12 @@ class Ends:
         self._met: set[int] = set()
         """Numbers of requests during which another request of the same id ended: their order is unknown."""
         self._sure: set[int] = set()
-        """Numbers of requests by the producer that EndTxn named, when nothing else could have changed that."""
+        """Numbers of requests by the producer that EndTxn named, sent when no other request could have changed that."""
         self._number = 0
 
     def asks(self, transactional_id: str, identity: Identity | None) -> int:
-        """A request leaves that may change what is known of this id, in the name of `identity`; None: to have a new
-        one. Its number."""
+        """Record a request that may change the state of this id, under `identity`; None: to get a new one. Return its
+        number."""
         self._number += 1
         self._asked.setdefault(transactional_id, {})[self._number] = identity, None
         ended = self.standing.get(transactional_id)
@@ -133,7 +135,7 @@ class Ends:
         return self._number
 
     def over(self, transactional_id: str, number: int) -> None:
-        """This request was answered, or died with the node that it was asked of."""
+        """Record that this request was answered, or died with its node."""
         asked = self._asked[transactional_id]
         del asked[number]
         self._met.update(asked)
@@ -144,18 +146,18 @@ class Ends:
         self._asked[transactional_id][number] = identity, now_us + self.IN_DOUBT_US
 
     def ended(self, now_us: Micros, transactional_id: str, number: int, ended: Ended) -> None:
-        """The EndTxn of this number was answered so."""
+        """Record the answer to the EndTxn of this number."""
         if not self._others(now_us, transactional_id, ended) and number not in self._met:
             self.standing[transactional_id] = ended
 
     def shut_out(self, now_us: Micros, who: str, transactional_id: str, number: int, identity: Identity) -> None:
-        """The request of this number was refused: its producer has no right to it any more."""
+        """Check the refusal of this request: its producer was fenced."""
         alone = not self._others(now_us, transactional_id, Ended(False, identity, who)) and number not in self._met
         if number in self._sure and alone:
             raise Broken(f"{who}: {identity} is shut out, and no other client has asked for {transactional_id}")
 
     def _others(self, now_us: Micros, transactional_id: str, ended: Ended) -> bool:
-        """Whether something else that was asked may be carried out behind that end."""
+        """Whether another request may be carried out after that end."""
         return any(
             _may_change(ended, identity)
             for identity, until_us in self._asked[transactional_id].values()
@@ -215,7 +217,7 @@ class TransactionHistory:
         return producer_id not in self._owners
 
     def taken(self, who: str, what: str, transactional_id: str, identity: Identity, sent_us: Micros) -> None:
-        """Something that was asked at `sent_us` under this identity was done."""
+        """Check a successful request that was sent at `sent_us` under this identity."""
         known = self._given.get(transactional_id, [])
         first = next((each for each in known if each.identity.producer_id == identity.producer_id), None)
         for each in known:
@@ -225,7 +227,7 @@ class TransactionHistory:
     def commit_offsets(
         self, now_us: Micros, transaction: Transaction, group: str, positions: Mapping[TopicPartition, int]
     ) -> None:
-        """A transaction is about to commit these offsets of a group."""
+        """Record that a transaction is about to commit these offsets of a group."""
         transaction.commits += self._history.begin_commit(now_us, group, positions)
         for where, position in positions.items():
             self._offsets.setdefault((group, where, position), []).append(transaction)
@@ -233,7 +235,7 @@ class TransactionHistory:
     # ---- the end of a transaction ----------------------------------------------------------------------------------
 
     def conclude(self, now_us: Micros, who: str, transaction: Transaction, *, committed: bool) -> None:
-        """It turns out how a transaction ended."""
+        """Record how a transaction ended."""
         if committed and not transaction.asked_to_commit:
             raise Broken(f"{who}: {transaction} is committed, and nobody asked for that")
         if transaction.committed is None:
@@ -258,14 +260,14 @@ class TransactionHistory:
     # ---- what is read ----------------------------------------------------------------------------------------------
 
     def show(self, now_us: Micros, who: str, note: Note) -> Label:
-        """A reader of committed records was given a record."""
+        """Record that a reader of committed records received a record."""
         label = label_of(note)
         if label.transaction is not None:
             self.conclude(now_us, f"{who} at {note.offset}", self.transactions[label.transaction], committed=True)
         return label
 
     def show_offset(self, now_us: Micros, who: str, group: str, where: TopicPartition, offset: int) -> None:
-        """An offset of a group was shown as committed: that must be the work of a transaction that is."""
+        """Check an offset of a group that was shown as committed: its transaction must be committed."""
         may_be = [each for each in self._offsets.get((group, where, offset), []) if each.committed is not False]
         if len(may_be) == 1:
             self.conclude(now_us, f"{who} at {offset} of {where}", may_be[0], committed=True)
@@ -281,12 +283,12 @@ class TransactionHistory:
 
 
 class OrderOfShown:
-    """Holds what one reader is shown of a partition in order, from wherever it began."""
+    """Checks the order of the records of a partition that one reader receives, from any start."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[TopicPartition, str], tuple[int, int, int]] = {}
         self._left: dict[tuple[TopicPartition, str], set[int]] = {}
-        """Producer ids in whose place another one came."""
+        """Producer ids that another one has replaced."""
 
     def begin_again(self, where: TopicPartition) -> None:
         """The reader reads this partition from another place."""

@@ -77,7 +77,7 @@ OF_A_TRANSACTION = CHANGING | {ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT}
 """Requests that affect a transaction; in the second version, all of them may change the coordinator's state."""
 LATER = RETRIABLE | COORDINATOR_AWAY | {ErrorCode.CONCURRENT_TRANSACTIONS}
 NOT_DONE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
-"""Errors to try again that say for certain that nothing was done."""
+"""Retriable errors that say for certain that the request had no effect."""
 ABORTABLE = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
 
 
@@ -134,20 +134,20 @@ class TransactionalProducer(LaneClient):
         self._end_at_us: Micros = 0
         self._begun_something = False
         self._registered = False
-        """Something of the open transaction was taken, so that its coordinator knows of it."""
+        """A request of the open transaction succeeded, so its coordinator knows of it."""
         self._in_doubt = False
         """An EndTxn was sent and its outcome is unknown."""
         self._needs_epoch = False
         self._asking = False
         self._changing = 0
-        """The number of the newest request that may change what is known of the id."""
+        """The number of the newest request that may change the state of the id."""
         self._requests = 0
         self._may_be_late = False
-        """Something was not answered that may still be carried out."""
+        """Whether an unanswered request may still be carried out."""
         self._aborts_at_once = workload.aborts_at_once
         self._early = self.world.stream(f"aborts-at-once/{name}")
         self.late_us: Micros | None = None
-        """Something that is sent soon arrives so long after the client has given up waiting for it."""
+        """Delay of a coming request after the client has given up waiting for it."""
         self.after(self.rng.randrange(300 * MS), self.connect)
         self.after(self.rng.randrange(400 * MS), self._work)
 
@@ -174,7 +174,7 @@ class TransactionalProducer(LaneClient):
         offsets: GroupOffsets | None = None,
         done: Callable[[bool], None] | None = None,
     ) -> Transaction:
-        """Open a transaction; `done` hears whether it was committed for certain."""
+        """Open a transaction; `done` is called with whether it is known to be committed."""
         assert self.state == "ready"
         self.state = "open"
         transaction = self.transaction = self.told.begin(self.transactional_id)
@@ -196,11 +196,11 @@ class TransactionalProducer(LaneClient):
         self.after(self.rng.randrange(1, self.gap_us), self._make)
 
     def put(self, lane: Lane, notes: list[Content]) -> None:
-        """Let the open transaction write these records."""
+        """Add these records to the open transaction."""
         lane.parcels.append(PendingRange(notes))
 
     def go(self) -> None:
-        """Write what was put in."""
+        """Send the added records."""
         self._pump()
 
     def note(self, lane: Lane, key: bytes | None = None) -> Content:
@@ -336,7 +336,7 @@ class TransactionalProducer(LaneClient):
             answer(message, *args)
 
     def _pump_later(self, code: int) -> None:
-        """This error passes: the coordinator is busy, or somewhere else."""
+        """Retry after a temporary error: the coordinator is busy, or has moved."""
         if code in MOVED:
             self._has_coordinator = not self.follows
             self.miss_coordinator(OF_TRANSACTIONS, self.transactional_id)
@@ -345,7 +345,7 @@ class TransactionalProducer(LaneClient):
         self.after(self.rng.randrange(RETRY_US, 4 * RETRY_US), self._pump)
 
     def _pump(self) -> None:
-        """Ask for what comes next."""
+        """Send the next request."""
         if self.connection is None or self._asking or not self._has_coordinator or self.state == "over":
             return
         if any(topic not in self.known for topic in self.topics):
@@ -407,7 +407,7 @@ class TransactionalProducer(LaneClient):
             self.after(self.rng.randrange(500 * MS), self._pump)
 
     def _drop(self) -> None:
-        """Know nothing more of the transaction that is open."""
+        """Forget the open transaction."""
         self.transaction = None
         for lane in self.lanes:
             lane.parcels.clear()
@@ -416,7 +416,7 @@ class TransactionalProducer(LaneClient):
             done(False)
 
     def renewed(self) -> None:
-        """It has an epoch by InitProducerId: all that was begun under an older one is over."""
+        """Use the new epoch of an InitProducerId: everything begun under an older one is over."""
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
@@ -606,7 +606,7 @@ class TransactionalProducer(LaneClient):
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def abort(self, why: str) -> None:
-        """Give the open transaction up."""
+        """Abort the open transaction."""
         assert self.state == "open"
         self.world.trace.add(self.name, f"aborts {self.transaction}: {why}")
         if not self.second_version and any(p.base_sequence >= 0 for lane in self.lanes for p in lane.parcels):

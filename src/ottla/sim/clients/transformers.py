@@ -22,10 +22,10 @@ from ottla.sim.clients.workload_view import TransactionWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 
 AT_ONCE_MAX = 12
-"""Records that one transaction is made of."""
+"""Maximum number of records that one transaction processes."""
 AT_ONCE_HURRIED = 400
 AT_ONCE_OVER_NODES = 50
-"""Where each batch goes to followers first, more would take longer than a transaction may."""
+"""If each batch must be replicated to followers first, more would take longer than a transaction may."""
 
 
 class CommittedScanner(Scanner):
@@ -52,12 +52,12 @@ class CommittedScanner(Scanner):
 
 
 class Emitter(TransactionalProducer):
-    """The producer of a transformer, which alone says what it writes. `renewals`: told when it has a new epoch."""
+    """The producer of a transformer, which decides what it writes. `renewals`: called when it has a new epoch."""
 
     renewals: Callable[[], None] | None = None
 
     def _work(self) -> None:
-        """Nothing by itself."""
+        """Writes nothing by itself."""
 
     def renewed(self) -> None:
         if self.renewals is not None:
@@ -85,12 +85,12 @@ class Transformer(GroupMember):
         self._read: list[tuple[TopicPartition, Note]] = []
         self._mine: list[TopicPartition] = []
         self._was_open = False
-        """A transaction of its own was open when it was assigned what it has."""
+        """A transaction of its own was open when it was assigned its partitions."""
         self.take(emitter)
         self._loop()
 
     def take(self, emitter: Emitter) -> None:
-        """Write by this producer from now on, once it has an epoch."""
+        """Use this producer from now on, once it has an epoch."""
         self.emitter = emitter
         emitter.renewals = self._begin_again
 
@@ -124,7 +124,7 @@ class Transformer(GroupMember):
         self._read.clear()
 
     def _commit(self, *, again: bool = False) -> None:
-        """Only its transactions commit anything."""
+        """Commits nothing: only its transactions commit."""
 
     # ---- transforming ----------------------------------------------------------------------------------------------
 
@@ -145,13 +145,13 @@ class Transformer(GroupMember):
         emitter.go()
 
     def _emitted(self, emitter: Emitter, committed: bool) -> None:
-        """A transaction is over: where it did not count, what it was made of is read once more."""
+        """Handle the end of a transaction: after an abort, its input is read again."""
         if emitter is self.emitter and (self._was_open or not committed):
             self._was_open = False
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Go on from what the group has committed."""
+        """Continue from the group's committed offsets."""
         if self.state == "stable" and self._mine:
             self._round += 1  # answers to earlier offset requests are ignored
             self._read.clear()

@@ -27,8 +27,8 @@ class WorkloadView(Protocol):
 
     @property
     def lives(self) -> int:
-        """The number of the node's present life; of several nodes, one that rises whenever one of them begins another,
-        or a coordinator moves."""
+        """The number of the node's current incarnation. With several nodes, a number that rises when one of them starts
+        a new incarnation, or when a coordinator moves."""
         ...
 
     @property
@@ -79,11 +79,13 @@ class ShareWorkloadView(WorkloadView, Protocol):
         ...
 
     def leadership(self, at: Endpoint | None, where: TopicPartition) -> int | None:
-        """A number that rises with each leadership of the partition: that of the node there, if it believes to lead."""
+        """A number that rises with each leadership of the partition: that of this node, if it considers itself the
+        leader."""
         ...
 
     def share_start_offset(self, group: str, where: TopicPartition, life: int) -> int | None:
-        """Where the group's window begins, if the node is still in that life and has loaded it."""
+        """Return the group's share-partition start offset, if the node is still in that incarnation and has loaded
+        it."""
         ...
 
 

@@ -79,12 +79,12 @@ class HostClock:
         return WallMillis(self.now_ms + self.wall_ahead_ms)
 
     def us_of(self, moment: Millis) -> Micros:
-        """When, in the world's time, the monotonic clock first shows this."""
+        """Return the world's time at which the monotonic clock first shows this."""
         return -((self.booted_ms - moment) * MS * MILLION // (MILLION + self.drift_ppm))
 
 
 class Booking:
-    """One event to come; `cancel` makes it pass in silence."""
+    """One coming event; `cancel` drops it silently."""
 
     __slots__ = ("act", "args")
 
@@ -109,7 +109,7 @@ class Agenda:
         self._sequence = 0
 
     def at(self, time_us: Micros, act: Callable[..., None], *args: Any) -> Booking:
-        """Book `act(*args)`; a time that has passed means now, after what is already booked for now."""
+        """Book `act(*args)`. A time in the past means now, after the events that are already booked for now."""
         booking = Booking(act, args)
         self._sequence += 1
         heapq.heappush(self._bookings, (max(time_us, self.clock.now_us), self._sequence, booking))

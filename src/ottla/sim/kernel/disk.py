@@ -33,7 +33,7 @@ Serial: TypeAlias = int
 
 
 class PowerCut(BaseException):
-    """The process is gone, here and now."""
+    """Raised when the process dies, here and now."""
 
 
 class Inode:
@@ -72,7 +72,7 @@ class Inode:
         self.volatile[:count] = truncations
 
     def survive(self, rng: random.Random) -> None:
-        """The power went: decide what is found."""
+        """Decide what a power cut leaves."""
         if self.volatile or self.forsaken:
             found = self.kept
             for operation in _survivors(self.volatile, rng) if self.volatile else ():
@@ -88,7 +88,7 @@ class Inode:
 
 
 class Directory:
-    """Names. `entries` is what the living see, `kept` what a power cut leaves for certain."""
+    """A directory's names. `entries` is what the running machine sees, `kept` what certainly survives a power cut."""
 
     __slots__ = ("entries", "kept", "name", "parent", "serial")
 
@@ -145,7 +145,7 @@ def _torn(operation: tuple[int, bytes | None], rng: random.Random) -> tuple[int,
 
 
 class SimFile:
-    """A handle of one life of the process; see `ottla.log.files.File` for what each method promises."""
+    """A handle of one incarnation of the process; see `ottla.log.files.File` for what each method promises."""
 
     __slots__ = ("_closing", "_disk", "_inode", "_life", "_open", "pins")
 
@@ -297,7 +297,7 @@ class Disk:
         OSError where that is to fail."""
         self.pins_max = 32
         self.lies = False
-        """Planted by tests: a sync that promises and does nothing. The checkers must notice."""
+        """Set by tests as an injected bug: syncs succeed but do nothing. The checkers must notice."""
         self.fuse: int | None = None
         self.operations = 0
         self.dirty: dict[Serial, Inode] = {}
@@ -420,7 +420,7 @@ class Disk:
     # ---- what the world does to it ---------------------------------------------------------------------------------
 
     def burn(self, partly: Callable[[float], None] | None = None) -> None:
-        """One step along the fuse. `partly(part)` may do a part of the operation that the cut interrupts."""
+        """Burn one step of the fuse. `partly(part)` may do a part of the operation that the cut interrupts."""
         self._alive()
         self.operations += 1
         if self.fuse is not None:
@@ -436,7 +436,7 @@ class Disk:
             self.trouble(operation, where if isinstance(where, str) else path_of(where))
 
     def room(self, wanted: int) -> int:
-        """How many of the wanted bytes still fit."""
+        """Return how many of these bytes still fit."""
         return wanted if self.capacity is None else max(0, min(wanted, self.capacity - self.used))
 
     def draws_sync_failure(self) -> bool:
@@ -444,7 +444,7 @@ class Disk:
 
     @property
     def ails(self) -> bool:
-        """Some calls fail now that do not fail on a healthy disk."""
+        """Whether some calls fail now that would not fail on a healthy disk."""
         return self.capacity is not None or self.sync_failures > 0
 
     def settle(self, inode: Inode, up_to: int) -> None:
@@ -464,14 +464,14 @@ class Disk:
             self._keep(self._volatile[: self.rng.randrange(len(self._volatile) + 1)])
 
     def kill(self) -> None:
-        """The process died: its handles are worth nothing, its writes all stand."""
+        """Handle the death of the process: its handles become invalid, its writes stay."""
         self.life += 1
         self.fuse = None
         for inode in self._inodes(self._root):
             inode.handle = None
 
     def crash(self) -> None:
-        """The power went: every volatile thing is decided now."""
+        """Cut the power: decide for every volatile operation whether it is kept."""
         self.life += 1
         self.fuse = None
         self._survive_names()
@@ -493,7 +493,7 @@ class Disk:
     # ---- changes while the process is down -------------------------------------------------------------------------
 
     def settle_everything(self) -> None:
-        """All that the living saw is on the platter."""
+        """Write everything that the running machine saw to the platter."""
         self._keep(self._volatile)
         for inode in list(self.dirty.values()):
             self.settle(inode, inode.settled + len(inode.volatile))
@@ -524,7 +524,7 @@ class Disk:
             self.used += len(content)
 
     def drop_empty_directories(self, directory: Directory | None = None) -> None:
-        """Directories without any file below them are gone too."""
+        """Remove directories without any file below them."""
         directory = self._root if directory is None else directory
         for name, node in list(directory.entries.items()):
             if isinstance(node, Directory):
@@ -557,7 +557,7 @@ class Disk:
         self._volatile.append(slots)
 
     def _keep(self, chosen: Sequence[tuple[Slot, ...]]) -> None:
-        """Make these steps durable, with every earlier step they build on."""
+        """Make these steps durable, with every earlier step that they depend on."""
         wanted = {id(op) for op in chosen}
         names: set[tuple[Serial, str]] = set()
         taken: list[tuple[Slot, ...]] = []

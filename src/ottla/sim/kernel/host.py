@@ -46,13 +46,13 @@ UNSENT_MAX = 16 << 10
 """Bytes a connection may have on the way to a slow reader before its requests wait."""
 
 CALM_DISK_US: Micros = 4 * MS
-"""A sync takes no longer where nothing is wrong."""
+"""Maximum duration of a sync without faults."""
 
 ASKS_EVERY = 8
-"""Steps of a node after which it is asked for its deadline though it has not said that this moved: it had to say so."""
+"""Steps after which the node is asked for its deadline although it has not reported a change, which it must do."""
 
 RINGS_A_SECOND_MAX = 700
-"""More ticks than that in a simulated second, and a real node would burn a core."""
+"""Limit of ticks in a simulated second; with more, a real node would waste a core."""
 
 
 class NodeUnderTest(Protocol):
@@ -89,7 +89,7 @@ class NodeUnderTest(Protocol):
 
 
 class NodeSide:
-    """The node's side of one connection: frames that have come and were not served yet, and answers on their way."""
+    """The node's side of one connection: frames received but not served, and answers in flight."""
 
     __slots__ = ("channel", "connection", "frames", "muted_until_us", "session", "splitter")
 
@@ -164,13 +164,13 @@ class Life:
             self.enter(act, *args)
 
     def _serve(self, side: NodeSide) -> None:
-        """Carry out the frames that are whole, unless the connection is muted or its reader too slow."""
+        """Handle the complete frames, unless the connection is muted or its reader is too slow."""
         frames, channel = side.frames, side.channel
         while self.alive and not self._halts(side) and frames and channel.may_serve(frames[0]):
             self.enter(self._receive, side, frames.popleft())
 
     def _halts(self, side: NodeSide) -> bool:
-        """Whether the connection serves nothing now; then it takes nothing from the network either."""
+        """Whether the connection serves nothing now; then it also receives nothing from the network."""
         channel, connection = side.channel, side.connection
         channel.note_unsent(connection.to_client.in_flight > UNSENT_MAX)
         channel.mute(side.muted_until_us > self.world.clock.now_us)
@@ -208,8 +208,8 @@ class Life:
     # ---- into the node ---------------------------------------------------------------------------------------------
 
     def enter(self, act: Callable[..., None], *args: object) -> None:
-        """Call into the node with the time as first argument, then carry out what it wants. The process may die in
-        the middle of it."""
+        """Call into the node with the time as first argument, then carry out its effects. The process may die in the
+        middle."""
         if not self.alive:
             return
         node, clock = self.node, self.host.clock
@@ -229,7 +229,7 @@ class Life:
         self.stepped()
 
     def stepped(self) -> None:
-        """The node has made a step, or had the chance to and nothing to do: its checkers look."""
+        """Called after each step of the node, or each chance for one: runs the checkers."""
         if self.host.watch is not None:
             self.host.watch(self)
 
@@ -260,7 +260,7 @@ class Life:
     # ---- other nodes -----------------------------------------------------------------------------------------------
 
     def _ask(self, ask: Ask) -> None:
-        """Send a request to another node, over one connection for each and each of its lines."""
+        """Send a request to another node, over one connection for each node and line."""
         if not self.alive:
             return
         line = self._lines.get((ask.node_id, ask.line))
@@ -297,7 +297,7 @@ class Life:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _set_alarm(self) -> None:
-        """As the real shell does it, which asks only where the deadline moved."""
+        """Set the alarm as the real I/O host does, which asks for the deadline only when it has changed."""
         self._steps += 1
         if not self.node.deadline_moved and self._steps % ASKS_EVERY:
             return
@@ -352,7 +352,7 @@ class Life:
     # ---- the disk thread -------------------------------------------------------------------------------------------
 
     def _begin_disk_work(self) -> None:
-        """One at a time, in order. A sync covers what is written when it begins."""
+        """Start the next disk work: one at a time, in order. A sync covers the writes before its start."""
         if self._disk_busy or not self._disk_work or not self.alive:
             return
         work = self._disk_work.popleft()
@@ -440,7 +440,7 @@ class Life:
         self.node.reread(now, token, answer)
 
     def finish_disk_work(self) -> None:
-        """A clean stop waits for the threads of the disk and of the store, and tells the node nothing any more."""
+        """Finish the work of the disk and store threads at a clean stop, without reporting to the node."""
         if self._unsent_commit is not None and self.host.store is not None:
             commit, self._unsent_commit = self._unsent_commit, None
             store_work.commit(self.host.store, commit)
@@ -487,7 +487,7 @@ class PeerLine:
 
 
 class Inside:
-    """The node's end of a connection that it opened itself: what comes there is a call into the node like any other."""
+    """The node's end of a connection that it opened itself: received data is a call into the node like any other."""
 
     def __init__(self, life: Life, end: End) -> None:
         self._life = life
@@ -527,7 +527,7 @@ class Host:
         self.lives = 0
         self.life: Life | None = None
         self.cuts_power = False
-        """Which death the disk's fuse means: the machine's or only the process's."""
+        """Whether the end of the disk's fuse means the death of the machine, or only of the process."""
         self.watch: Callable[[Life], None] | None = None
         """Called after every step of the node: the checkers that look inside."""
         self.died: Callable[[bool], None] | None = None
@@ -536,13 +536,13 @@ class Host:
         self.peers: dict[int, Endpoint] = {}
         """Where the other nodes of the cluster are, by id."""
         self.store: FarStore | None = None
-        """The way to the metadata store while clients are served; None where no node here commits."""
+        """The path to the metadata store while clients are served; None if no node here commits."""
         self._build = build
         self._boot = 1
         self._boot_noted = 0
 
     def stream(self, name: str) -> random.Random:
-        """A source of randomness of its own for each part of the host."""
+        """Return a source of randomness for one part of the host."""
         return self.world.stream(self._streams + name)
 
     def disk_latency(self) -> Micros:
@@ -564,7 +564,7 @@ class Host:
         return self.life is not None and self.life.alive
 
     def start(self) -> bool:
-        """A new life. False where the power went during the start."""
+        """Start a new incarnation. False if the power failed during the start."""
         assert not self.up, "the node is up"
         self.lives += 1
         same_boot = self._boot_noted == self._boot
@@ -588,7 +588,7 @@ class Host:
         return self.up
 
     def stop(self, *, power_cut: bool = False) -> None:
-        """A clean stop, and perhaps the machine goes off right after it."""
+        """Stop cleanly; perhaps the machine loses power right after it."""
         life = self.life
         if life is None or not life.alive:
             return
@@ -605,7 +605,7 @@ class Host:
             self._bury(self.life, power_cut=power_cut, how="crashes" if power_cut else "is killed")
 
     def fell(self) -> None:
-        """The disk's fuse burnt down in the middle of the node's work."""
+        """Handle the end of the disk's fuse in the middle of the node's work."""
         assert self.life is not None
         self._bury(self.life, power_cut=self.cuts_power, how="falls in mid-step")
 

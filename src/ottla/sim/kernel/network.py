@@ -22,7 +22,7 @@ from typing import Protocol, TypeAlias
 from ottla.sim.kernel.clock import MS, Agenda, Micros
 
 BYTEWISE_MAX = 48
-"""So many bytes of a bytewise write arrive one by one; the rest follows in one piece."""
+"""Number of bytes of a bytewise write that arrive one by one; the rest follows in one piece."""
 
 RESENT_AFTER_US = 200 * MS
 """Delay of a lost piece; also the longest time from the mending of a path until TCP's next attempt."""
@@ -44,7 +44,7 @@ class Endpoint:
 
 @dataclass(slots=True)
 class Weather:
-    """How a path behaves now; faults change it, healing puts the defaults back. Probabilities are per write."""
+    """The current behaviour of a path; faults change it, healing restores the defaults. Probabilities are per write."""
 
     latency_min_us: Micros = 50
     latency_max_us: Micros = 2 * MS
@@ -53,7 +53,7 @@ class Weather:
     spike: float = 0.01
     spike_max_us: Micros = 80 * MS
     loss: float = 0.0
-    """A piece has to be sent again, and what was sent behind it waits for it."""
+    """Probability that a piece has to be sent again; pieces sent after it wait for it."""
 
 
 class End(Protocol):
@@ -67,7 +67,7 @@ class End(Protocol):
 
 
 class Pipe:
-    """One direction. Pieces wait in order, each with the time from which it may be taken."""
+    """One direction of a connection. Pieces wait in order, each with its earliest arrival time."""
 
     __slots__ = (
         "_connection",
@@ -90,11 +90,11 @@ class Pipe:
         self._pieces: deque[tuple[Micros, bytes | None]] = deque()
         self._due_us: Micros = 0
         self.in_flight = 0
-        """Bytes written and not yet taken: what the sender's kernel and ours hold."""
+        """Bytes written and not yet received: those in both kernels."""
         self.closed = False
         self.held = False
         self.drained: Callable[[Connection], None] | None = None
-        """Called each time the receiver has taken something: the sender may have room again."""
+        """Called each time the receiver has received data: the sender may have space again."""
 
     def write(self, octets: bytes) -> None:
         if self.closed or not octets:
@@ -119,13 +119,13 @@ class Pipe:
         self._book(None, delay_us)
 
     def deafen(self) -> None:
-        """The receiver itself let go: it hears nothing more, not even the end."""
+        """Close the receiver's end: it receives nothing more, not even the end of the stream."""
         self.closed = True
         self._pieces.clear()
         self.in_flight = 0
 
     def hold(self) -> None:
-        """The receiver takes nothing for now: its process stands still, or its buffer is full."""
+        """Stop receiving for now: the process is paused, or its buffer is full."""
         self.held = True
 
     def release(self) -> None:
@@ -134,7 +134,7 @@ class Pipe:
 
     @property
     def waits(self) -> bool:
-        """Something is on its way, or would be if the path carried it."""
+        """Whether data is in flight, or would be if the path carried it."""
         return bool(self._pieces)
 
     def _book(self, piece: bytes | None, delay_us: Micros) -> None:
@@ -144,7 +144,7 @@ class Pipe:
         self.network.agenda.at(self._due_us, self.take)
 
     def take(self) -> None:
-        """Give the receiver what has come, if the path carries anything."""
+        """Deliver the arrived data to the receiver, if the path carries anything."""
         if self.network.is_cut(self.path):
             return
         now_us = self.network.agenda.clock.now_us
@@ -200,7 +200,7 @@ class Network:
         self.agenda = agenda
         self.rng = rng
         self.weather = Weather()
-        """Of every path that has none of its own."""
+        """The weather of every path without its own."""
         self.weathers: dict[Path, Weather] = {}
         self.connections: dict[int, Connection] = {}
         self._identities = 0
@@ -235,7 +235,7 @@ class Network:
         return endpoint in self._listening
 
     def client_closes(self, connection: Connection, *, lingering: bool = False) -> None:
-        """The client lets go. `lingering`: what it sent still arrives, and the node learns of the close much later."""
+        """Close the client's end. `lingering`: sent data still arrives, and the node learns of the close much later."""
         connection.to_client.deafen()
         if lingering:
             delay_us = self.rng.randrange(3_000 * MS)
@@ -251,7 +251,7 @@ class Network:
         self._sweep()
 
     def break_off(self, connection: Connection) -> None:
-        """The connection fails: what is in flight is lost both ways, each side learns of it in its own time."""
+        """Break the connection: data in flight is lost both ways, and each side learns of it in its own time."""
         connection.to_client.cut(self.rng.randrange(200 * MS))
         connection.to_server.cut(self.rng.randrange(2_000 * MS))
 

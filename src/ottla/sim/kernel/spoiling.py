@@ -12,7 +12,7 @@ from ottla.sim.kernel.disk import Disk
 
 
 class Spoiler:
-    """The harm that one disk takes. `disk`: where a node's data directory is, whose node is down."""
+    """Damages the files of one disk. `disk`: where a node's data directory is, whose node is down."""
 
     def __init__(self, disk: Disk, directory: str, rng: random.Random) -> None:
         self._disk = disk
@@ -25,7 +25,7 @@ class Spoiler:
         self._backup = {path: self._disk.content(path) for path in self._files()}
 
     def spoil(self) -> str:
-        """Do one kind of harm."""
+        """Do one kind of damage."""
         self._disk.settle_everything()
         kinds = [self._flip_bit] * 3 + [self._cut_file] * 2 + [self._lose_file] * 2 + [self._lose_directory]
         if self._backup:

@@ -1,6 +1,7 @@
-"""Makes the simulated world: time, network, chance and trace, all from one seed. Hosts and clients are made into it.
+"""Makes the simulated world: time, network, randomness and trace, all from one seed. Hosts and clients are created in
+it.
 
-Invariant: everything random comes from streams derived from the seed by name, so one part of the world drawing more
+Invariant: all randomness comes from streams derived from the seed by name, so one part of the world drawing more
 numbers does not change another part.
 """
 
@@ -23,11 +24,11 @@ class World:
         self._hosts: list[str] = []
 
     def stream(self, name: str) -> random.Random:
-        """A source of randomness of its own for each part of the world."""
+        """Return a source of randomness for one part of the world."""
         return random.Random(f"{self.seed}/{name}")
 
     def add_host(self, name: str) -> str:
-        """A host has come; what its streams' names begin with. The first one's have no prefix, so that seeds kept from
+        """Add a host; return the prefix of its streams' names. The first host has no prefix, so that seeds kept from
         worlds of one host keep their meaning."""
         assert name not in self._hosts, f"there is a host {name}"
         self._hosts.append(name)

@@ -40,8 +40,8 @@ LOOKUPS = 12
 
 
 class Deadlines:
-    """Holds a node to the deadlines of the requests that are parked in it: what is left of a request's time when it is
-    first seen passes as the world's does, whatever clocks say."""
+    """Checks that a node keeps the deadlines of its parked requests. The remaining time of a request when it is first
+    seen passes as the world's time does, whatever clocks show."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -72,7 +72,7 @@ def look_at_fetch_sessions(life: Life) -> None:
 
 
 class Watch:
-    """Looks at the node every few steps."""
+    """Checks the node every few steps."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -170,7 +170,7 @@ def durable(known: Transaction) -> tuple[object, ...]:
 
 
 def _only_durable(part: Any) -> Any:
-    """A part of a shard's image without what it knows of only in passing: empty tables, groups without a record."""
+    """Return a part of a shard's image without transient state: empty tables, groups without a record."""
     if isinstance(part, dict):
         items = cast(dict[Any, Any], part).items()
         return {name: kept for name, value in items if (kept := _only_durable(value)) not in (None, {}, ())}
@@ -273,7 +273,8 @@ def _audit_lookups(partition: Partition, notes: dict[int, Note], rng: random.Ran
 
 
 def _has_holes(partition: Partition, notes: dict[int, Note]) -> bool:
-    """A power cut without fsync may take a segment out of the middle; then a producer's numbers mean nothing."""
+    """Whether the log has holes. A power cut without fsync may remove a segment from the middle; then producers'
+    numbers cannot be checked."""
     return len(notes) != partition.log.log_end_offset - partition.log.log_start_offset
 
 
@@ -311,7 +312,8 @@ def _audit_keys(
 
 
 def _audit_producers(workload: Workload, where: TopicPartition, notes: dict[int, Note]) -> None:
-    """No record twice from an idempotent producer; first appearances in the order in which they were sent."""
+    """Check that no record of an idempotent producer appears twice, and that first appearances are in the order of
+    sending."""
     producers = [producer for producer in workload.producers if where[1] not in producer.forgotten]
     idempotent = {producer.name for producer in producers if producer.idempotent}
     ordered = {producer.name for producer in producers if producer.acks != 0}

@@ -90,7 +90,7 @@ class Cluster:
         return HostClock(self.world.clock)
 
     def begin(self, node_id: int) -> None:
-        """A new life of this node."""
+        """Start a new incarnation of this node."""
         raise NotImplementedError
 
     def heal(self) -> None:
@@ -100,7 +100,7 @@ class Cluster:
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
     def node(self, node_id: int) -> Node:
-        """The node in its present life."""
+        """Return the node in its current incarnation."""
         life = self.hosts[node_id].life
         assert life is not None
         assert isinstance(life.node, Node)
@@ -111,13 +111,13 @@ class Cluster:
         return [node_id for node_id, host in self.hosts.items() if host.up]
 
     def look(self, node_id: int) -> None:
-        """A node has made a step. Raises Broken."""
+        """Check a node after a step. Raises Broken."""
         node, image = self.node(node_id), self.image
         for checker in self.checkers:
             checker.look(node, image)
 
     def look_at_metadata(self) -> None:
-        """Something was committed."""
+        """Check the metadata after a commit."""
         for checker in self.checkers:
             checker.look_at_metadata(self.image)
 
@@ -141,7 +141,7 @@ class Cluster:
     # ---- clients ---------------------------------------------------------------------------------------------------
 
     def believed_leader(self, place: Place) -> Endpoint | None:
-        """Where a client goes that asks some node who leads this partition."""
+        """Return the leader of this partition as some node knows it."""
         up = self.up
         if not up:
             return None
@@ -150,7 +150,7 @@ class Cluster:
         return None if placed is None or placed.leader not in self.hosts else self.hosts[placed.leader].endpoint
 
     def believed_replica(self, place: Place) -> Endpoint | None:
-        """Where a client goes that asks some node who has a replica of this partition."""
+        """Return a replica of this partition as some node knows it."""
         if not self.up:
             return None
         placed = self.node(self.rng.choice(self.up)).image.partition(*place)
@@ -161,7 +161,7 @@ class Cluster:
         return None if topic is None else topic.id
 
     def produce(self, index: int = 0, acks: int = -1, *, idempotent: bool = False) -> ReplicatedProducer:
-        """A producer of this partition, which begins now."""
+        """Start a producer of this partition."""
         name = f"producer-{len(self.producers)}"
         producer = ReplicatedProducer(self, name, (TOPIC, index), acks=acks, idempotent=idempotent)
         self.producers.append(producer)
@@ -169,7 +169,7 @@ class Cluster:
         return producer
 
     def read(self, index: int = 0, *, nearby: bool = False) -> Reader:
-        """A reader of this partition, which begins now; `nearby`: at any replica."""
+        """Start a reader of this partition; `nearby`: at any replica."""
         kind = NearbyReader if nearby else Reader
         reader = kind(self, f"reader-{len(self.readers)}", (TOPIC, index))
         self.readers.append(reader)
@@ -186,7 +186,7 @@ class Cluster:
         self.world.run(self.world.clock.now_us + ms * MS)
 
     def until(self, what: Callable[[], bool], ms: int = 10_000) -> None:
-        """Run until this is so. Raises Broken where it is not after so long."""
+        """Run until the condition holds. Raises Broken if it does not in time."""
         end_us = self.world.clock.now_us + ms * MS
         while not what():
             if self.world.clock.now_us >= end_us:

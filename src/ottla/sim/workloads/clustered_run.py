@@ -86,7 +86,7 @@ class WorkloadCluster(ElectedCluster):
     # ---- who leads -------------------------------------------------------------------------------------------------
 
     def led(self, topic: str, index: int) -> Partition | None:
-        """This partition at the node that leads it and knows so; None: there is none now."""
+        """Return this partition at the node that leads it and knows so; None if there is none now."""
         placed = self.image.partition(topic, index)
         if placed is None or placed.leader == -1 or not self.hosts[placed.leader].up:
             return None
@@ -135,7 +135,7 @@ KINDS = {
     TRANSACTION_STATE_TOPIC: transactions_of,
     SHARE_GROUP_STATE_TOPIC: share_state_of,
 }
-"""Of coordinators, by the topic that is their memory."""
+"""The hosts of coordinators, by the topic with their state."""
 
 
 class ClusterWatch:
@@ -173,7 +173,7 @@ class ClientTrouble(Trouble):
         return [*super().kinds(), *(act for act, weight in (*mine, *self.clients.kinds()) for _ in range(weight))]
 
     def likely(self) -> list[int]:
-        """The leaders of internal topics, who coordinate."""
+        """The leaders of internal topics, which are coordinators."""
         image = self.cluster.image
         internal = [image.topics[topic] for topic in INTERNAL_TOPICS if topic in image.topics]
         return [placed.leader for topic in internal for placed in topic.partitions]
@@ -201,7 +201,7 @@ class ClusteredRun:
 
     topics: tuple[str, ...]
     compacted: tuple[str, ...] = ()
-    """Those of them that are compacted, on every replica by itself."""
+    """The compacted topics; each replica compacts by itself."""
 
     def __init__(self, seed: int, *, keep_all: bool = False, **given: Any) -> None:
         how = {**drawn(seed), **given}
@@ -230,7 +230,7 @@ class ClusteredRun:
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def settings(self, rng: random.Random) -> dict[str, str]:
-        """Of every node."""
+        """Settings of every node."""
         return {}
 
     @abstractmethod
@@ -302,7 +302,7 @@ class ClusteredRun:
         return next((f"{each} lacks a coordinator" for each in KINDS if not self.cluster.all_loaded(each)), None)
 
     def _compare_with_replay(self) -> None:
-        """Each coordinator knows what its partition says (14)."""
+        """Check that each coordinator's state is what its partition says (14)."""
         for host_of in KINDS.values():
             for partition, shard in list(self.cluster.coordinators(host_of)):
                 placed = self.cluster.image.partition(partition.topic_name, partition.index)

@@ -57,13 +57,13 @@ def transactions_known(cluster: WorkloadCluster) -> dict[str, Transaction]:
 
 
 class ClusteredTransactionWatch(ClusterWatch):
-    """Looks at transactions too, wherever their coordinators are."""
+    """Checks transactions too, on the nodes of their coordinators."""
 
     def __init__(self, cluster: WorkloadCluster, workload: TransactionWorkload) -> None:
         super().__init__(cluster)
         self._workload = workload
         self._stable: dict[tuple[int, Partition], tuple[int, int]] = {}
-        """By node and partition: the epoch in which it is led there, and its last stable offset."""
+        """By node and partition: the epoch in which the node leads it, and its last stable offset."""
 
     def look(self, node_id: int, node: Node) -> None:
         super().look(node_id, node)
@@ -97,7 +97,7 @@ class TransactionTrouble(ClientTrouble):
     def __init__(self, cluster: WorkloadCluster, workload: TransactionWorkload) -> None:
         super().__init__(cluster, TransactionClientFaults(workload, cluster.world.stream("client-trouble")))
         self._steps_from_prepare: int | None = None
-        """After so many steps of nodes that have a prepared transaction one of those that matter dies."""
+        """Steps, of nodes that have a prepared transaction, until one of the nodes that matter dies."""
         self._workload = workload
         self._used_up: set[int] = set()
         """Producer ids whose last transaction was seen to be prepared."""

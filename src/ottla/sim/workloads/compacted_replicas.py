@@ -24,22 +24,22 @@ from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.replica_checkers import Copy, ReplicaChecker
 
 RETENTION_LONG_MS = 86_400_000
-"""No tombstone goes within a run where they stay for so long, whatever clocks say."""
+"""Retention with which no tombstone is removed within a run, whatever clocks show."""
 
 
 @dataclass(slots=True)
 class Committed:
-    """The committed part of one partition. `end`: behind it."""
+    """The committed part of one partition. `end`: its end offset."""
 
     end: int = 0
     batches: dict[int, Batch] = field(default_factory=dict[int, Batch])
     """By base offset, as they were written."""
     newest: dict[bytes | None, int] = field(default_factory=dict[bytes | None, int])
-    """The last offset of each key that a reader of committed records is given."""
+    """The last offset of each key that a reader of committed records sees."""
     aborted: set[int] = field(default_factory=set[int])
-    """Offsets of records that no such reader is given."""
+    """Offsets of records that no such reader sees."""
     ended: dict[int, list[Note]] = field(default_factory=dict[int, list[Note]])
-    """By the offset of a marker: the records that it is about."""
+    """By the offset of a marker: the records of its transaction."""
     _open: dict[int, list[Note]] = field(default_factory=dict[int, list[Note]])
 
     def add(self, batch: Batch) -> None:
@@ -113,7 +113,7 @@ class CompactedReplicaChecker(ReplicaChecker):
         return next((note.key for batch in batches for note in batch.notes if note.offset == offset), None)
 
     def _may_go(self, index: int, note: Note) -> bool:
-        """Whether a replica may lack this record, which is committed."""
+        """Whether a replica may lack this committed record."""
         committed = self.committed.setdefault(index, Committed())
         if committed.newest.get(note.key, -1) > note.offset or note.offset in committed.aborted:
             return True
@@ -155,7 +155,7 @@ class CompactedReplicaChecker(ReplicaChecker):
         return batch is not None and note in batch.notes
 
     def look_at_rest(self, nodes: list[Node]) -> None:
-        """Everything is at rest: each replica has all of what is committed that it must have, and nothing else."""
+        """Check at rest that each replica has all committed records that it must have, and no others."""
         for (node_id, index), copy in self.copies.items():
             committed = self.committed.setdefault(index, Committed())
             self._look_at_kept(node_id, index, committed.batches.values(), copy)
@@ -169,6 +169,6 @@ class CompactedReplicaChecker(ReplicaChecker):
 
 
 def _is_left_of(batch: Batch, written: Batch) -> bool:
-    """Whether compaction can have left this batch of that one, or nothing has happened to it."""
+    """Whether `batch` is `written`, unchanged or as compaction can have left it."""
     same = replace(written, notes=batch.notes, commits=batch.commits)
     return same == batch and set(batch.notes) <= set(written.notes) and batch.commits in (written.commits, None)

@@ -18,12 +18,13 @@ from ottla.sim.clients.batches import Batch, Note
 from ottla.sim.kernel.trace import Broken
 
 ROUNDS_AT_REST = 3
-"""So many rounds that leave every segment as long as it was are the end: markers are seen to have no data in one, and
-go in the next. Before, segments become fewer from round to round, and the last batch of each has to stay."""
+"""Compactions that leave all segment sizes unchanged before the log counts as fully compacted. One finds that a marker
+has no data, and the next removes it. In earlier ones, the number of segments falls, and the last batch of each has to
+stay."""
 
 
 PAUSE_MS: Millis = 86_400_000
-"""Between two rounds; more than markers stay, also where the wall clock was set back by hours."""
+"""Time between two compactions; longer than markers are kept, even if the wall clock was set back by hours."""
 
 
 def audit_compaction(
@@ -58,7 +59,7 @@ def _newest(notes: dict[int, Note]) -> dict[bytes | None, Note]:
 
 
 def _look_at_markers(partition: Partition, batches: list[Batch]) -> None:
-    """A batch that stays empty, for what it says of its producer, counts as data."""
+    """Check the markers. An empty batch that is kept for its producer's state counts as data."""
     has_records: dict[int, bool] = {}
     for batch in batches:
         producer_id = batch.producer_id

@@ -15,11 +15,12 @@ from ottla.sim.workloads.workload import Plan, Workload
 
 HOUR_MS = 3_600_000
 LEAP_APART_US = 30_000 * MS
-"""Between two leaps back: records on their way would rightly be refused as more than an hour ahead of the clock."""
+"""Time between two leaps back. With less, records in flight would rightly be refused as more than an hour ahead of the
+clock."""
 
 
 class ClientFaults:
-    """The trouble of the clients of a run; there may be more of them by and by."""
+    """The faults of the clients of a run; clients may be added later."""
 
     def __init__(self, workload: Workload, rng: random.Random) -> None:
         self.rng = rng
@@ -60,7 +61,7 @@ class ClientFaults:
 
 
 class Faults:
-    """The source of trouble of one run."""
+    """Causes the faults of one run."""
 
     def __init__(self, host: Host, workload: Workload, plan: Plan) -> None:
         self.world = host.world
@@ -115,13 +116,13 @@ class Faults:
         self.world.jump_wall(by_ms)
 
     def calm(self) -> None:
-        """Nothing new goes wrong."""
+        """Cause no new faults."""
         self.active = self.node.active = False
 
     # ---- the end of it ---------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """From now on nothing goes wrong."""
+        """End all faults, and cause no new ones."""
         self.calm()
         self.world.trace.add("faults", "everything heals")
         self.network.heal()

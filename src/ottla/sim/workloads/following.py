@@ -21,12 +21,12 @@ from ottla.sim.kernel.world import World
 
 LEASE_MS = 2_000
 TRUST_MS = 1_300
-"""How long a node trusts what it knows: it stops before others take it for dead."""
+"""How long a node trusts its state: it stops before other nodes consider it dead."""
 LOOK_US: Micros = 15 * MS
 
 
 class Following:
-    """The looks of the nodes on these hosts, by node id; each host has its way to the store."""
+    """The polls of the nodes on these hosts, by node id; each host has its path to the store."""
 
     def __init__(self, world: World, hosts: Mapping[int, Host], *, by_locks: bool = True) -> None:
         self._world = world
@@ -34,20 +34,20 @@ class Following:
         self._by_locks = by_locks
         self._rng = world.stream("following")
         self._renewed: dict[int, tuple[Micros, int, str]] = {}
-        """When each node last renewed its lease, and which life of it that was, by number and by name."""
+        """When each node last renewed its lease, and in which incarnation, by number and by name."""
 
     def incarnation_of(self, node_id: int) -> str:
-        """The name of the present life of this node."""
+        """Return the name of this node's current incarnation."""
         return f"{node_id}-{self._hosts[node_id].lives}"
 
     def begin(self, node_id: int) -> None:
-        """The node has begun a new life: it looks from now on."""
+        """Start polling for a node that has started a new incarnation."""
         life = self._hosts[node_id].life
         assert life is not None
         self._look(node_id, life)
 
     def leave(self, node_id: int) -> None:
-        """The node has stopped, and says so."""
+        """Handle the report of a node that has stopped."""
         self._renewed.pop(node_id, None)
 
     def present(self) -> dict[int, str]:
@@ -96,7 +96,7 @@ class Following:
             self._world.agenda.after(self._rng.randrange(LOOK_US), self._look, node_id, life)
 
     def _is_known(self, life: Life, delta: MetadataDelta | None, present: Mapping[int, str]) -> bool:
-        """Whether a node that is trusted knows all that a look has found."""
+        """Whether a node with a valid lease already knows everything that a poll has found."""
         membership, clock = self._membership(life), life.host.clock
         if delta is not None or present != membership.present:
             return False

@@ -136,7 +136,7 @@ class GroupsWorkload(Workload):
 
 
 class Grower(KafkaClient):
-    """Gives a topic another partition now and then."""
+    """Adds a partition to a topic now and then."""
 
     def __init__(self, workload: GroupsWorkload, name: str) -> None:
         super().__init__(workload, name)

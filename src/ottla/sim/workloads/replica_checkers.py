@@ -110,7 +110,8 @@ class ReplicaChecker:
         self._committed: dict[int, dict[int, int]] = {}
         """By partition: the highest high watermark of the leader of each epoch."""
         self.liars: set[int] = set()
-        """The nodes whose disks were spoiled: some batches of theirs can't be read before that is noticed."""
+        """The nodes whose disks were spoiled: some of their batches cannot be read before the node notices the
+        damage."""
         self._isr_forgiven: set[tuple[int, int]] = set()
         self._cut_forgiven: set[tuple[int, int]] = set()
         self._in_sync: dict[int, tuple[int, ...]] = {}
@@ -131,16 +132,16 @@ class ReplicaChecker:
         return Told(value, min(epochs))
 
     def acknowledged_end(self, index: int) -> int:
-        """Behind the last record that was acknowledged to acks=all until now."""
+        """Return the end of the records acknowledged with acks=all so far."""
         return max(self.acks.get(index, ()), default=-1) + 1
 
     def _committed_end(self, index: int, epoch: int | None = None) -> int:
-        """How far the high watermark of any leader of a partition was, or of those up to this epoch."""
+        """Return the highest high watermark of any leader of a partition, or of those up to this epoch."""
         marks = self._committed.get(index, {})
         return max((mark for each, mark in marks.items() if epoch is None or each <= epoch), default=0)
 
     def exposed(self, index: int, offset: int, epoch: int, value: bytes) -> None:
-        """A consumer was given this record."""
+        """Record that a consumer received this record."""
         known = self.reads.setdefault(index, {}).get(offset)
         if known is None:
             known = self.reads[index][offset] = self._told(index, offset, value, "given to a consumer")
@@ -149,21 +150,21 @@ class ReplicaChecker:
 
     @property
     def forgives(self) -> bool:
-        """Whether a replica counts as in sync, or eligible, that may have lost bytes which it had."""
+        """Whether a replica that may have lost bytes still counts as in sync or eligible."""
         return bool(self._isr_forgiven)
 
     # ---- a node has done something ---------------------------------------------------------------------------------
 
     def lost_power(self, node_id: int, *, in_sync_too: bool) -> None:
-        """This node lost power: what its disk had not yet taken may be gone, `in_sync_too`: also what it had said to
-        have as one of the in-sync replicas."""
+        """Handle a power cut of this node: what its disk had not written may be gone. `in_sync_too`: also what it had
+        reported as an in-sync replica."""
         places = [place for place in self.copies if place[0] == node_id]
         self._cut_forgiven.update(places)
         if in_sync_too:
             self._isr_forgiven.update(place for place in places if node_id in self._in_sync.get(place[1], ()))
 
     def look(self, node: Node, image: MetadataImage) -> None:
-        """Look at every partition of the topic on this node. Raises Broken."""
+        """Check every partition of the topic on this node. Raises Broken."""
         local = node.replicas.by_name.get(self.topic)
         partitions = {} if local is None else local.partitions
         for index in [index for index in self._places.get(node.node_id, ()) if index not in partitions]:
@@ -226,7 +227,8 @@ class ReplicaChecker:
         copy.partition, copy.end, copy.cuts = partition, log.log_end_offset, log.compaction_epoch
 
     def _decoded(self, node_id: int, index: int, at: int, octets: bytes) -> list[Batch] | None:
-        """The batches in what was read; None where a spoiled disk has damaged one, also where no checksum covers it."""
+        """Return the batches that were read; None if a spoiled disk has damaged one, even where no checksum covers
+        it."""
         if node_id not in self.liars:
             return decode_batches(octets)
         try:
@@ -342,7 +344,7 @@ class ReplicaChecker:
                 self._look_at_members(index, placed, mark)
 
     def _look_at_members(self, index: int, placed: PartitionRecord, mark: int) -> None:
-        """Those in sync, and those that are eligible, have all below this mark, and the same."""
+        """Check that the in-sync and eligible replicas have everything below this mark, and the same."""
         leader = self.copies.get((placed.leader, index))
         for member in (*placed.isr, *placed.elr):
             copy = self.copies.get((member, index))
@@ -360,11 +362,11 @@ class ReplicaChecker:
                 raise Broken(f"4: {self.topic}-{index}: node {member} in sync differs from the leader below {mark}")
 
     def _differ(self, one: Batch | None, other: Batch | None) -> bool:
-        """Whether these are not the same batch on two replicas."""
+        """Whether these batches of two replicas differ."""
         return one != other
 
     def _is_there(self, index: int, copy: Copy, offset: int, value: bytes) -> bool:
-        """Whether a replica has this record, which is committed, or need not have it."""
+        """Whether a replica has this committed record, or need not have it."""
         return copy.value_at(offset) == value
 
     def _look_at_new_leader(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
@@ -384,7 +386,7 @@ class ReplicaChecker:
     # ---- metadata, and the end -------------------------------------------------------------------------------------
 
     def look_at_metadata(self, image: MetadataImage) -> None:
-        """The controller has committed something. Raises Broken."""
+        """Check the metadata after a commit of the controller. Raises Broken."""
         topic = image.topics.get(self.topic)
         if topic is not None and topic.id != self._topic_id:
             liars = self.liars
@@ -402,8 +404,8 @@ class ReplicaChecker:
                 self._look_at_members(index, placed, self._committed_end(index))
 
     def look_at_rest(self, nodes: list[Node]) -> None:
-        """Everything is at rest: from where all begin, the replicas are alike, byte for byte, and hold what was
-        promised."""
+        """Check at rest that the replicas are equal, byte for byte, from the latest of their start offsets on, and that
+        all promises are kept."""
         for index in {index for _, index in self.copies}:
             copies = [self.copies[node.node_id, index] for node in nodes if (node.node_id, index) in self.copies]
             start = max(copy.start for copy in copies)

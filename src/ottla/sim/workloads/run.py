@@ -1,10 +1,10 @@
 """Runs one seed: a node and its clients, faults, a time without faults, and the last checks.
 
-    safety     faults strike; what must never happen is checked at every step
-    liveness   everything heals; producers get rid of what they have, groups become stable and read to the end
-    at rest    replay equals live state; after one more death the audit reads everything
+    safety      faults strike; the invariants are checked at every step
+    liveness    everything heals; producers send what they have, groups become stable and read to the end
+    at rest     replay equals live state; after one more death the audit reads everything
 
-A failure is a `Broken` promise, or any other exception that the node lets out: its own assertions are checkers too.
+A failure is a `Broken` promise, or any other exception from the node: its own assertions are checkers too.
 """
 
 import copy
@@ -29,7 +29,7 @@ from ottla.sim.workloads.workload import Plan, Workload, draw_plan
 
 DIRECTORY = "/data"
 NODE_ITSELF = -1
-"""The connection of requests that the node makes by itself."""
+"""The connection of requests that the node makes itself."""
 LIVENESS_MS = 60_000
 LIVENESS_STEP_MS = 250
 
@@ -49,9 +49,9 @@ class Outcome:
     simulated_ms: int
     plan: Plan | None = None
     deliveries: int = 0
-    """To members of share groups."""
+    """Deliveries to members of share groups."""
     transactions: int = 0
-    """Those that were committed."""
+    """Committed transactions."""
 
 
 NodeMaker = Callable[[Host, SimStore, Plan, bool], NodeUnderTest]
@@ -77,7 +77,7 @@ def node_on(host: Host, store: MetadataStore, settings: Mapping[str, str], same_
 
 
 def failure_of(go: Callable[[], None], trace: Trace) -> str | None:
-    """Why the run did not come well to its end; it is the last line of the trace then."""
+    """Return the reason of a run's failure, which is then the last line of the trace; None if it succeeded."""
     failure: str | None = None
     try:
         go()
@@ -110,7 +110,7 @@ def outcome_of(
 
 
 class Run:
-    """One seed. `make` and `lies` are for tests that plant bugs."""
+    """One seed. `make` and `lies` are for tests that inject bugs."""
 
     def __init__(self, seed: int, *, keep_all: bool = False, make: NodeMaker = make_node, lies: bool = False) -> None:
         self._make = make
@@ -157,7 +157,7 @@ class Run:
     # ---- phases ----------------------------------------------------------------------------------------------------
 
     def go(self) -> None:
-        """Raises Broken, or whatever the node lets out."""
+        """Run the seed. Raises Broken, or any exception from the node."""
         world, host = self.world, self.host
         world.trace.add("run", str(self.plan))
         host.start()

@@ -65,7 +65,8 @@ class ShareWorkload(Workload):
         return self.lives
 
     def share_start_offset(self, group: str, where: TopicPartition, life: int) -> int | None:
-        """Where the group's window begins, if the node is still in that life and has loaded it."""
+        """Return the group's share-partition start offset, if the node is still in that incarnation and has loaded
+        it."""
         host = self.site
         if not isinstance(host, Host) or not host.up or host.lives != life:
             return None

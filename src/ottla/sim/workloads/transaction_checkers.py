@@ -58,7 +58,7 @@ def missing_of_transactions(known: Mapping[str, KnownTransaction], led: Iterable
 
 
 class TransactionWatch(Watch):
-    """Looks at transactions too."""
+    """Checks transactions too."""
 
     def __init__(self, host: Host, workload: TransactionWorkload) -> None:
         super().__init__(host)
@@ -101,14 +101,14 @@ def _all_loaded(node: Node) -> bool:
 
 
 def look_at_open(partition: Partition, offset: int, known: KnownTransaction | None) -> None:
-    """Hold what is open in a partition from this offset on against what its coordinator knows."""
+    """Compare the open transactions of a partition, from this offset on, with the state of their coordinators."""
     where = (partition.topic_name, partition.index)
     if known is None or known.is_idle or where not in known.partitions:
         raise Broken(f"{partition.name}: the transaction that is open from {offset} on nobody will end: {known}")
 
 
 def look_at_ends(workload: TransactionWorkload, known: Mapping[str, KnownTransaction]) -> None:
-    """Hold what the coordinators know, by transactional id, against what EndTxn answered."""
+    """Compare the coordinators' state, by transactional id, with EndTxn's answers."""
     for name, ended in workload.told.ends.standing.items():
         found = known.get(name)
         if found is None and workload.ids_expire:
@@ -156,7 +156,7 @@ def _compact(workload: TransactionWorkload, partition: Partition) -> None:
 
 
 def compact_replicas(workload: TransactionWorkload, nodes: Iterable[Node]) -> None:
-    """The same on every node of a cluster: each replica is compacted by itself, and all show the same in the end."""
+    """Compact each replica on every node of a cluster by itself, and check that all show the same in the end."""
     committed: dict[TopicPartition, tuple[int, dict[int, Note]]] = {}
     for node in nodes:
         mine = {
@@ -174,7 +174,7 @@ def compact_replicas(workload: TransactionWorkload, nodes: Iterable[Node]) -> No
 
 
 def batches_of(partition: Partition, isolation: Isolation) -> Iterator[tuple[Batch, bool]]:
-    """Every batch that this isolation level shows, and whether its reader passes it over as aborted."""
+    """Yield every batch at this isolation level, and whether its reader skips it as aborted."""
     log = partition.log
     position = log.log_start_offset
     while position < log.log_end_offset:
@@ -191,8 +191,8 @@ def batches_of(partition: Partition, isolation: Isolation) -> Iterator[tuple[Bat
 
 
 def aborted_with_data(partition: Partition) -> list[AbortedTransaction]:
-    """The entries of the index of aborted transactions that pass something over. Compaction takes one away once it
-    finds none of its data; a recovery may put it there again, by its marker."""
+    """Return the entries of the index of aborted transactions that cause batches to be skipped. Compaction removes an
+    entry once it finds none of its data; a recovery may add it again, from its marker."""
     data = [batch for batch, _ in batches_of(partition, Isolation.LOG_END) if batch.transactional and batch.notes]
     return [
         entry
@@ -206,7 +206,7 @@ def aborted_with_data(partition: Partition) -> list[AbortedTransaction]:
 
 
 def _read_committed(workload: TransactionWorkload, partition: Partition) -> dict[int, Note]:
-    """By the index of aborted transactions, as the answer to a fetch is made."""
+    """Read by the index of aborted transactions, as the answer to a fetch does."""
     now_us, where = workload.world.clock.now_us, (partition.topic_name, partition.index)
     who = f"the audit of {partition.name}"
     order = OrderOfShown()
@@ -226,7 +226,7 @@ def _read_committed(workload: TransactionWorkload, partition: Partition) -> dict
 def _audit_markers(
     workload: TransactionWorkload, partition: Partition, shown: dict[int, Note], *, compacted: bool
 ) -> None:
-    """By the markers alone, which stand behind what they end."""
+    """Check the batches by the markers alone, which follow the data of their transactions."""
     now_us = workload.world.clock.now_us
     open_notes: dict[int, list[Note]] = {}
     committed: set[int] = set()
@@ -255,7 +255,7 @@ def _audit_markers(
 
 
 def _audit_whole(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
-    """Of each transaction everything is shown, or nothing."""
+    """Check that all of each transaction is shown, or nothing."""
     seen: dict[int, set[tuple[TopicPartition, int]]] = {}
     for where, notes in shown.items():
         for note in notes.values():
@@ -287,7 +287,7 @@ def _audit_accounts(workload: TransactionWorkload, shown: dict[TopicPartition, d
 
 
 def _audit_effects(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
-    """Of each input record that counts there is one result."""
+    """Check that each committed input record has one result."""
     results: dict[bytes | None, int] = {}
     for where, notes in shown.items():
         if where[0] == RESULTS:

@@ -37,10 +37,10 @@ TIMEOUTS_MS = (800, 2_500, 6_000)
 INTERNAL_TOPICS_CLIENT = "__admin_client"
 AGED_CHANCE = 0.3
 ABORTS_AT_ONCE_FROM, ABORTS_AT_ONCE_TO = 0.5, 0.85
-"""Bounds of the draw by which clients of a run abort at once: seeds that are kept for other bugs keep their traces."""
+"""Bounds of the draw by which clients of a run abort at once, so that seeds kept for other bugs keep their traces."""
 AGED = ("pay-0", "pay-1", "pay-2")
 AGED_ON_CLUSTERS = (*AGED, "loop-0", "loop-1")
-"""The ids that are old where any are."""
+"""The aged ids in runs that have any."""
 
 
 class TransactionWorkload(Workload):
@@ -66,7 +66,8 @@ class TransactionWorkload(Workload):
         self._instances = 0
 
     def configs_of(self, rule: TopicRule) -> list[tuple[str, str]]:
-        """In half of the runs segments of compacted topics are small, so that compaction makes many of many."""
+        """In half of the runs, segments of compacted topics are small, so that compaction has many segments to
+        merge."""
         configs = dict(super().configs_of(rule))
         if rule.compacted and self.world.stream("short-segments").random() < 0.5:
             configs |= {"segment.index.bytes": "40", "index.interval.bytes": "0"}
@@ -116,7 +117,7 @@ class TransactionWorkload(Workload):
             self.wind_down()
 
     def add_producer(self, transactional_id: str, topics: tuple[str, ...]) -> TransactionalProducer:
-        """A client that takes this transactional id."""
+        """Start a client that takes this transactional id."""
         rng = self.rng
         producer = TransactionalProducer(
             self,
@@ -180,8 +181,8 @@ class TransactionWorkload(Workload):
 
 
 class Ager(KafkaClient):
-    """An operator who writes that transactional ids have come near the end of their epochs, and kills every node: what
-    coordinators read when they are there again is this."""
+    """An operator who writes that transactional ids have come near the end of their epochs, and kills every node. The
+    restarted coordinators read that."""
 
     def __init__(self, workload: TransactionWorkload, ids: tuple[str, ...]) -> None:
         super().__init__(workload, INTERNAL_TOPICS_CLIENT)

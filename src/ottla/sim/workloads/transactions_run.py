@@ -34,7 +34,7 @@ STEPS_FROM_PREPARE_MAX = 12
 
 
 class TransactionClientFaults(ClientFaults):
-    """Clients that others take the place of, and requests that are late."""
+    """Replaces clients by others, and delays requests."""
 
     def __init__(self, workload: TransactionWorkload, rng: random.Random) -> None:
         super().__init__(workload, rng)
@@ -64,7 +64,7 @@ class TransactionFaults(Faults):
         self._transactions = workload
         super().__init__(host, workload, plan)
         self.steps_from_prepare: int | None = None
-        """After so many steps of the node with a prepared transaction it dies."""
+        """Steps of the node with a prepared transaction after which it dies."""
         zombie, client_dies, late_requests = self.clients.kinds()
         own = [zombie, client_dies, (self.die_while_ending, 4), late_requests]
         self._kinds += [(act, weight) for act, weight in own if self.rng.random() < 0.7]
@@ -88,7 +88,7 @@ class TransactionFaults(Faults):
 
 
 def transaction_settings(rng: random.Random) -> dict[str, str]:
-    """Of nodes that coordinate the transactions of a run."""
+    """Return the settings of nodes that coordinate the transactions of a run."""
     return {
         "transaction.state.log.num.partitions": str(rng.choice((1, 3))),
         "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",

@@ -25,8 +25,8 @@ from ottla.sim.kernel.trace import Broken
 
 
 class WatchedStore(SimStore):
-    """The store of all. `incarnation_of`: the name of a node's present life; `writer`: whose commit it is;
-    `committed` is called after each."""
+    """The cluster's store. `incarnation_of`: returns the name of a node's current incarnation; `writer`: the node that
+    commits; `committed` is called after each commit."""
 
     __slots__ = ("_incarnation_of", "_min_isr", "committed", "writer")
 
@@ -102,7 +102,7 @@ class WatchedStore(SimStore):
 
 
 class OwnStore(FarStore):
-    """One node's way to the store."""
+    """One node's path to the store."""
 
     def __init__(self, store: WatchedStore, rng: random.Random, node_id: int) -> None:
         super().__init__(store, rng)

@@ -85,7 +85,7 @@ class Site(Protocol):
 
     @property
     def lives(self) -> int:
-        """Rises whenever a node begins a new life, or a coordinator moves."""
+        """Rises whenever a node starts a new incarnation, or a coordinator moves."""
         ...
 
     @property
@@ -181,8 +181,8 @@ class Workload:
             self.wind_down()
 
     def may_forget(self, topic: str) -> bool:
-        """Whether the batches that would tell a late duplicate may be gone from a topic: by retention or compaction,
-        and then only a snapshot knows of them, which a recovery after a power cut does not trust."""
+        """Whether a topic may have lost the batches that reveal a late duplicate, by retention or compaction. Then only
+        a snapshot has that knowledge, and a recovery after a power cut does not trust it."""
         rule = self.rules[topic]
         return rule.sparse or (rule.compacted and self.plan.power_cuts)
 
@@ -202,7 +202,8 @@ class Workload:
         return self.missing_of_groups(ends)
 
     def missing_of_groups(self, ends: Mapping[TopicPartition, int]) -> str | None:
-        """The same of the members of groups: each partition has one owner, who has read and committed all of it."""
+        """Describe the work left of the groups' members: each partition must have one owner, which has read and
+        committed all of it."""
         groups: dict[str, list[GroupMember]] = {}
         for member in self.members:
             groups.setdefault(member.group, []).append(member)
