@@ -36,7 +36,7 @@ class OttlaSource(DataSource):
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from ottla.spark.writer.sink import batch_writer  # who reads has no need of it
+        from ottla.spark.writer.sink import batch_writer  # readers do not need it
 
         return batch_writer(self.options, schema, overwrite)
 

@@ -139,7 +139,7 @@ def millis(time: datetime | int | None) -> int | None:
     return int(time.timestamp() * 1000) if isinstance(time, datetime) else time
 
 
-# ---- what there is -------------------------------------------------------------------------------------------------
+# ---- available offsets ---------------------------------------------------------------------------------------------
 
 
 def names_of(table: Table, options: RunOptions | None, topics: Sequence[str]) -> dict[str, str]:

@@ -174,6 +174,6 @@ class Admin(KafkaClient):
     def _check(self, what: str, items: list[Any], also: tuple[int, ...] = ()) -> None:
         for item in items:
             if self.follows and item.error_code == ErrorCode.INVALID_REPLICATION_FACTOR:
-                continue  # so many nodes are not there now
+                continue  # too few nodes are present now
             if item.error_code not in TRANSIENT and item.error_code not in also:
                 raise Broken(f"{self.name}: {what} answers {item.error_code}: {getattr(item, 'error_message', '')}")

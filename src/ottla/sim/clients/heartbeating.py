@@ -436,7 +436,7 @@ class ClassicMember(GroupMember):
 
     def _refused(self, api: str, code: int) -> None:
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
-            code = ErrorCode.REBALANCE_IN_PROGRESS  # the group is just becoming one of the other kind
+            code = ErrorCode.REBALANCE_IN_PROGRESS  # the group is changing its type
         super()._refused(api, code)
 
     def _forget_membership(self) -> None:

@@ -199,7 +199,7 @@ class KafkaClient(Client):
         self.gone()
         self.after(self.rng.randrange(10 * MS, 300 * MS), self.connect)
 
-    # ---- whom to ask -----------------------------------------------------------------------------------------------
+    # ---- leaders and coordinators ----------------------------------------------------------------------------------
 
     def connect(self) -> None:
         if self.follows and self.connection is None:
@@ -256,7 +256,7 @@ class KafkaClient(Client):
             if topic.error_code == 0:
                 self.known[topic.name] = topic
                 topic.partitions.sort(key=_index_of)
-            elif not self.follows:  # another node may just not have heard of it yet
+            elif not self.follows:  # another node may not have learned of it yet
                 self.known.pop(topic.name, None)
         if all(name in self.known for name in self.topics):
             self.ready()

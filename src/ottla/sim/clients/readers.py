@@ -217,7 +217,7 @@ class Reader(KafkaClient):
             return
         self.fetching = False
         sizes = [len(part.records) for topic in message.responses for part in topic.partitions if part.records]
-        if sum(sizes) > max_bytes and len(sizes) > 1:  # one batch comes however large it is
+        if sum(sizes) > max_bytes and len(sizes) > 1:  # the first batch is returned whatever its size
             raise Broken(f"{self.name}: Fetch asks for {max_bytes} bytes and gets {sizes}")
         if message.error_code in SESSION_LOST:
             session.__init__()

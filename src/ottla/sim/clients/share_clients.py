@@ -96,7 +96,7 @@ class ShareMember(KafkaClient):
     def connected(self) -> None:
         if self._life != self.workload.lives:
             self._life = self.workload.lives
-            if not self.follows:  # in a cluster other nodes live on, and remember
+            if not self.follows:  # in a cluster other nodes keep running, and remember
                 self._given.clear()
                 self._unheard = False
         self._busy = False

@@ -192,7 +192,7 @@ class TransactionHistory:
     def committed_count(self) -> int:
         return sum(transaction.committed is True for transaction in self.transactions)
 
-    # ---- who writes ------------------------------------------------------------------------------------------------
+    # ---- producer identities ---------------------------------------------------------------------------------------
 
     def initialized(
         self, asked_us: Micros, now_us: Micros, who: str, transactional_id: str, identity: Identity

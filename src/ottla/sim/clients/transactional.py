@@ -357,7 +357,7 @@ class TransactionalProducer(LaneClient):
         elif self.state == "ending" and not self._requests:
             self._end()
 
-    # ---- who it is -------------------------------------------------------------------------------------------------
+    # ---- identity --------------------------------------------------------------------------------------------------
 
     def _initialize(self) -> None:
         request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)

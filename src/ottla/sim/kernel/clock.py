@@ -50,8 +50,8 @@ class Clock:
 
 
 class HostClock:
-    """The clock of one host. It may have been started at another moment than the others' (`booted_ms`), be set wrong
-    (`wall_off_ms`), and run fast or, below zero, slow (`drift_ppm`, microseconds in a second)."""
+    """The clock of one host. It may have been started at a different moment (`booted_ms`), be set wrong
+    (`wall_off_ms`), and run fast or slow (`drift_ppm`, microseconds in a second; negative: slow)."""
 
     __slots__ = ("booted_ms", "drift_ppm", "wall_off_ms", "world")
 

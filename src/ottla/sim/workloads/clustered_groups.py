@@ -1,8 +1,7 @@
 """Runs groups of both protocols on a simulated cluster: members follow their coordinator, which moves and dies.
 
 In addition to the checks of every run on a cluster, it checks the promises of `ownership` and of committed offsets (12)
-at every step, whichever node coordinates. In the end, each partition that a group reads has one owner, which has read
-and committed all of it.
+at every step. In the end, each partition that a group reads has one owner, which has read and committed all of it.
 """
 
 import random

@@ -83,7 +83,7 @@ class WorkloadCluster(ElectedCluster):
     def missing(self) -> str | None:
         return super().missing() or self.resting()
 
-    # ---- who leads -------------------------------------------------------------------------------------------------
+    # ---- leaders ---------------------------------------------------------------------------------------------------
 
     def led(self, topic: str, index: int) -> Partition | None:
         """Return this partition at the node that leads it and knows so; None if there is none now."""

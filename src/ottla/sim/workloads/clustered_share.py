@@ -1,8 +1,8 @@
 """Runs share groups on a simulated cluster: leaders and coordinators of their state move and die.
 
-In addition to the checks of every run on a cluster, it checks the promises of `share_history` at every step, by
-leadership of a partition instead of by incarnation of the node. It checks the share partitions' own invariants. In the
-end every queue is drained, and every record is accepted or in the dead-letter topic.
+In addition to the checks of every run on a cluster, it checks the promises of `share_history` at every step. They apply
+to each leadership of a partition, instead of each incarnation of the node. It also checks the share partitions' own
+invariants. In the end every queue is drained, and every record is accepted or in the dead-letter topic.
 """
 
 import random

@@ -60,7 +60,7 @@ class Following:
                 present[node_id] = incarnation
         return present
 
-    # ---- looks -----------------------------------------------------------------------------------------------------
+    # ---- polls -----------------------------------------------------------------------------------------------------
 
     def _look(self, node_id: int, life: Life) -> None:
         if not life.alive:
@@ -89,7 +89,7 @@ class Following:
             self._world.agenda.after(LOOK_US, self._hear, node_id, life, delta, present, renewed_at)
         elif life.alive:
             if self._is_known(life, delta, present):
-                self._membership(life).confirmed(renewed_at)  # as nearly all looks end, and nothing else comes of it
+                self._membership(life).confirmed(renewed_at)  # nearly all polls end here, without further effects
                 life.stepped()
             else:
                 life.enter(self._tell, life.node, delta, present, renewed_at)

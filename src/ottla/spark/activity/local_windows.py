@@ -79,7 +79,7 @@ def top_pages(events: pa.Table, *, window_s: int, top: int) -> pa.Table:
     """EVENT_COLUMNS as `ottla.spark.activity.windows.top_pages` counts them."""
     starts, windows = by_window(events["time"], window_s)
     codes, names = codes_of(events["page"])
-    codes = np.where(codes < 0, len(names), codes)  # no page comes last among equals
+    codes = np.where(codes < 0, len(names), codes)  # a null page is the last among equals
     keys, groups = grouped(windows.numbers * (len(names) + 1) + codes)
     window, page = keys // (len(names) + 1), keys % (len(names) + 1)
     many = groups.rows()

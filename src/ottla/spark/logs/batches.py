@@ -169,7 +169,7 @@ class Batches:
         try:
             staged = added = self._stage(frame, tables.lines, folder)
             tables.note_partitions(staged.ends)
-            if not tables.agree():  # a kill came between the two commits of this batch
+            if not tables.agree():  # the process was killed between the two commits of this batch
                 added = self._stage(frame, tables.windows, None)
             counts = summary(staged)
             tables.lines.add(staged.files, staged.ends)

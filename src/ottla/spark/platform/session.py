@@ -299,7 +299,7 @@ def pass_on(stream: IO[bytes]) -> None:
                     return  # stderr is closed, and the JVM is about to end
 
 
-# ---- what others have set ------------------------------------------------------------------------------------------
+# ---- settings of the user ------------------------------------------------------------------------------------------
 
 
 def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:

@@ -240,7 +240,7 @@ class Reading:
                 pieces.append(piece)
         if pieces:
             self.pause_s = PAUSE_S_MIN
-            served = {id(piece.cursor) for piece in pieces}  # who got nothing is first in the next request
+            served = {id(piece.cursor) for piece in pieces}  # cursors without records are first in the next request
             self.cursors.sort(key=lambda cursor: id(cursor) in served)
         else:
             self.starved(cursors[0], answer.get(cursors[0].place))

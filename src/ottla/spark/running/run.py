@@ -393,7 +393,7 @@ class Loop:
         self._view.draw()
 
     def _waits(self) -> bool:
-        with suppress(Exception):  # of a JVM that has gone, which the next look finds out
+        with suppress(Exception):  # the JVM is gone, which the next poll finds out
             return waits_for_executors(self._session)
         return False
 

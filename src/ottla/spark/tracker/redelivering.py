@@ -264,7 +264,7 @@ class Redeliverer:
                 self._outcome.dead_lettered[copy.reason.value] += 1
             self._outcome.late_ms.append(now_ms() - due_ms)
         elif error.code() == KafkaError.INVALID_TIMESTAMP and copy.timestamp_ms:
-            self._send(place, replace(copy, timestamp_ms=0))  # older than the topic takes: the time is lost
+            self._send(place, replace(copy, timestamp_ms=0))  # older than the topic accepts: the time is lost
         else:
             self._broken |= error.fatal()
             self._problem(f"{copy.topic} took no copy of {self._config.queue}-{place[0]}@{copy.offset}: {error.str()}")
