@@ -26,7 +26,7 @@ class OttlaSource(DataSource):
         return "ottla"
 
     def schema(self) -> StructType:
-        """Spark asks when `load()` is called, so wrong options are refused there already."""
+        """Return the columns. Spark calls this in `load()`, so invalid options are refused at that point."""
         return columns_of(any_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:

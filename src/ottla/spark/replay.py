@@ -220,7 +220,7 @@ def from_archive(
     wanted: Wanted,
     called: Mapping[str, str],
 ) -> DataFrame:
-    """The records that come from the archive, where the topics are called otherwise perhaps."""
+    """Return the records that come from the archive, where the topics may have other names."""
     named = [(called[topic], number) for topic, number in part]
     places = named if wanted.first or wanted.until else None
     files = chosen(table.files(), {name for name, _ in named}, wanted.since_ms, wanted.until_ms, places)

@@ -340,7 +340,7 @@ class GroupMember(Reader):
         self.after(RETRY_US, self._again, self._round)
 
     def leave(self) -> None:
-        """Leave the group for good (a static member only goes away)."""
+        """Leave the group permanently (a static member only disconnects)."""
         self.leaving = True
         if self.state == "stable" and self.connection is not None and self.instance is None:
             self._commit()

@@ -72,7 +72,7 @@ Answer = Callable[..., None]
 
 
 class Pending:
-    """A request whose answer is to come."""
+    """A request without an answer yet."""
 
     __slots__ = ("answer", "args", "key", "until_us", "version")
 

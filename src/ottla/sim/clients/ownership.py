@@ -76,7 +76,7 @@ class Ownership:
                 self._owners[where] = Owner(who, epoch, now_us, is_safe)
 
     def let_go(self, who: str, partitions: Iterable[TopicPartition]) -> None:
-        """`who` owns these no more, and says so."""
+        """Record that `who` has reported that it no longer owns these."""
         for where in partitions:
             owner = self._owners.get(where)
             if owner is not None and owner.name == who:

@@ -45,7 +45,7 @@ RETRY_US: Micros = 60 * MS
 ABORTS_AT_ONCE = 0.3
 """The share of transactions that are aborted right after the last one, before anything is written."""
 BUMPS_SINCE = 3
-"""The version of InitProducerId from which on a client says who it is."""
+"""The version of InitProducerId since which a client sends its current identity."""
 
 VERSIONS_OF_FIRST = {
     ApiKey.PRODUCE: (3, 11),

@@ -50,7 +50,7 @@ class WorkloadView(Protocol):
         ...
 
     def may_forget(self, topic: str) -> bool:
-        """Whether the batches that would tell a late duplicate may be gone from a topic."""
+        """Whether a topic may have lost the batches that reveal a late duplicate."""
         ...
 
     def check_new_producer_id(self, producer_id: int) -> None:

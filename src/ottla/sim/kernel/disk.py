@@ -37,9 +37,10 @@ class PowerCut(BaseException):
 
 
 class Inode:
-    """A file's bytes. `content` is what a read sees; `kept` is what is certainly on the platter; `volatile` lies
-    between: (position, bytes) for a write, (size, None) for a truncation, oldest first. `settled` counts operations
-    that have left `volatile` in this inode's life. `forsaken`: a failed sync has left some of them off the platter."""
+    """A file's bytes. `content` is what a read sees; `kept` is what is certainly on the platter. `volatile` has the
+    operations in between, oldest first: (position, bytes) for a write, (size, None) for a truncation. `settled` counts
+    operations that have left `volatile` in this inode's life. `forsaken`: a failed sync has left some of them off the
+    platter."""
 
     __slots__ = ("content", "forsaken", "handle", "kept", "name", "parent", "serial", "settled", "volatile")
 

@@ -31,7 +31,7 @@ CONNECT_PATIENCE_US = 5_000 * MS
 """Time until a connection over a cut path to an endpoint without a listener fails."""
 
 Path: TypeAlias = tuple[str, str]
-"""From one host to another; the way back is another path."""
+"""(source host, target host); the way back is another path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class Network:
         return bool(self._apart) and any((path[0] in hosts) != (path[1] in hosts) for hosts in self._apart)
 
     def cut_path(self, source: str, target: str) -> None:
-        """From now on nothing that `source` sends reaches `target`. The way back is another path."""
+        """Cut the path from `source` to `target`: nothing arrives from now on. The way back is another path."""
         self._cut.add((source, target))
 
     def part(self, hosts: Collection[str]) -> None:

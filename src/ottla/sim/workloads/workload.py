@@ -68,7 +68,7 @@ def draw_plan(rng: random.Random) -> Plan:
 
 
 class Site(Protocol):
-    """Where the clients of a run find nodes: one host, or a cluster."""
+    """The nodes of a run's clients: one host, or a cluster."""
 
     @property
     def world(self) -> World: ...

@@ -68,7 +68,7 @@ def windowed(events: pa.Table, *, window_s: int) -> pa.Table:
 
 
 def counted(groups: Groups, codes: np.ndarray, names: pa.Array) -> pa.Array:
-    """Of each group a map from names to how many rows have them, in the names' order."""
+    """For each group, return a map from names to the number of rows with them, in the names' order."""
     pairs, many = np.unique(groups.numbers * len(names) + codes, return_counts=True)
     ends = np.searchsorted(pairs, np.arange(groups.count + 1) * len(names))
     keys = names.take(pa.array(pairs % len(names) if len(names) else pairs, pa.int64()))

@@ -44,7 +44,7 @@ def parse(records: DataFrame) -> DataFrame:
 
 
 def events(parsed: DataFrame) -> DataFrame:
-    """Those of `parse`'s rows that are events: EVENT_COLUMNS."""
+    """Select the rows of `parse` that are events: EVENT_COLUMNS."""
     from pyspark.sql import functions as F
 
     return parsed.where(F.col("reason").isNull()).select(*EVENT_COLUMNS)

@@ -204,7 +204,7 @@ def within(shown: Span, time: str) -> str:
 
 
 def by_bucket(queries: Queries, shown: Span, table: str, time: str, what: Mapping[str, str]) -> dict[str, list[float]]:
-    """Figures per bucket, zero where there is none."""
+    """Figures per bucket, zero for a bucket without any."""
     named = ", ".join(f'{figure} as "{name}"' for name, figure in what.items())
     place, inside = bucket(shown, time), within(shown, time)
     return series_of(

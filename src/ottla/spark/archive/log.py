@@ -56,7 +56,7 @@ def log_frame(
 
 
 def renamed(frame: DataFrame, called: Mapping[str, str]) -> DataFrame:
-    """The same records with other names for some of their topics."""
+    """Rename some of the records' topics."""
     from pyspark.sql import functions as F
 
     column = F.col("topic")

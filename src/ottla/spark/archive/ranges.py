@@ -49,7 +49,7 @@ class Runs:
 
     @property
     def total(self) -> int:
-        """How many offsets there are."""
+        """The number of offsets."""
         return int((self.until - self.first).sum())
 
     def __bool__(self) -> bool:
@@ -137,7 +137,7 @@ def next_offsets(covered: Iterable[Covered]) -> dict[TopicPartition, int]:
 
 
 def joined(covered: Iterable[Covered]) -> list[Covered]:
-    """The same ranges with neighbours made one; what overlaps or leaves a gap stays as it is."""
+    """Join neighbouring ranges; ranges that overlap or leave a gap stay as they are."""
     made: list[Covered] = []
     for each in sorted(covered, key=lambda one: (one.topic, one.partition, one.first, one.until)):
         last = made[-1] if made else None

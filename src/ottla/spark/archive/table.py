@@ -87,7 +87,7 @@ class Table(ABC):
         """Remove files that are not part of the table and older than this many hours; return their names."""
 
     def archived_to(self, place: TopicPartition) -> int | None:
-        """The same of a partition of the log, whatever its topic is called here."""
+        """Return the next offset for a partition of the log, whatever its topic's name in the archive."""
         return self.next_offset(self.names.place(place))
 
     def places(self, topics: Collection[str] | None = None) -> list[TopicPartition]:

@@ -40,7 +40,7 @@ HELD_BYTES_MAX = 256 << 20
 
 
 class OffsetsNotRising(Exception):
-    """A task was given a partition's offsets twice or out of order."""
+    """Raised if a task got a partition's offsets twice or out of order."""
 
 
 def write_files(frame: DataFrame, plan: WriteFiles) -> list[dict[str, Any]]:
@@ -117,7 +117,7 @@ class Task:
             max(self.open.values(), key=lambda file: file.held_bytes).flush()
 
     def follow(self, names: list[str], topic_ids: Any, batch: pa.RecordBatch) -> None:
-        """Count what came of each partition, and see that no offset came twice."""
+        """Count the records of each partition, and check that no offset occurs twice."""
         partitions = batch.column("partition").to_numpy()
         offsets = batch.column("offset").to_numpy()
         for topic_id, partition, rows in places(topic_ids, partitions):

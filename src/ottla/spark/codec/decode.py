@@ -102,7 +102,7 @@ def decode(
 
 
 class Decoding:
-    """Decodes one answer: the bytes, what is wanted of them, and where they came from."""
+    """Decodes one answer: the bytes, the requested offsets, and their source."""
 
     def __init__(
         self,

@@ -132,7 +132,7 @@ class Encoder:
     def _cut(
         self, where: list[Place], lanes: np.ndarray, inputs: Inputs, order: np.ndarray, starts: np.ndarray
     ) -> tuple[np.ndarray, int]:
-        """Where batches begin and end, and how many there are."""
+        """Return where batches begin and end, and their number."""
         limits = np.array([min(self._options.batch_bytes, each.batch_bytes_max) for each, _ in where], np.int64)
         plan = np.empty((len(order), at.PLAN_WIDTH), np.int64)
         most = self._options.record_bytes_max
@@ -248,7 +248,7 @@ class Inputs:
 
 
 def times_of(column: Any, rows: int) -> np.ndarray:
-    """Milliseconds; now where there is no time."""
+    """Return milliseconds; the current time for null."""
     now_ms = time.time_ns() // 1_000_000
     if column is None:
         return np.full(rows, now_ms, np.int64)

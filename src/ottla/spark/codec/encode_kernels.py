@@ -128,8 +128,8 @@ def place(columns: Any, count: int, lanes: Any, topics: Any, available: Any, tur
 
 
 def group(lanes: Any, count: int, starts: Any, lane_count: int, order: Any) -> None:
-    """`count` rows by lane, in their order within each: lane i has order[starts[i]:starts[i + 1]]. `starts` comes as
-    `lane_count` + 1 zeros."""
+    """Order `count` rows by lane, keeping their order within each: lane i has order[starts[i]:starts[i + 1]]. On entry,
+    `starts` has `lane_count` + 1 zeros."""
     for row in range(count):
         starts[lanes[row] + 1] += 1
     for lane in range(1, lane_count + 1):

@@ -40,7 +40,7 @@ TYPES: Mapping[str, pa.DataType] = {
 
 
 def arrow_schema(ddl: str) -> pa.Schema:
-    """A table's columns, given as Spark says them, as Arrow has them. Spark's own reading of DDL needs a session."""
+    """Return a table's columns, given as Spark's DDL, in Arrow's types. Spark's own parser of DDL needs a session."""
     columns = [each.split() for each in ddl.split(", ")]
     return pa.schema([(name, TYPES[kind]) for name, kind in columns])
 
@@ -105,7 +105,7 @@ def statistics(file: Path, columns: Sequence[str]) -> Statistics:
 
 
 def text(moment: datetime) -> str:
-    """As Delta's statistics have it."""
+    """Format a value as in Delta's statistics."""
     return aware(moment).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

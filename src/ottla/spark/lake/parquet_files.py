@@ -71,7 +71,7 @@ def uri(path: Path | str) -> str:
 
 
 def put_in_place(folder: Path, place: Path) -> None:
-    """Move a folder of Spark's files to its place, durably; what lies there is replaced."""
+    """Move a folder of Spark's files to its place, durably; an existing folder there is replaced."""
     for file in folder.glob("*.parquet"):
         sync_file(file)
     remove_folder(place)

@@ -127,9 +127,10 @@ class Tables:
 
 
 class Batches:
-    """Writes micro-batches to the tables: takes rows of ranges, to be read with `source`.
+    """Writes micro-batches to the tables. The rows are ranges, to be read with `source`.
 
-    `publish`: given the rates of the windows that a batch added to, before they count as published."""
+    `publish`: called with the rates of the windows that a batch added to, before they count as published.
+    """
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class Batches:
             raise
 
     def read(self, number: int) -> BatchRows:
-        """How many records a batch had."""
+        """Return the number of records of a batch."""
         found = self.counts.get(number, Counts())
         return BatchRows(found.read, found.late)
 

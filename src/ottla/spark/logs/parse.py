@@ -42,10 +42,9 @@ HEADERS = ("service", "file", "host")
 
 
 def parse(records: DataFrame, *, zone: str = "UTC", hints: Mapping[str, str] | None = None) -> DataFrame:
-    """Rows of SCHEMA, one for each record (with the source's columns; `headers` may be absent).
-
-    `zone`: of times that name none. `hints`: the format of a service's lines, by name, tried before all others.
-    Raises ValueError for a hint that is no format."""
+    """Return rows of SCHEMA, one for each record (with the source's columns; `headers` may be absent). `zone`: for
+    times without a zone. `hints`: the format of a service's lines, by name, tried before all others. Raises ValueError
+    for a hint that is not a format."""
     check_hints(hints or {})
     headers = ["headers"] if "headers" in records.columns else []
     return records.select(*RECORD_COLUMNS, *headers).mapInArrow(WorkerFunction(Parse(zone, dict(hints or {}))), SCHEMA)

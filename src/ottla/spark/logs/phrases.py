@@ -62,7 +62,8 @@ def masked(text: str) -> str:
 
 
 def top_phrases(session: SparkSession, files: Sequence[str], rows: int) -> dict[str, list[tuple[int, str, str]]]:
-    """Of each kind the TOP most frequent ones, as (lines, service, phrase). `rows`: how many lines the files have."""
+    """Return the TOP most frequent phrases of each kind, as (lines, service, phrase). `rows`: number of lines in the
+    files."""
     if rows <= LOCAL_ROWS_MAX:
         found = counted(files)
     else:
@@ -77,7 +78,7 @@ def top_phrases(session: SparkSession, files: Sequence[str], rows: int) -> dict[
 
 
 def greatest(parts: DataFrame) -> DataFrame:
-    """Of each kind those TOP that have most rows."""
+    """Select the TOP phrases of each kind with the most rows."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -95,7 +96,8 @@ def counted(files: Iterable[str]) -> Counter[Phrase]:
 
 
 def count_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """To be given to `mapInArrow` over names of files; yields COUNTS, the same phrase perhaps more than once."""
+    """Count the lines of files: for `mapInArrow` over names of files; yields COUNTS, the same phrase perhaps more than
+    once."""
     found = Counter[Phrase]()
     for file in (name for batch in batches for name in batch["file"].to_pylist()):
         for batch in pq.ParquetFile(file).iter_batches(columns=COLUMNS):

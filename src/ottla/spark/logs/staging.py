@@ -165,7 +165,8 @@ class Work:
         return report, out.getvalue().to_pybytes()
 
     def _write(self, folder: Path) -> None:
-        """Write what is held: a file for each service that has many lines, one for all others; each by time."""
+        """Write the collected lines: a file for each service with many lines, one for all others; each ordered by
+        time."""
         held = pa.concat_tables(self._held).combine_chunks()
         self._held, self._held_bytes = [], 0
         codes = held["service"].combine_chunks().dictionary_encode().indices

@@ -22,7 +22,7 @@ from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.platform.linked_homes import stand_in
 
 OLDEST = 17
-"""Spark 4.3 runs on Java 17, 21 and 25; newer ones are taken as well. Source: docs/index.md of Spark."""
+"""Spark 4.3 runs on Java 17, 21 and 25; newer versions are accepted as well. Source: docs/index.md of Spark."""
 
 MODULE = "--add-modules=jdk.incubator.vector"
 PROBE_TIMEOUT_S = 60
@@ -43,7 +43,7 @@ class NoJava(PipelineFailed):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A runtime that starts. `home` is a JAVA_HOME, `has_module` whether it takes Spark's command line as it is."""
+    """A runtime that starts. `home` is a JAVA_HOME, `has_module` whether it accepts Spark's command line unchanged."""
 
     home: Path
     version: int

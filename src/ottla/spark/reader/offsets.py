@@ -36,7 +36,7 @@ def names_of(places: Collection[TopicPartition]) -> str:
 
 
 class Cluster:
-    """Asks a cluster which partitions and offsets there are. Holds one client, made when needed, never pickled."""
+    """Asks a cluster for partitions and offsets. It has one client, which is created when needed and never pickled."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options

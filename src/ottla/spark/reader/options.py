@@ -77,7 +77,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Specific:
-    """An offset for each partition; EARLIEST and LATEST may stand among them."""
+    """An offset for each partition; EARLIEST and LATEST are possible offsets."""
 
     offsets: Offsets
 

@@ -338,9 +338,8 @@ class Reading:
 
 
 def after(records: Buffer, first: int) -> tuple[int, int]:
-    """(the offset behind the last whole batch, the bytes up to there), by the headers alone; `first` without one.
-
-    What is no batch counts as one, of one offset: decoding will say what is wrong with it."""
+    """Return (the offset after the last whole batch, the bytes up to there), by the headers alone; `first` without one.
+    Bytes that are not a batch count as a batch of one offset: decoding will report the fault."""
     pos, last, size = 0, -1, len(records)
     while size - pos >= HEADER_BYTES:
         length = _unpack_place(records, pos)[1]

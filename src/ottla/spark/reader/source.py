@@ -1,8 +1,8 @@
 """Defines the readers of `spark.read.format("ottla")` and `spark.readStream.format("ottla")`, as Spark calls them.
 
 Spark makes these objects in Python processes of its own: one that plans a batch, one that lives as long as a streaming
-query, and workers that read. Readers carry options alone, so that they can be sent from one to the other.
-Columns and options are those of Spark's own Kafka source; see `docs/pipelines/source.md`.
+query, and workers that read. Readers hold only options, so that they can be sent between these processes. Columns and
+options are those of Spark's own Kafka source; see `docs/pipelines/source.md`.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def check_offsets(path: Path, topics: Sequence[Iterable[str] | re.Pattern[str] |
 def check_topics(
     path: Path, file: Path, sources: list[Any], topics: Sequence[Iterable[str] | re.Pattern[str] | None]
 ) -> None:
-    """That the sources' offsets are of topics that the query reads."""
+    """Check that the sources' offsets are of topics that the query reads."""
     if not topics or any(expected is None for expected in topics):
         return
     for offsets in sources:
@@ -146,7 +146,7 @@ def reads(topic: str, expected: Iterable[str] | re.Pattern[str]) -> bool:
 
 
 def kept_partitions(checkpoint: str) -> int | None:
-    """The number of shuffle partitions that the checkpoint's state is split in; None where there is none yet."""
+    """Return the number of shuffle partitions of the checkpoint's state; None if it has no state yet."""
     path = local_path(checkpoint)
     if path is None or not (path / "state").is_dir():
         return None

@@ -74,7 +74,7 @@ class Figures:
         self.arrived.append((now_s, progress["numInputRows"]))
 
     def in_rate(self, now_s: float, began_s: float) -> float:
-        """Rows per second read in the last seconds; 0 when none came."""
+        """Rows per second read in the last seconds; 0 without rows."""
         self.arrived = [(at, rows) for at, rows in self.arrived if now_s - at <= RATE_OVER_S]
         return sum(rows for _, rows in self.arrived) / max(min(RATE_OVER_S, now_s - began_s), 0.001)
 
@@ -127,8 +127,8 @@ def line(name: str, figures: Figures, in_rate: float, *, waits: bool = False) ->
 
 
 class View:
-    """Shows the queries on a terminal or as lines. A context manager: `take` each report, `draw` often, `say` what a
-    person must know."""
+    """Shows the queries on a terminal or as lines. A context manager: call `take` with each report, `draw` often, and
+    `say` with messages for the user."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._quiet = quiet
@@ -173,7 +173,7 @@ class View:
         self._figures.setdefault(name, Figures())
 
     def take(self, name: str, progress: Progress) -> None:
-        """A report that has not been given before."""
+        """Add a new report."""
         self._figures.setdefault(name, Figures()).take(progress, time.monotonic())
 
     def draw(self) -> None:

@@ -88,9 +88,8 @@ def say(text: str) -> None:
 def wait_for_broker(
     options: RunOptions, tell: Callable[[str], None] = say, stopped: threading.Event | None = None
 ) -> Client | None:
-    """A client of a cluster that answers; says every few seconds that it waits. None when `stopped` is set meanwhile.
-
-    Raises PipelineFailed when `broker_wait_s` is over, or the properties can't be used."""
+    """Return a client of a cluster that answers; report every few seconds that it waits. None if `stopped` is set
+    first. Raises PipelineFailed when `broker_wait_s` is over, or if the properties cannot be used."""
     properties = connection_of(options)
     began, said = time.monotonic(), -SAY_EVERY_S
     waited = False
@@ -297,7 +296,7 @@ class Run:
         self.fruitless = 1 if time.monotonic() - self._started_s > FRUITLESS_S else self.fruitless + 1
 
     def wait_end(self, seconds: float) -> bool:
-        """Whether the query has ended within so long. Raises what it failed with."""
+        """Whether the query ends within this time. Raises the query's failure."""
         return self.query is None or bool(self._java.awaitTermination(int(seconds * 1000)))
 
     def finish_batch(self, session: SparkSession) -> None:
@@ -421,7 +420,7 @@ class Loop:
         self._start(run)
 
     def _finish(self) -> None:
-        """Let the running batches finish, at most LAST_BATCH_S long, and only while there is an executor for them."""
+        """Let the running batches finish, for at most LAST_BATCH_S, and only while they have an executor."""
         left = [run for run in self._runs if not run.ended]
         if not left:
             return

@@ -23,7 +23,7 @@ DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """The object that the text begins with. None where there is none, or it is deeper than DEPTH_MAX."""
+    """Return the object at the beginning of the text. None if there is none, or if it is deeper than DEPTH_MAX."""
     try:
         found = DECODER.raw_decode(text)[0]
     except (ValueError, RecursionError):

@@ -118,7 +118,8 @@ class Tracker(SentToWorkers, StatefulProcessor):
         pass
 
     def _step(self, partition: int, now_ms: int, markers: Markers | None, fired_ms: int = NEVER) -> pd.DataFrame:
-        """Markers come before timers in a batch, and put the timer off: it fires only where there were none."""
+        """Handle markers or a timer. In a batch, markers come before timers and postpone the timer: it fires only
+        without markers."""
         found = self._ledger.get()
         ledger = Ledger() if found is None else decode_ledger(bytes(found[0]))
         before = ledger.wake_ms

@@ -205,7 +205,7 @@ class Redeliverer:
         return [] if self._reader is None else self._reader.step()
 
     def _take(self, partition: int, found: Any, wanted: dict[tuple[int, int], HandOver]) -> None:
-        """A record was read, or there is none."""
+        """Handle a record that was read, or its absence."""
         message = None if isinstance(found, RecordGone | RecordBeyondEnd | Failed) else found
         offset: int = found.offset if message is None else message.offset()
         due = wanted.pop((partition, offset), None)
@@ -295,7 +295,7 @@ class Redeliverer:
     # ---- positions -------------------------------------------------------------------------------------------------
 
     def commit(self, outcome: Outcome) -> None:
-        """Keep the smallest open markers as the positions of the trackers' group: for `ottla kmq stats`, and for a
+        """Commit the smallest open markers as the positions of the trackers' group: for `ottla kmq stats`, and for a
         standalone tracker that takes over."""
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 

@@ -39,7 +39,7 @@ _KEYS: Final = np.dtype([("partition", ">i4"), ("offset", ">i8")])
 
 
 class Chunks(Protocol):
-    """Where the chunks of a partition are kept."""
+    """The store of a partition's chunks."""
 
     def get(self, number: int) -> bytes | None: ...
     def put(self, number: int, octets: bytes) -> None: ...
@@ -118,7 +118,7 @@ def horizon_ms(config: KmqConfig, ledger: Ledger, now_ms: int, markers: Markers 
 
 
 def load(ledger: Ledger, store: Chunks, named: Any, horizon: int | None) -> Loaded:
-    """Read the chunks of named messages and of due ones; take these messages out, of the due ones the first."""
+    """Read the chunks of named messages and of due ones; remove these messages from them, of the due ones the first."""
     wanted = member(ledger.chunks, np.unique(named >> CHUNK_BITS))
     if horizon is not None:
         wanted |= ledger.dues <= horizon
@@ -166,7 +166,7 @@ def first_of(chunks: dict[int, Chunk], dues: list[tuple[int, Any]]) -> Iterable[
 
 
 def save(ledger: Ledger, store: Chunks, loaded: Loaded, named: Any, machine: HandoverPartition) -> None:
-    """Write down what has changed of the messages that the machine had or got."""
+    """Store the changes to the messages that the machine had or got."""
     touched = np.union1d(named, np.fromiter(loaded.opened, np.int64, len(loaded.opened)))
     by_chunk: dict[int, dict[int, Open]] = {}
     for offset, entry in machine.opened.items():

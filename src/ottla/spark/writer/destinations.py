@@ -33,7 +33,7 @@ class Destinations:
         self._known: dict[str, Destination] = {}
 
     def find(self, topic: str) -> Destination:
-        """Raises WriteRefused for a topic that is not there or may not be written."""
+        """Raises WriteRefused for a topic that does not exist or that may not be written."""
         if topic not in self._known:
             leaders = self._leaders(topic)
             available = tuple(index for index, leader in enumerate(leaders) if leader >= 0)
@@ -64,7 +64,7 @@ class Destinations:
             time.sleep(PAUSE_S)
 
     def _batch_bytes_max(self, topic: str) -> int:
-        """The broker's word; its default where it does not tell this client."""
+        """Return the broker's limit; its default if the broker does not report it to this client."""
         resource = DescribeConfigsResource(TOPIC_RESOURCE, topic, [LIMIT])
         try:
             (result,) = self._client().send(DescribeConfigsRequest([resource])).results

@@ -118,7 +118,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _client(kafka: Mapping[str, str]) -> ClientProperties:
-    """Where the cluster is and how it is spoken to: the same properties as the reader's."""
+    """The connection to the cluster: the same properties as the reader's."""
     mine = {name: value for name, value in kafka.items() if name in _CONNECTION or name.startswith(("ssl.", "sasl."))}
     return client_properties({f"kafka.{name}": value for name, value in mine.items()})
 

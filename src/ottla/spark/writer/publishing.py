@@ -162,8 +162,8 @@ class PendingRequest:
 
 
 class LastSequence(NamedTuple):
-    """The last sequence of a producer in a partition, None without any. `certain`: the leader itself keeps count;
-    otherwise it is what the log's headers show, from which retention may have taken the rest."""
+    """The last sequence of a producer in a partition, None without any. `certain`: the leader itself has it. Otherwise
+    it comes from the log's headers, some of which retention may have removed."""
 
     last: int | None
     certain: bool
@@ -255,7 +255,7 @@ class Publisher:
     # ---- sending ---------------------------------------------------------------------------------------------------
 
     def _step(self, queues: list[PartitionQueue]) -> None:
-        """Post what may go out, then take one answer, or wait for the next attempt's time."""
+        """Send possible requests, then handle one answer, or wait until the next attempt is due."""
         now = time.monotonic()
         for queue in queues:
             if queue.failing_since is not None and now - queue.failing_since > self._delivery_timeout_s:

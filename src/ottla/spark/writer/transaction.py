@@ -44,7 +44,7 @@ from ottla.protocol.wire import Message
 from ottla.spark.writer.publishing import PartitionQueue, Publisher
 
 PREFIX = "ottla-sink-"
-"""Of transactional ids, and of the groups that have their names."""
+"""Prefix of transactional ids, and of the groups with their names."""
 _NEWEST: dict[type[Message], int] = {
     InitProducerIdRequest: 5,
     AddPartitionsToTxnRequest: 3,
@@ -53,7 +53,8 @@ _NEWEST: dict[type[Message], int] = {
     EndTxnRequest: 4,
     OffsetFetchRequest: 7,
 }
-"""The last versions of the first kind of transactions; later ones tell the broker to count epochs itself (KIP-890)."""
+"""The last versions of the first protocol version of transactions; later ones make the broker count epochs
+(KIP-890)."""
 _FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 
 
