@@ -38,7 +38,7 @@ TAIL_LINES = 30
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: every seed passed. 1: some failed. Failures are told as they come."""
+    """0: every seed passed. 1: some failed. Failures are printed as they occur."""
     parser = argparse.ArgumentParser(prog="python -m ottla.sim", description="Run the node in a simulated world.")
     parser.add_argument("--workload", choices=WORKLOADS, default=None, help="which one to run (all of them)")
     parser.add_argument("--seeds", type=int, default=100, metavar="N", help="how many seeds to run (100)")

@@ -1,7 +1,7 @@
 """Pipelines on Spark: topics to DataFrames and back. Speaks Kafka, never imports the broker.
 
-To import it names this Python to Spark's workers, unless PYSPARK_PYTHON names one: without an environment that is
-activated Spark would start whichever `python3` is on the PATH, which knows nothing of Ottla.
+Importing this package sets PYSPARK_PYTHON to this Python, unless it is set. Otherwise, without an activated
+environment, Spark's workers would run whichever `python3` is on the PATH, which lacks Ottla.
 """
 
 import os

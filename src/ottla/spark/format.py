@@ -1,6 +1,6 @@
-"""Defines `format("ottla")`, the data source that Spark makes readers and writers of.
+"""Defines `format("ottla")`, the data source from which Spark makes readers and writers.
 
-Knows nothing but who makes them: `reader/source.py` and `writer/sink.py`. `pyspark_ottla` lets Spark find it.
+`reader/source.py` and `writer/sink.py` implement these. `pyspark_ottla` makes Spark find the data source.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OttlaSource(DataSource):
         return "ottla"
 
     def schema(self) -> StructType:
-        """Spark asks when `load()` is called, so wrong options are refused there already."""
+        """Return the columns. Spark calls this in `load()`, so invalid options are refused at that point."""
         return columns_of(any_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -36,7 +36,7 @@ class OttlaSource(DataSource):
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from ottla.spark.writer.sink import batch_writer  # who reads has no need of it
+        from ottla.spark.writer.sink import batch_writer  # readers do not need it
 
         return batch_writer(self.options, schema, overwrite)
 

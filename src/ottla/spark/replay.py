@@ -1,12 +1,13 @@
 """Reads a range of topics again, from the log, an archive, or both as one table: each offset once.
 
-Knows: per partition which offsets come from where. The archive gives what it has; the log what lies before and behind
-that. Does not know: what is done with the records.
-Invariant: the parts of a plan are disjoint, and together they are all that was asked for, or `PipelineFailed` says
-which offsets neither holds.
-Times are of the records. A topic's records may come in any order of their own times, so a range of time is read from
-the first record that is late enough to the end of the log; only where the broker sets the times (LogAppendTime) it
-ends with the range.
+The archive supplies the offsets that it has; the log supplies those before and after them.
+
+Invariant: the parts of a plan are disjoint, and together they are the whole requested range. Otherwise `PipelineFailed`
+says which offsets neither source has.
+
+Times are those of the records, whose order in a topic is arbitrary. A time range is therefore read from the first
+record that is late enough to the end of the log. Only if the broker sets the times (LogAppendTime) does reading stop at
+the end of the time range.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ TOPIC_RESOURCE = 2
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be read: times of records in [since_ms, until_ms), offsets in [first, until); None: no bound."""
+    """The requested range: record times in [since_ms, until_ms), offsets in [first, until); None: no bound."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -53,7 +54,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Plan:
-    """Which offsets come from where. `gaps`: asked for, but held by neither."""
+    """Source of each offset. `gaps`: requested, but in neither source."""
 
     before: dict[TopicPartition, Bounds] = field(default_factory=dict)
     archive: dict[TopicPartition, Bounds] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class Plan:
 
 
 def plan(wanted: Wanted, archived: Mapping[TopicPartition, Bounds], logged: Mapping[TopicPartition, Bounds]) -> Plan:
-    """Each offset that archive or log holds, once. `archived`, `logged`: what each holds per partition."""
+    """Plan each offset that archive or log has, once. `archived`, `logged`: each source's offsets per partition."""
     made = Plan()
     for place in sorted(archived.keys() | logged.keys()):
         begin, end = logged.get(place, (0, 0))
@@ -138,11 +139,12 @@ def millis(time: datetime | int | None) -> int | None:
     return int(time.timestamp() * 1000) if isinstance(time, datetime) else time
 
 
-# ---- what there is -------------------------------------------------------------------------------------------------
+# ---- available offsets ---------------------------------------------------------------------------------------------
 
 
 def names_of(table: Table, options: RunOptions | None, topics: Sequence[str]) -> dict[str, str]:
-    """What the topics are called in an archive. Raises PipelineFailed where the log has another one of that name."""
+    """Return the topics' names in an archive. Raises PipelineFailed if the log's topic of that name is a different
+    one."""
     ids = {} if options is None else ids_at(options, topics)
     if others := [topic for topic in sorted(ids) if table.names.is_another(topic, ids[topic])]:
         raise PipelineFailed(
@@ -153,7 +155,7 @@ def names_of(table: Table, options: RunOptions | None, topics: Sequence[str]) ->
 
 
 def held_by(table: Table | None, called: Mapping[str, str]) -> dict[TopicPartition, Bounds]:
-    """What an archive has of these topics."""
+    """Return the archive's offset ranges of these topics."""
     if table is None:
         return {}
     topics = {name: topic for topic, name in called.items()}
@@ -171,7 +173,7 @@ def require_all(
 
 
 def broker_times(options: RunOptions, topics: Sequence[str]) -> set[str]:
-    """The topics whose records have the broker's time, which never goes back."""
+    """Return the topics whose records have the broker's time, which never goes back."""
     given = source_options(options, topics)
     wanted = [DescribeConfigsResource(TOPIC_RESOURCE, topic, ["message.timestamp.type"]) for topic in topics]
     client: Client = stream_options(given).client.connect()
@@ -186,7 +188,7 @@ def broker_times(options: RunOptions, topics: Sequence[str]) -> set[str]:
 
 
 def narrow(options: RunOptions, part: Mapping[TopicPartition, Bounds], wanted: Wanted) -> dict[TopicPartition, Bounds]:
-    """What of a part of the log can hold records of the time wanted."""
+    """Return the part of the log's ranges that can hold records of the requested time."""
     found = dict(part)
     if not found or (wanted.since_ms is None and wanted.until_ms is None):
         return found
@@ -218,7 +220,7 @@ def from_archive(
     wanted: Wanted,
     called: Mapping[str, str],
 ) -> DataFrame:
-    """The records that come from the archive, where the topics are called otherwise perhaps."""
+    """Return the records that come from the archive, where the topics may have other names."""
     named = [(called[topic], number) for topic, number in part]
     places = named if wanted.first or wanted.until else None
     files = chosen(table.files(), {name for name, _ in named}, wanted.since_ms, wanted.until_ms, places)

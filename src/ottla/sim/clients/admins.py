@@ -1,6 +1,7 @@
-"""Simulates administrators: topics come and go, configs change, records are deleted, while everybody works.
+"""Simulates administrators: they create and delete topics, change configs and delete records while all other clients
+work.
 
-`Admin` makes the topics of the workload and waits until they stand; then it keeps changing what may be changed without
+`Admin` makes the topics of the workload and waits until they exist. Then it keeps changing whatever may change without
 breaking a promise: configs of any topic, records of topics that are not dense, and topics of its own.
 """
 
@@ -24,7 +25,7 @@ from ottla.sim.kernel.trace import Broken
 
 TOPIC_RESOURCE = 2
 REPLICAS = 3
-"""Of each topic, where there are so many nodes."""
+"""Replicas of each topic, if there are that many nodes."""
 TOPICS_AS_LIST_SINCE = 6
 TRANSIENT = frozenset(
     {
@@ -173,6 +174,6 @@ class Admin(KafkaClient):
     def _check(self, what: str, items: list[Any], also: tuple[int, ...] = ()) -> None:
         for item in items:
             if self.follows and item.error_code == ErrorCode.INVALID_REPLICATION_FACTOR:
-                continue  # so many nodes are not there now
+                continue  # too few nodes are present now
             if item.error_code not in TRANSIENT and item.error_code not in also:
                 raise Broken(f"{self.name}: {what} answers {item.error_code}: {getattr(item, 'error_message', '')}")

@@ -1,7 +1,7 @@
-"""Encodes and decodes record batches for the workload: format v2, written anew from the description of the format.
+"""Encodes and decodes record batches for the workload: format v2, implemented a second time from its description.
 
-Not the broker's own code on purpose: a mistake in `ottla.protocol.records` must not hide itself from the checkers.
-Knows uncompressed and gzip batches. Reading raises Broken where a client would have to give up.
+It deliberately shares no code with the broker: a mistake in `ottla.protocol.records` must not hide itself from the
+checkers. It supports uncompressed and gzip batches. Reading raises Broken where a client would have to give up.
 
 Source: Kafka's documentation, "Record Batch"; KIP-98.
 """

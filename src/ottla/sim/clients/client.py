@@ -1,10 +1,10 @@
-"""Simulates one client process: connections, frames, timers, pauses. Knows bytes and frames, no Kafka.
+"""Simulates one client process: connections, frames, timers, pauses, but nothing of Kafka.
 
-A client has one connection at a time, and from there others beside it (`connection_to`), as many as it has nodes to
-ask. They end together: where one of them is lost the client lets go of all, and begins anew.
+A client has one main connection at a time, and others next to it (`connection_to`), one for each further node. They end
+together: if one of them is lost, the client closes all and starts again.
 
-Subclasses say what to send and what to make of the answers. A client that stands still (`pause`) hears nothing and
-none of its timers go off; both catch up when it goes on, as in a real process.
+Subclasses decide what to send and handle the answers. A paused client (`pause`) receives nothing and none of its timers
+fire; both catch up when it resumes, as in a real process.
 """
 
 import random
@@ -21,7 +21,8 @@ RECONNECT_MAX_US = 200 * MS
 
 
 class Client:
-    """A client process on a host of its own, both given by its name. `bootstrap` is where it connects to."""
+    """A client process on a host of its own, both with the client's name. `bootstrap` is the endpoint it connects
+    to."""
 
     def __init__(self, world: World, name: str, bootstrap: Endpoint) -> None:
         self.world = world
@@ -39,13 +40,13 @@ class Client:
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def connected(self) -> None:
-        """A new connection stands."""
+        """Called when a new connection is open."""
 
     def frame_arrived(self, connection: Connection, frame: memoryview) -> None:
         """One answer, without its length prefix."""
 
     def lost(self) -> None:
-        """The connections are gone, by either side; nothing on them will be answered."""
+        """Called when either side has closed the connections; requests on them will not be answered."""
 
     # ---- connection ------------------------------------------------------------------------------------------------
 
@@ -60,14 +61,14 @@ class Client:
         self.connected()
 
     def open(self, endpoint: Endpoint) -> Connection | None:
-        """A connection to there, on which frames are told; None: nobody listens."""
+        """Open a connection to an endpoint, on which frames are received; None if no node listens there."""
         connection = self.world.network.connect(self.name, self, endpoint)
         if connection is not None:
             self._splitters[connection.identity] = FrameSplitter()
         return connection
 
     def connection_to(self, endpoint: Endpoint) -> Connection | None:
-        """That of the open connections which leads there, or another one beside them; None: nobody listens."""
+        """Return the open connection to an endpoint, or open a further one; None if no node listens there."""
         if self.connection is not None and self.connection.endpoint == endpoint:
             return self.connection
         beside = self._beside.get(endpoint) or self.open(endpoint)
@@ -84,7 +85,7 @@ class Client:
             self.connection.to_server.write(len(frame).to_bytes(4, "big") + frame)
 
     def hang_up(self, *, lingering: bool = False) -> None:
-        """Let go of the connections. `lingering`: the nodes will not notice for a while, and do what was asked."""
+        """Close the connections. `lingering`: the nodes do not notice for a while, and carry out earlier requests."""
         connections = self._forget_connections()
         for connection in connections:
             self.world.network.client_closes(connection, lingering=lingering)

@@ -41,7 +41,7 @@ class Committer(KafkaClient):
         self.request(ApiKey.FIND_COORDINATOR, find_coordinator(OF_GROUPS, self.group), self._found)
 
     def _found(self, message: Any) -> None:
-        """Nothing to learn: there is one node. But it makes the coordinator's topic."""
+        """Nothing to learn, because there is one node. But the request creates the coordinator's topic."""
 
     def gone(self) -> None:
         self._busy = False

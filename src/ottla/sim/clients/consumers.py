@@ -1,7 +1,7 @@
 """Simulates group members: join, sync, heartbeat, fetch, commit, leave; dynamic and static, in the classic protocol.
 
-The leader assigns by ranges from the subscriptions that it was given, as Kafka's RangeAssignor does. A member that is
-told of a rebalance commits, lets go and joins again; one that stood still too long finds itself fenced.
+The leader assigns by ranges from the subscriptions that it was given, as Kafka's RangeAssignor does. A member that
+learns of a rebalance commits, gives up its partitions and joins again. A member that was paused too long is fenced.
 
     unjoined -> joining -> syncing -> stable -> joining ...
 
@@ -80,7 +80,8 @@ RETRY_US: Micros = 150 * MS
 def commit_request(
     group: str, epoch: int, member_id: str, instance: str | None, offsets: dict[TopicPartition, int]
 ) -> OffsetCommitRequest:
-    """What commits these offsets; `epoch`: the generation of a classic member, the member epoch of another."""
+    """Return the request that commits these offsets; `epoch`: the generation of a classic member, the member epoch of
+    another."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (topic, index), offset in offsets.items():
         entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic, partitions=[]))
@@ -121,18 +122,18 @@ class GroupMember(Reader):
 
     @property
     def where(self) -> list[TopicPartition]:
-        """What this member owns, as far as it knows."""
+        """The partitions that this member owns, to its own knowledge."""
         return sorted(self.positions)
 
     def committed(self, where: TopicPartition) -> int:
-        """The newest offset whose commit was acknowledged to this member, -1 where there is none."""
+        """Return the newest offset whose commit this member was acknowledged, -1 if there is none."""
         return self._committed.get(where, -1)
 
     # ---- the connection --------------------------------------------------------------------------------------------
 
     @property
     def coordinator(self) -> Endpoint | None:
-        """Where the group's coordinator is; None: nobody knows."""
+        """The endpoint of the group's coordinator; None if it is unknown."""
         return self.coordinators.get((OF_GROUPS, self.group))
 
     def ready(self) -> None:
@@ -171,12 +172,12 @@ class GroupMember(Reader):
         self.request(key, message, answer, *args, at=self.coordinator, **how)
 
     def _hear_of_coordinator(self, code: int) -> None:
-        """An answer has this error: the coordinator is perhaps elsewhere."""
+        """Handle an error that may mean that the coordinator has moved."""
         if code in MOVED:
             self.miss_coordinator(OF_GROUPS, self.group)
 
     def _again(self, round_: int) -> None:
-        """Begin anew, unless something else already did."""
+        """Start again, unless the member has done so already."""
         if self.connection is not None and self.state == "unjoined" and round_ == self._round:
             self._find_coordinator()
 
@@ -217,7 +218,7 @@ class GroupMember(Reader):
             self._refused("JoinGroup", code)
 
     def _refused(self, api: str, code: int) -> None:
-        """Begin again in a while, where the answer is one that a member may get."""
+        """Start again after a while, if the error is one that a member may get."""
         if code in FENCED:
             self._forget_membership()
         elif code not in COORDINATOR_AWAY and code != ErrorCode.REBALANCE_IN_PROGRESS:
@@ -296,7 +297,7 @@ class GroupMember(Reader):
         self.assigned(mine)
 
     def assigned(self, mine: list[TopicPartition]) -> None:
-        """These are the member's from now on: go on where the group has come to."""
+        """Resume these partitions, which the member owns from now on, at the group's committed offsets."""
         if mine:
             self._fetch_offsets(mine)
 
@@ -339,7 +340,7 @@ class GroupMember(Reader):
         self.after(RETRY_US, self._again, self._round)
 
     def leave(self) -> None:
-        """Leave the group for good (a static member only goes away)."""
+        """Leave the group permanently (a static member only disconnects)."""
         self.leaving = True
         if self.state == "stable" and self.connection is not None and self.instance is None:
             self._commit()
@@ -419,7 +420,7 @@ class GroupMember(Reader):
         self.fetch()
 
     def found_committed(self, begun_us: Micros, where: TopicPartition, offset: int) -> None:
-        """What an OffsetFetch sent at `begun_us` has answered."""
+        """Handle the answer to an OffsetFetch sent at `begun_us`."""
         self.history.fetch_commit(begun_us, self.group, where, offset)
 
     def _fetch_offsets_again(self, mine: list[TopicPartition], round_: int) -> None:
@@ -432,14 +433,15 @@ class GroupMember(Reader):
             self._commit()
 
     def resume(self) -> None:
-        """A member that stood still takes itself for one still: it commits what it has, whatever happened since."""
+        """Resume. A member that was paused still considers itself a member: it commits its positions, whatever has
+        happened since."""
         stood_still = self.paused
         super().resume()
         if stood_still and self.state == "stable":
             self._commit(again=True)
 
     def _commit(self, *, again: bool = False) -> None:
-        """Commit what has moved since the last time, or everything `again`."""
+        """Commit the positions that have changed since the last commit, or all of them if `again`."""
         moved = {w: at for w, at in self.positions.items() if at >= 0 and (again or self._committed.get(w, -1) != at)}
         if not moved or self.connection is None:
             return

@@ -1,10 +1,10 @@
 """Simulates members of consumer groups in the protocol of KIP-848, and classic ones that share their groups.
 
-    out -> joining -> in -> in ...        out again when fenced, when it leaves, when somebody has its instance id
+    out -> joining -> in -> in ...        out again when fenced, when leaving, or when its instance id is reused
 
-A member asks with heartbeats, one at a time, as often as it is told. What it is to let go of it commits first, then
-says that it owns it no more; what it is given it begins where the group has committed. An answer that is lost it asks
-for again, with all there is to say. Whoever is fenced lets go of everything and joins again.
+A member sends heartbeats, one at a time, at the interval that the coordinator gives. Before it gives up partitions, it
+commits their offsets; then it reports that it no longer owns them. It starts new partitions at the group's committed
+offsets. If an answer is lost, it sends a full heartbeat again. A fenced member gives up everything and joins again.
 
 Sources: Kafka's ConsumerHeartbeatRequestManager.java, ConsumerMembershipManager.java; KIP-848.
 """
@@ -48,7 +48,7 @@ COMMIT_REFUSED = FENCED | {
 
 
 class HeartbeatingMember(Reader):
-    """One member. `choices`: what it may subscribe to, names or one regular expression, one after the other."""
+    """One member. `choices`: its possible subscriptions, names or one regular expression, used in turn."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class HeartbeatingMember(Reader):
         self.leaving = False
         self.owned: dict[TopicPartition, None] = {}
         self._releasing: dict[TopicPartition, None] = {}
-        """What it has still, and is no longer to have."""
+        """Partitions that the member still owns but must give up."""
         self._says_all = True
         self._asking = False
         self._life = 0
-        """Counts its memberships: answers to an earlier one are nobody's."""
+        """Counts the memberships; answers to an earlier one are ignored."""
         self._interval_us: Micros = 500 * MS
         self._next_us: Micros = 0
         self._committed: dict[TopicPartition, int] = {}
@@ -91,11 +91,12 @@ class HeartbeatingMember(Reader):
         self.after(COMMIT_US, self._commit_now_and_then)
 
     def committed(self, where: TopicPartition) -> int:
-        """The newest offset whose commit was acknowledged to this member, -1 where there is none."""
+        """Return the newest offset whose commit this member was acknowledged, -1 if there is none."""
         return self._committed.get(where, -1)
 
     def is_safe(self) -> bool:
-        """Whether the node must take it for alive: it has answered within the session, in its present life."""
+        """Whether the node must consider it alive: it was answered within the session, in the node's current
+        incarnation."""
         return (
             self.state == "in"
             and self.world.clock.now_us < self._safe_until_us
@@ -124,7 +125,7 @@ class HeartbeatingMember(Reader):
         self.request(key, message, answer, *args, at=self.coordinators.get((OF_GROUPS, self.group)))
 
     def _hear_of_coordinator(self, code: int) -> None:
-        """An answer has this error: the coordinator is perhaps elsewhere."""
+        """Handle an error that may mean that the coordinator has moved."""
         if code in MOVED:
             self.miss_coordinator(OF_GROUPS, self.group)
 
@@ -237,7 +238,7 @@ class HeartbeatingMember(Reader):
         self._seek(new)
 
     def _release(self, life: int) -> None:
-        """Whoever works on what is taken away has come to an end with it."""
+        """Commit and give up the partitions in `_releasing`, after the last work on them has ended."""
         gone, self._releasing = self._releasing, {}
         if life != self._life or not gone:
             return
@@ -261,7 +262,7 @@ class HeartbeatingMember(Reader):
         self._beat_after(self.rng.randrange(RETRY_US, 3 * RETRY_US))
 
     def _forget(self) -> None:
-        """It owns nothing, and is in no group."""
+        """Forget all partitions and the membership."""
         self._life += 1
         self._asking = False
         self.state, self.epoch, self._says_all = "out", JOIN_EPOCH, True
@@ -274,7 +275,7 @@ class HeartbeatingMember(Reader):
     # ---- coming, going, changing -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave the group; a static member perhaps means to be back."""
+        """Leave the group; a static member may intend to return."""
         self.leaving = True
         if self.state == "in" and self.connection is not None and not self._asking:
             self._commit()
@@ -287,7 +288,7 @@ class HeartbeatingMember(Reader):
         self._forget()
 
     def _left(self, message: Any) -> None:
-        """Whatever is said: it is out."""
+        """The member has left, whatever the answer is."""
 
     def rejoin(self) -> None:
         """Come back after `leave`."""
@@ -355,7 +356,7 @@ class HeartbeatingMember(Reader):
             self._commit()
 
     def resume(self) -> None:
-        """A member that stood still takes itself for one still."""
+        """Resume. A member that was paused still considers itself a member."""
         stood_still = self.paused
         super().resume()
         if stood_still and self.state == "in":
@@ -394,7 +395,7 @@ class HeartbeatingMember(Reader):
 
 
 class ClassicMember(GroupMember):
-    """A member of the classic protocol whose partitions are watched with those of the other."""
+    """A member of the classic protocol whose ownership is checked together with the other protocol's."""
 
     def __init__(
         self,
@@ -410,7 +411,7 @@ class ClassicMember(GroupMember):
         self._mine: list[TopicPartition] = []
 
     def is_safe(self) -> bool:
-        """Whether the node must take it for alive."""
+        """Whether the node must consider it alive."""
         return (
             self.state == "stable"
             and self.world.clock.now_us < self._safe_until_us
@@ -435,7 +436,7 @@ class ClassicMember(GroupMember):
 
     def _refused(self, api: str, code: int) -> None:
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
-            code = ErrorCode.REBALANCE_IN_PROGRESS  # the group is just becoming one of the other kind
+            code = ErrorCode.REBALANCE_IN_PROGRESS  # the group is changing its type
         super()._refused(api, code)
 
     def _forget_membership(self) -> None:

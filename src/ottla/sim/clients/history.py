@@ -1,15 +1,16 @@
-"""Notes what the clients were told: acknowledged records, records seen, who owns partitions, committed offsets.
+"""Records what clients learn from answers: acknowledged records, records seen, owners of partitions, committed offsets.
 
-Every line is checked against all earlier ones as it is written, so a broken promise is found at the step that breaks
-it. Knows only what clients see on the wire; the checkers that look into the node are in `checkers`.
+Every entry is checked against all earlier ones when it is recorded, so a broken promise is found at the step that
+breaks it. The history has only what clients see on the wire; the checkers that look into the node are in `checkers`.
 
-The promises held here:
-- an acknowledged record stands at its offset, and an offset that was seen never shows anything else;
-- in one generation of a group a partition has one owner, and a member of an older generation can't commit;
-- a fetched committed offset is the newest acknowledged one, or one whose commit was under way since.
+Promises checked here:
 
-`forget_beyond` is what a power cut does to promises that were not fsynced (page-cache durability): they end, and what
-the log shows there may be new.
+- An acknowledged record is at its offset, and an offset that was seen never shows anything else.
+- In one generation of a group a partition has one owner, and a member of an older generation cannot commit.
+- A fetched committed offset is the newest acknowledged one, or one whose commit was in flight since.
+
+`forget_beyond` is the effect of a power cut on promises that were not fsynced (page-cache durability): they end, and
+the log may show new records at their offsets.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ from ottla.sim.kernel.trace import Broken
 
 TopicPartition: TypeAlias = tuple[str, int]
 NOTHING_COMMITTED = -1
-"""What OffsetFetch answers where there is no committed offset."""
+"""OffsetFetch's answer if there is no committed offset."""
 
 Content: TypeAlias = tuple[bytes | None, bytes | None]
 """Key and value of a record."""
@@ -30,8 +31,8 @@ Content: TypeAlias = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class TopicRule:
-    """What holds for a topic. `dense`: no record is ever removed. `compacted`: the last value per key stays.
-    `transactional`: records of transactions are in it."""
+    """The rules of a topic. `dense`: no record is ever removed. `compacted`: the last value per key stays.
+    `transactional`: it has records of transactions."""
 
     name: str
     partitions: int
@@ -47,7 +48,7 @@ class TopicRule:
 
 @dataclass(slots=True)
 class Commit:
-    """One OffsetCommit of one partition. `ended_us` None: under way, or its outcome was never learnt."""
+    """One OffsetCommit of one partition. `ended_us` None: in flight, or with an unknown outcome."""
 
     offset: int
     begun_us: Micros
@@ -70,9 +71,10 @@ class History:
     def __init__(self, rules: Iterable[TopicRule], *, groups_vanish: bool) -> None:
         self.rules = {rule.name: rule for rule in rules}
         self.groups_vanish = groups_vanish
-        """The node sweeps up groups without members and offsets while we look."""
+        """Whether the node removes groups without members and offsets during the run."""
         self.groups_of_both: set[str] = set()
-        """Groups in which an older epoch may commit what it was given in it (KIP-1251); `ownership` watches these."""
+        """Groups in which a member of an older epoch may commit its former partitions (KIP-1251); `ownership` checks
+        these."""
         self.acknowledged: dict[TopicPartition, dict[int, Content]] = {}
         self.seen: dict[TopicPartition, dict[int, Content]] = {}
         self.groups: dict[str, GroupHistory] = {}
@@ -82,13 +84,14 @@ class History:
         """Power cuts that ended promises."""
 
     def is_dense(self, topic: str) -> bool:
-        """No offset of the topic may be missing: nobody deletes there, and nothing was lost with the power."""
+        """Whether no offset of the topic may be missing: no client deletes its records, and no power cut has lost
+        any."""
         return self.rules[topic].dense and not self.losses
 
     # ---- records ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, who: str, where: TopicPartition, base_offset: int, notes: Sequence[Content]) -> None:
-        """The node said that these records stand at `base_offset` and after."""
+        """Record that the node has acknowledged these records, at `base_offset` and after."""
         acknowledged = self.acknowledged.setdefault(where, {})
         seen = self.seen.setdefault(where, {})
         for offset, content in enumerate(notes, base_offset):
@@ -99,7 +102,7 @@ class History:
         self.acknowledged_count += len(notes)
 
     def see(self, who: str, where: TopicPartition, batch: Batch) -> None:
-        """A reader was given this batch."""
+        """Record that a reader received this batch."""
         acknowledged = self.acknowledged.setdefault(where, {})
         seen = self.seen.setdefault(where, {})
         for note in batch.notes:
@@ -111,7 +114,7 @@ class History:
         self.seen_count += len(batch.notes)
 
     def forget_beyond(self, ends: Mapping[TopicPartition, int]) -> None:
-        """The power went and only what lies below `ends` was fsynced."""
+        """Handle a power cut after which only offsets below `ends` are fsynced."""
         self.losses += 1
         for table in (self.acknowledged, self.seen):
             for where, contents in table.items():
@@ -126,14 +129,14 @@ class History:
         return self.groups.setdefault(group, GroupHistory(-1, {}, {}))
 
     def own(self, group: str, generation: int, member: str, partitions: Iterable[TopicPartition]) -> None:
-        """A SyncGroup answer gave these partitions to `member`."""
+        """Record that a SyncGroup answer gave these partitions to `member`."""
         state = self._group(group)
         mine = list(partitions)
         taken = any(state.owners.get((generation, where), member) != member for where in mine)
         if (taken or generation < state.generation) and self.groups_vanish and not _acknowledged_any(state):
-            self.groups[group] = state = GroupHistory(-1, {}, {})  # it was removed, and begins anew
+            self.groups[group] = state = GroupHistory(-1, {}, {})  # the node removed it, and it starts again
         elif taken and generation == 1 and group in self.groups_of_both:
-            state.owners.clear()  # it had nobody, and a member of the other kind began it anew; its offsets stay
+            state.owners.clear()  # it was empty, and a member of the other type restarted it; its offsets stay
             state.generation = generation
         for where in mine:
             owner = state.owners.setdefault((generation, where), member)

@@ -1,13 +1,14 @@
 """Simulates a Kafka client: requests and answers by correlation id, timeouts, reconnecting, metadata.
 
-Knows the wire protocol by way of the generated codec. Subclasses (producers, consumers, admins) know what they want.
-Each client speaks versions of its own choosing, drawn at birth, so old and new forms of every API are in use at once.
+The client uses the generated codec of the wire protocol; subclasses (producers, consumers, admins) decide what to
+request. Each client draws its protocol versions when it is created, so old and new forms of every API are in use at
+once.
 
-A request that gets no answer in time makes the client hang up, as real clients do; often the node does not notice for
-a while and carries out what was asked: that is how requests are duplicated.
+A request without an answer in time makes the client hang up, as real clients do. Often the node does not notice for a
+while and carries out the request: that is how requests are duplicated.
 
-Where there are several nodes it `follows`: what only the leader of a partition or a coordinator answers it asks where
-Metadata and FindCoordinator say that this is. Whoever is told that it is not there any more looks again, after a while.
+With several nodes, a client `follows`: it sends requests for a leader or coordinator to the node that Metadata and
+FindCoordinator name. If that node answers that it is the wrong one, the client looks it up again after a while.
 """
 
 from collections.abc import Callable
@@ -50,7 +51,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
 PATIENCE_US = 6_000 * MS
 WATCH_US = 500 * MS
 NOWHERE = -1
-"""Where requests wait that can't be sent, in place of a connection's identity."""
+"""Key for requests that cannot be sent, instead of a connection's identity."""
 OF_GROUPS, OF_TRANSACTIONS = 0, 1
 """Kinds of coordinators, as FindCoordinator has them."""
 
@@ -64,14 +65,14 @@ MOVED = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
     }
 )
-"""Errors of whoever is not, or not now, the one to ask."""
+"""Errors of a node that is not, or not now, the leader or coordinator."""
 
 Answer = Callable[..., None]
-"""Called with the decoded answer, or None where the connection went before it came, then the caller's own arguments."""
+"""Called with the decoded answer and the caller's own arguments; None if the connection was lost before the answer."""
 
 
 class Pending:
-    """A request whose answer is to come."""
+    """A request without an answer yet."""
 
     __slots__ = ("answer", "args", "key", "until_us", "version")
 
@@ -94,13 +95,13 @@ class KafkaClient(Client):
         self.topics = topics
         self.known: dict[str, MetadataResponseTopic] = {}
         self.nodes: dict[int, Endpoint] = {}
-        """Where each node is, as far as the client knows."""
+        """Endpoint of each node, to the client's knowledge."""
         self.coordinators: dict[tuple[int, str], Endpoint] = {}
         """Of groups and of transactional ids."""
         self.versions = {key: self._choose_version(*bounds) for key, bounds in VERSIONS.items()}
         self._correlation_id = self.rng.randrange(1 << 20)
         self._pending: dict[int, dict[int, Pending]] = {}
-        """By connection, in the order in which they were asked."""
+        """By connection, in the order of sending."""
         self._watched: set[int] = set()
         self._looks_again = False
 
@@ -110,10 +111,11 @@ class KafkaClient(Client):
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        """Connected, and every topic asked for is known."""
+        """Called when the client is connected and knows every requested topic."""
 
     def gone(self) -> None:
-        """The connection is lost; every pending answer has been told so. The client reconnects by itself."""
+        """Called when the connection is lost, after every pending answer was called with None. The client reconnects by
+        itself."""
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -126,7 +128,8 @@ class KafkaClient(Client):
         at: Endpoint | None = None,
         patience_us: Micros = PATIENCE_US,
     ) -> None:
-        """Ask; `answer` is called exactly once. `at`: whom, where that matters; None: any node, or nobody knows."""
+        """Send a request; `answer` is called exactly once. `at`: the required node; None: any node, or an unknown
+        one."""
         if self.connection is None:
             answer(None, *args)
             return
@@ -147,7 +150,7 @@ class KafkaClient(Client):
             connection.to_server.write(bytes(frame))
 
     def tell(self, key: int, message: Message, *, at: Endpoint | None = None) -> None:
-        """Ask for something that is not answered (acks=0)."""
+        """Send a request that has no answer (acks=0)."""
         connection = self.to_node(at)
         if connection is not None:
             self._correlation_id += 1
@@ -155,11 +158,11 @@ class KafkaClient(Client):
             connection.to_server.write(bytes(encode_request(header, message)))
 
     def to_node(self, at: Endpoint | None) -> Connection | None:
-        """The connection over which to ask this node; None: nobody listens there."""
+        """Return the connection to this node; None if no node listens there."""
         return self.connection if at is None or not self.follows else self.connection_to(at)
 
     def _refused_by_host(self, first: Connection) -> None:
-        """Nobody listened where somebody was to be asked."""
+        """Hang up after a connection was refused."""
         if self.connection is first:
             self.hang_up(lingering=self.rng.random() < 0.5)
 
@@ -174,7 +177,7 @@ class KafkaClient(Client):
         pending.answer(message, *pending.args)
 
     def _watch(self, identity: int) -> None:
-        """Look now and then whether the oldest request of a connection has waited too long."""
+        """Check regularly whether the oldest request of a connection has waited too long."""
         waiting = self._pending.get(identity)
         if waiting is None:
             return
@@ -196,7 +199,7 @@ class KafkaClient(Client):
         self.gone()
         self.after(self.rng.randrange(10 * MS, 300 * MS), self.connect)
 
-    # ---- whom to ask -----------------------------------------------------------------------------------------------
+    # ---- leaders and coordinators ----------------------------------------------------------------------------------
 
     def connect(self) -> None:
         if self.follows and self.connection is None:
@@ -204,14 +207,14 @@ class KafkaClient(Client):
         super().connect()
 
     def leader(self, where: TopicPartition) -> Endpoint | None:
-        """Where the leader of this partition is; None: nobody knows."""
+        """Return the endpoint of this partition's leader; None if it is unknown."""
         topic = self.known.get(where[0])
         if topic is None or where[1] >= len(topic.partitions):
             return None
         return self.nodes.get(topic.partitions[where[1]].leader_id)
 
     def look_again(self) -> None:
-        """Somebody is not where the client took him to be: ask anew, soon."""
+        """Look up leaders and coordinators again, soon, because a node was not the right one."""
         if self.follows and not self._looks_again:
             self._looks_again = True
             self.after(self.rng.randrange(10 * MS, 150 * MS), self._look_again)
@@ -221,13 +224,13 @@ class KafkaClient(Client):
         self._refresh_again()
 
     def miss_coordinator(self, kind: int, key: str) -> None:
-        """The coordinator of this group or transactional id is not where it was."""
+        """Handle the answer that the coordinator of this group or transactional id has moved."""
         if self.follows:
             self.coordinators.pop((kind, key), None)
             self.look_again()
 
     def note_coordinator(self, kind: int, key: str, message: Any) -> int:
-        """Take down what FindCoordinator answers; gives its error."""
+        """Store FindCoordinator's answer; return its error."""
         found = message.coordinators[0] if message.coordinators else message
         if not found.error_code:
             self.coordinators[kind, key] = Endpoint(found.host, found.port)
@@ -253,7 +256,7 @@ class KafkaClient(Client):
             if topic.error_code == 0:
                 self.known[topic.name] = topic
                 topic.partitions.sort(key=_index_of)
-            elif not self.follows:  # another node may just not have heard of it yet
+            elif not self.follows:  # another node may not have learned of it yet
                 self.known.pop(topic.name, None)
         if all(name in self.known for name in self.topics):
             self.ready()
@@ -279,7 +282,7 @@ class KafkaClient(Client):
 
 
 def find_coordinator(kind: int, key: str) -> FindCoordinatorRequest:
-    """What asks who coordinates this group or transactional id, in any version."""
+    """Return a request for the coordinator of this group or transactional id, in any version."""
     return FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
 
 

@@ -1,8 +1,7 @@
-"""Simulates a client of a cluster that commits offsets for a group without members, and looks what is committed.
+"""Simulates a client of a cluster that commits offsets for a group without members, and fetches the committed ones.
 
-Whoever leads the group's partition of `__consumer_offsets` coordinates it. What was acknowledged may never be older
-again, whoever that is by then: a fetch shows the newest commit that was acknowledged before it was sent, or a newer
-one.
+The leader of the group's partition of `__consumer_offsets` is the coordinator. Acknowledged offsets may never go back,
+whichever node coordinates. A fetch returns the newest commit that was acknowledged before it was sent, or a newer one.
 """
 
 from typing import Any

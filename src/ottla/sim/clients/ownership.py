@@ -1,11 +1,14 @@
-"""Notes who was told to own which partition of a group, in both protocols, and when somebody let go.
+"""Records which member owns which partition of a group, by the answers in both protocols, and when members give it up.
 
-A member owns a partition from the answer that gives it until it asks for something that says it does not, leaves, or is
-fenced. The promises held here, each as it is written down:
-- nobody is given a partition that another owns whose session the node must still believe in;
-- in one epoch of a group a partition has one owner;
-- what a member of the new protocol commits is not taken once another was given the partition;
-- nobody joins a group in an epoch below one that a member was told.
+A member owns a partition from the answer that assigns it. Its ownership ends when it sends a request that says so,
+leaves, or is fenced.
+
+Promises checked here, when each entry is recorded:
+
+- No member is given a partition whose owner has a session that the node must still consider alive.
+- In one epoch of a group a partition has one owner.
+- A commit by a member of the new protocol is refused after another member was given the partition.
+- No member joins a group in an epoch below one that another member has received.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,8 +19,8 @@ from ottla.sim.kernel.trace import Broken
 
 
 class Owner:
-    """Who has a partition, since when and from which epoch on. `is_safe`: whether the node has to take its member for
-    alive now."""
+    """The owner of a partition, since when and from which epoch on. `is_safe`: whether the node must consider its
+    member alive now."""
 
     __slots__ = ("epoch", "is_safe", "name", "since_us")
 
@@ -29,7 +32,7 @@ class Owner:
 
 
 class Ownership:
-    """The partitions of one group. `restarts`: when it has nobody it may change its kind, and then counts anew."""
+    """The partitions of one group. `restarts`: an empty group may change its type, and then starts its epochs again."""
 
     def __init__(self, group: str, *, restarts: bool) -> None:
         self.group = group
@@ -37,10 +40,10 @@ class Ownership:
         self._owners: dict[TopicPartition, Owner] = {}
         self._of_epoch: dict[tuple[int, TopicPartition], str] = {}
         self._epochs: list[tuple[int, Micros]] = []
-        """Ever higher ones, and when somebody was first told so."""
+        """Rising epochs, and when a member first received each."""
 
     def told_epoch(self, now_us: Micros, who: str, epoch: int, sent_us: Micros, *, joins: bool) -> None:
-        """A member of the new protocol that asked at `sent_us` was told its epoch."""
+        """Record the epoch that a member of the new protocol received in the answer to a request sent at `sent_us`."""
         if self._restarts and not any(owner.is_safe() for owner in self._owners.values()):
             self._begin_anew()
         if joins:
@@ -59,11 +62,11 @@ class Ownership:
         partitions: Iterable[TopicPartition],
         is_safe: Callable[[], bool],
     ) -> None:
-        """`who` was told that these are its own. `slot`: its instance id, or its member id."""
+        """Record that `who` was assigned these partitions. `slot`: its instance id, or its member id."""
         for where in partitions:
             before = self._owners.get(where)
             if before is not None and before.epoch > epoch:
-                continue  # this answer was long under way
+                continue  # this answer was delayed
             if before is not None and before.name != who and before.is_safe():
                 raise Broken(f"{who} is given {where} of {self.group}, which {before.name} has and must not lose yet")
             of_epoch = self._of_epoch.setdefault((epoch, where), slot)
@@ -73,7 +76,7 @@ class Ownership:
                 self._owners[where] = Owner(who, epoch, now_us, is_safe)
 
     def let_go(self, who: str, partitions: Iterable[TopicPartition]) -> None:
-        """`who` owns these no more, and says so."""
+        """Record that `who` has reported that it no longer owns these."""
         for where in partitions:
             owner = self._owners.get(where)
             if owner is not None and owner.name == who:
@@ -82,14 +85,14 @@ class Ownership:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """The group may have had nobody: those who own something have perhaps not heard yet that they are out."""
+        """Forget the epochs: the group may have been empty. Owners may not have heard yet that they are out."""
         self._epochs.clear()
         self._of_epoch.clear()
         for owner in self._owners.values():
             owner.epoch = 0
 
     def commit_taken(self, who: str, where: TopicPartition, sent_us: Micros) -> None:
-        """What `who` asked at `sent_us` to commit was taken."""
+        """Check that the node could accept a commit that `who` sent at `sent_us`."""
         owner = self._owners.get(where)
         if owner is not None and owner.name != who and owner.since_us < sent_us and owner.is_safe():
             raise Broken(f"{who} commits {where} of {self.group}, which {owner.name} was given before that")

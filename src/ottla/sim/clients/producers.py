@@ -1,9 +1,9 @@
 """Simulates producers: idempotent ones that retry, plain ones with acks=1 or all, careless ones with acks=0.
 
-Every record has a number of its own within its producer and partition, so that the audit at the end can tell loss,
-duplication and reordering. Retrying follows Kafka's producer: with idempotence up to five requests in flight, a failed
-batch and those behind it are sent again in their order once nothing of the partition is in flight; without idempotence
-one request in flight, so that order is kept and only duplicates may come of a retry.
+Every record has a number of its own within its producer and partition, so the audit at the end can detect loss,
+duplication and reordering. Retries follow Kafka's producer. With idempotence, up to five requests are in flight. A
+failed batch and those after it are sent again in their order once no batch of the partition is in flight. Without
+idempotence, one request is in flight: order is kept, and a retry may only cause duplicates.
 
 Source: Kafka's Sender.java and TransactionManager.java; KIP-98, KIP-360.
 """
@@ -43,7 +43,7 @@ SEQUENCE_LOST = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNK
 
 
 class PendingRange:
-    """One batch on its way. Its sequence is given when it is first sent under a producer id."""
+    """One unacknowledged batch. It gets its sequence when it is first sent under a producer id."""
 
     __slots__ = ("at", "base_sequence", "in_flight", "notes", "turn")
 
@@ -51,17 +51,17 @@ class PendingRange:
         self.notes = notes
         self.base_sequence = -1
         self.turn = 0
-        """The how-manieth batch of its lane it is."""
+        """Index of the batch in its lane."""
         self.in_flight = False
         self.at: Endpoint | None = None
-        """The node that it was last sent to."""
+        """The node to which it was last sent."""
 
 
 class Lane:
-    """One partition of one producer: parcels in the order in which they must arrive.
+    """One partition of one producer: batches in the order in which they must arrive.
 
-    `producer_id` is the producer's, until the partition has lost what that id had written: then the lane alone takes a
-    new one (`renew`), for what was sent to other partitions may stand there under the old.
+    `producer_id` is the producer's, until the partition has lost records written under it. Then only this lane takes a
+    new id (`renew`), because batches in other partitions may have been written under the old one.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class Lane:
         self.next_number = 0
         self.next_sequence = 0
         self.numbered = 0
-        """How many batches were given a sequence."""
+        """Number of batches with a sequence."""
         self.pause_until_us: Micros = 0
         self.producer_id = -1
         self.producer_epoch = -1
@@ -93,7 +93,7 @@ class Lane:
         self.losses_known = 0
 
     def take_identity(self, producer_id: int, producer_epoch: int, losses: int) -> None:
-        """Number everything that waits anew, under this id."""
+        """Number all waiting batches again, under this id."""
         self.producer_id, self.producer_epoch, self.losses_known = producer_id, producer_epoch, losses
         self.renew = False
         self.next_sequence = 0
@@ -111,7 +111,7 @@ class Lane:
         return any(parcel.in_flight for parcel in self.parcels)
 
     def to_send(self, now_us: Micros) -> PendingRange | None:
-        """The next parcel that may leave: nothing in flight behind it, so that order is kept."""
+        """Return the next batch that may be sent: none after it is in flight, so that order is kept."""
         if now_us < self.pause_until_us or self.renew:
             return None
         found: PendingRange | None = None
@@ -124,13 +124,13 @@ class Lane:
         return None if self._broken_before(found) or self._too_far(found) else found
 
     def _too_far(self, parcel: PendingRange) -> bool:
-        """Whether the log would no longer know the first batch that is not acknowledged, should it come again once this
-        one stands there: it knows a producer's last five (ProducerStateEntry.NUM_BATCHES_TO_RETAIN)."""
+        """Whether the log, after appending this one, would no longer recognise the first unacknowledged batch if it
+        came again. A log remembers a producer's last five (ProducerStateEntry.NUM_BATCHES_TO_RETAIN)."""
         first = self.parcels[0]
         return parcel.base_sequence < 0 <= first.base_sequence and self.numbered - first.turn >= IN_FLIGHT_MAX
 
     def _broken_before(self, parcel: PendingRange) -> bool:
-        """A parcel before this one failed and waits: the ones in flight behind it must come back first."""
+        """Whether a batch before this one failed and waits: the later ones in flight must come back first."""
         for other in self.parcels:
             if other is parcel:
                 return False
@@ -145,7 +145,7 @@ class LaneClient(KafkaClient):
     lanes: list[Lane]
 
     def to_send(self) -> list[tuple[Lane, PendingRange]]:
-        """What may leave now for one node: a parcel of each of some lanes that it leads."""
+        """Return the batches to send now to one node: one batch for each of some lanes that it leads."""
         now_us = self.world.clock.now_us
         chosen = [(lane, parcel) for lane in self.lanes if (parcel := lane.to_send(now_us)) is not None]
         chosen = [each for each in chosen if not self._overtakes(*each)]
@@ -155,17 +155,17 @@ class LaneClient(KafkaClient):
         return chosen
 
     def _overtakes(self, lane: Lane, parcel: PendingRange) -> bool:
-        """Whether the first batch of the lane's producer id is under way to another node than this parcel would go to:
-        a leader that does not know the id takes what comes first, and refuses what was before it (KAFKA-14359)."""
+        """Whether the first batch of the lane's producer id is in flight to a different node than this batch's. A
+        leader that does not know the id accepts any first batch, and then refuses an earlier one (KAFKA-14359)."""
         first = lane.parcels[0]
         return parcel is not first and first.base_sequence == 0 and first.at != self.leader_of(lane)
 
     def leader_of(self, lane: Lane) -> Endpoint | None:
-        """Where the leader of a lane's partition is; None: nobody knows."""
+        """Return the endpoint of the leader of a lane's partition; None if it is unknown."""
         return self.leader((lane.topic, lane.index))
 
     def pause_lane(self, lane: Lane, code: int, resume: Callable[[], None]) -> None:
-        """A parcel of this lane was refused: send nothing there for a while."""
+        """After a batch of this lane was refused, send nothing there for a while."""
         lane.pause_until_us = self.world.clock.now_us + self.rng.randrange(20 * MS, 200 * MS)
         self.after(lane.pause_until_us - self.world.clock.now_us, resume)
         if code in MOVED:
@@ -197,7 +197,7 @@ class Producer(LaneClient):
         self.gzip = self.rng.random() < 0.2
         self.has_id = False
         self.forgotten: set[int] = set()
-        """Partitions that once did not know what this producer had sent there."""
+        """Partitions that once had forgotten this producer's batches."""
         self.makes = True
         self.acknowledged = 0
         self._requests = 0
@@ -208,7 +208,7 @@ class Producer(LaneClient):
 
     @property
     def idle(self) -> bool:
-        """Everything that was made is acknowledged."""
+        """Whether all batches are acknowledged."""
         return not any(lane.parcels for lane in self.lanes)
 
     # ---- making records --------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Producer(LaneClient):
         self._pump()
 
     def _pump(self) -> None:
-        """Send what may be sent: one parcel of each of some lanes a request."""
+        """Send batches that may be sent: one of each of some lanes per request."""
         if self.connection is None or self.topic not in self.known or (self.idempotent and not self.has_id):
             return
         for lane in self.lanes:

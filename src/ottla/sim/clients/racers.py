@@ -1,8 +1,8 @@
-"""Simulates clients that change the same metadata at the same time, and what they were told of it.
+"""Simulates clients that change the same metadata at the same time, and records the answers.
 
-They make and delete the same topic, now and then another one, and each raises a number in the configs of a group of its
-own. `Races` knows how often each of them was told that it had done so, and how often nobody told it anything; the
-audit holds that against what there is at the end.
+They create and delete the same topic, and after a while the next one. Each also raises a number in the configs of a
+group of its own. `Races` counts successful requests and requests with an unknown outcome; the audit compares that with
+the final metadata.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROUP_RESOURCE = 32
 NUMBER = "share.session.timeout.ms"
 NUMBER_MIN = 45_000
 ROUND_US = 4_000 * MS
-"""For so long all race for one topic: the more is not known of one, the less can be said."""
+"""All clients race for one topic during this time. The more unknown outcomes a topic has, the less can be checked."""
 NOT_DONE = frozenset(
     {
         ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -39,11 +39,12 @@ NOT_DONE = frozenset(
         ErrorCode.NOT_CONTROLLER,
     }
 )
-"""Answers that promise that nothing came of the request, and nothing will."""
+"""Errors that promise that the request had and will have no effect."""
 
 
 class Races:
-    """What all racers were told, by topic: how often one was made and deleted, and how often that is not known."""
+    """The results of all racers, by topic: how often each was created and deleted, and how often the outcome is
+    unknown."""
 
     def __init__(self) -> None:
         self.made: Counter[str] = Counter()
@@ -51,12 +52,12 @@ class Races:
         self.deleted: Counter[str] = Counter()
         self.perhaps_deleted: Counter[str] = Counter()
         self.deleting: Counter[str] = Counter()
-        """How many are waiting to be told that they have deleted it."""
+        """Number of deletions of the topic in flight."""
         self.deletions: Counter[str] = Counter()
-        """How many were told so, or otherwise, or nothing."""
+        """Number of finished deletions, whether they succeeded, failed or have an unknown outcome."""
 
     def check(self, there: Mapping[str, Any], made_by_others: Mapping[str, int]) -> None:
-        """Raise Broken unless the topics that are there can be so, after all that was told."""
+        """Raise Broken unless the existing topics are consistent with all results."""
         for name in sorted({*self.made, *self.perhaps_made, *self.deleted, *self.perhaps_deleted}):
             surely = self.made[name] + made_by_others.get(name, 0) - self.deleted[name]
             least, most = surely - self.perhaps_deleted[name], surely + self.perhaps_made[name]
@@ -77,9 +78,9 @@ class Racer(KafkaClient):
         self.races = races
         self.works = True
         self.told = 0
-        """The number that its group has at least, as it was told."""
+        """The acknowledged number, which its group has at least."""
         self.unheard: set[int] = set()
-        """Numbers that another node may yet hand on, as nobody has said what became of them."""
+        """Numbers with an unknown outcome; another node may still forward them."""
         self._tried = 0
         self._busy = False
         self.after(self.rng.randrange(1_000 * MS), self.connect)
@@ -105,8 +106,12 @@ class Racer(KafkaClient):
         self.request(ApiKey.CREATE_TOPICS, CreateTopicsRequest([topic], 3_000), self._made, name, before)
 
     def _made(self, message: Any, name: str, deletions: int | None) -> None:
-        """`deletions`: how many there had been when it was asked for; None where one was under way. The node that hands
-        a request on may have made a topic by it, which was deleted, and find that of another one when it asks again."""
+        """Count the answer to a creation.
+
+        `deletions`: the number of deletions before the request was sent; None if one was in flight. A node that
+        forwards a request twice may create the topic with the first. If that topic is deleted, the second may find a
+        topic of another client.
+        """
         races = self.races
         is_other = self.follows and (deletions != races.deletions[name] or races.deleting[name] > 0)
         self._count(name, message and message.topics, races.made, races.perhaps_made, perhaps_twice=is_other)
@@ -133,7 +138,8 @@ class Racer(KafkaClient):
     def _count(
         self, name: str, results: Any, done: Counter[str], unknown: Counter[str], *, perhaps_twice: bool
     ) -> None:
-        """`perhaps_twice`: the request may have been handed on twice, and what is told is what the second one found."""
+        """Count the result of a request. `perhaps_twice`: a node may have forwarded the request twice, and the answer
+        may be that of the second one."""
         self._busy = False
         code = ErrorCode.REQUEST_TIMED_OUT if results is None else results[0].error_code
         if perhaps_twice and code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -162,7 +168,7 @@ class Racer(KafkaClient):
             self.unheard.add(number)
 
     def check_number(self, configs: Mapping[str, str]) -> None:
-        """Raise Broken where the group's number is older than the last one that was acknowledged."""
+        """Raise Broken if the group's number is older than the last acknowledged one."""
         found = int(configs.get(NUMBER, NUMBER_MIN)) - NUMBER_MIN
         if found < self.told and found not in self.unheard:
             raise Broken(f"{self.name} was told that its number is {self.told}, and it is {found}")

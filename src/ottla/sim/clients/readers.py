@@ -1,11 +1,12 @@
-"""Does what every simulated reader does: fetch from positions, check what comes, move on.
+"""Implements what all simulated readers have in common: fetching from positions, checking the records, moving on.
 
-Knows positions of partitions, fetch sessions (KIP-227) and offset resets. Does not know how the partitions came to it:
-a group member (`consumers`) gets them by assignment, a `Scanner` takes all of a topic and reads it over and over, with
-long pauses in which the node must not drown in what it can't send.
+A reader has positions of partitions, fetch sessions (KIP-227) and offset resets. A group member (`consumers`) gets its
+partitions by assignment. A `Scanner` reads all of a topic repeatedly, with long pauses in which the node must not run
+out of memory for unsent answers.
 
-Held here: what a fetch gives begins at or before the position and goes on without a gap (dense topics), never beyond
-the high watermark that the same answer states, and is what was seen and acknowledged before (`history`).
+Promises checked here: the answer to a fetch begins at or before the position and continues without a gap (dense
+topics). It never goes beyond the high watermark in the same answer. It shows what was seen and acknowledged before
+(`history`).
 """
 
 from typing import Any
@@ -50,7 +51,8 @@ SESSION_LOST = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALI
 
 
 class AbortedProducers:
-    """Tells what a reader of committed records passes over in one answer: `listed` are its aborted transactions.
+    """Determines which records a reader of committed records skips in one answer: `listed` are its aborted
+    transactions.
 
     Source: Kafka's CompletedFetch.java.
     """
@@ -73,7 +75,7 @@ def _first_offset(aborted: Any) -> int:
 
 
 class FetchSession:
-    """A fetch session with one node (KIP-227): its id, the epoch of the next request, and what is in it."""
+    """A fetch session with one node (KIP-227): its id, the epoch of the next request, and its partitions."""
 
     __slots__ = ("epoch", "id", "partitions")
 
@@ -84,7 +86,7 @@ class FetchSession:
 
 
 class Reader(KafkaClient):
-    """Fetches `positions`. Subclasses fill them and look at `read`. `committed_only`: the isolation level."""
+    """Fetches `positions`. Subclasses fill them and define `read`. `committed_only`: the isolation level."""
 
     committed_only = False
     hurries = False
@@ -99,20 +101,20 @@ class Reader(KafkaClient):
         self.fetching = False
         self.uses_epochs = self.versions[ApiKey.FETCH] >= EPOCHS_SINCE and self.rng.random() < 0.5
         self.epochs: dict[TopicPartition, tuple[int, int]] = {}
-        """The position behind the last batch that was read, and that batch's leader epoch (KIP-320)."""
+        """The position after the last batch that was read, and that batch's leader epoch (KIP-320)."""
         self._sessions: dict[Endpoint | None, FetchSession] = {}
         """By the node they are with."""
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def read(self, where: TopicPartition, note: Note, batch: Batch) -> None:
-        """A record was read."""
+        """Called for each record that was read."""
 
     def passed_over(self, where: TopicPartition, batch: Batch) -> None:
-        """A batch of a transaction that was aborted came, and its records do not count."""
+        """Called for a batch of an aborted transaction, whose records do not count."""
 
     def reset_to(self, where: TopicPartition, offset: int) -> None:
-        """The log starts at `offset`, and that is where to begin."""
+        """Continue at `offset`, because the log starts there."""
         if where in self.positions:
             self.positions[where] = offset
 
@@ -120,7 +122,7 @@ class Reader(KafkaClient):
         return True
 
     def hurry(self) -> None:
-        """The end is near: read in large gulps from now on."""
+        """Read in large pieces from now on, because the run is ending."""
         self.hurries = True
         self.gap_us = 20 * MS
         self.max_bytes = 1 << 20
@@ -132,14 +134,14 @@ class Reader(KafkaClient):
         self._sessions.clear()
 
     def _of_one_leader(self, partitions: list[TopicPartition]) -> tuple[Endpoint | None, list[TopicPartition]]:
-        """A node, and those of these partitions that it leads: all of them where there is one node."""
+        """Return a node, and those of these partitions that it leads: all of them if there is one node."""
         if not self.follows or not partitions:
             return None, partitions
         leader = self.leader(self.rng.choice(partitions))
         return leader, [where for where in partitions if self.leader(where) == leader]
 
     def fetch(self) -> None:
-        """Ask one node once for everything that has a position there; goes on by itself until there is none."""
+        """Fetch once from one node, for all positions that it leads; repeats by itself until there are none."""
         if self.fetching or self.connection is None or not self.may_fetch():
             return
         wanted = [where for where in self.positions if self.positions[where] >= 0 and where[0] in self.known]
@@ -215,7 +217,7 @@ class Reader(KafkaClient):
             return
         self.fetching = False
         sizes = [len(part.records) for topic in message.responses for part in topic.partitions if part.records]
-        if sum(sizes) > max_bytes and len(sizes) > 1:  # one batch comes however large it is
+        if sum(sizes) > max_bytes and len(sizes) > 1:  # the first batch is returned whatever its size
             raise Broken(f"{self.name}: Fetch asks for {max_bytes} bytes and gets {sizes}")
         if message.error_code in SESSION_LOST:
             session.__init__()
@@ -292,8 +294,8 @@ class Reader(KafkaClient):
             self.epochs[where] = (expected, batch.leader_epoch)
 
     def _diverged(self, where: TopicPartition, diverging: Any) -> None:
-        """The log parted ways with what was read: legal only where power cuts may lose something, and of a replica that
-        follows by now."""
+        """Handle a log that diverges from the records read. That is legal only if power cuts may lose records, and for
+        a replica that is now a follower."""
         if self.follows:
             self.look_again()
             return
@@ -304,8 +306,8 @@ class Reader(KafkaClient):
         self.positions[where] = min(self.positions.get(where, 0), diverging.end_offset)
 
     def _out_of_range(self, where: TopicPartition, position: int) -> None:
-        """Legal where records may have been deleted, or lost with the power; and of a replica that follows by now and
-        has not yet come so far (KIP-392)."""
+        """Handle an offset out of range. That is legal if records may have been deleted or lost with the power, and for
+        a replica that is now a follower and lags (KIP-392)."""
         if self.follows:
             self.look_again()
             return
@@ -340,7 +342,7 @@ class Reader(KafkaClient):
 
 
 class Scanner(Reader):
-    """Reads a whole topic again and again, at times without taking what it asked for."""
+    """Reads a whole topic again and again, sometimes without receiving the answers that it requested."""
 
     def __init__(self, workload: WorkloadView, name: str, topic: str) -> None:
         super().__init__(workload, name, (topic,))
@@ -363,7 +365,7 @@ class Scanner(Reader):
             self.after(self.rng.randrange(2_000 * MS, 6_000 * MS), self._from_the_start)
 
     def _dawdle(self) -> None:
-        """Take nothing from the connection for a while: a slow reader."""
+        """Receive nothing from the connection for a while: a slow reader."""
         if self.running_scan and self.connection is not None:
             self.connection.to_client.hold()
             self.after(self.rng.randrange(2_000 * MS), self._hurry, self.connection.identity)

@@ -1,7 +1,7 @@
-"""Simulates an admin of a cluster who has the replicas of partitions moved to other nodes, and changes his mind.
+"""Simulates an administrator of a cluster who moves replicas of partitions to other nodes, and cancels some moves.
 
-He asks any node, waits for no answer, and never wants fewer replicas than may be lost one by one without losing what
-was acknowledged. What becomes of a move the checkers of metadata and of replicas see.
+He sends requests to any node and waits for no answer. He never asks for so few replicas that losing them one by one
+could lose acknowledged records. The checkers of metadata and of replicas see the results.
 """
 
 import random
@@ -42,7 +42,7 @@ class Reassigner:
         self._rng = rng
 
     def move(self) -> None:
-        """One partition of any topic goes elsewhere, or shall be again where it was."""
+        """Move one partition of any topic to other nodes, or cancel its move."""
         cluster, rng = self._cluster, self._rng
         if not cluster.image.topics:
             return
@@ -53,7 +53,7 @@ class Reassigner:
         self.ask(name, index, None if rng.random() < CANCELS else rng.sample(nodes, size))
 
     def ask(self, name: str, index: int, target: Sequence[int] | None) -> None:
-        """Have this partition moved to these nodes; None: where it was."""
+        """Request a move of this partition to these nodes; None cancels a move."""
         asked = ReassignablePartition(index, None if target is None else list(target))
         node_id = self._rng.choice(list(self._cluster.hosts))
         topics = [ReassignableTopic(name, [asked])]

@@ -1,7 +1,7 @@
 """Simulates clients of a cluster: producers and readers of one partition each, committers of one group each.
 
-They believe what some node knows of leaders, as real ones ask Metadata, until a node says otherwise or nothing. One
-request at a time. What they were told goes to the `Promises` of the topic, which are checked against the logs.
+They use one node's knowledge of the leaders, as real clients use Metadata, until a node refuses or does not answer.
+Each sends one request at a time. Results go to the `Promises` of the topic, which are checked against the logs.
 """
 
 from collections.abc import Callable
@@ -25,16 +25,16 @@ PATIENCE_US = 3_000 * MS
 PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION, INIT_PRODUCER_ID_VERSION = 13, 17, 10, 5
 LATEST = -1
 ASKS_FOR_THE_END = 0.1
-"""How often a reader asks where the partition ends, and does not read."""
+"""How often a reader asks for the end offset instead of reading."""
 
 Place: TypeAlias = tuple[str, int]
 """A topic's name and the index of a partition."""
 Question: TypeAlias = tuple[Message, int, Callable[[Any], bool]]
-"""What to ask, its version, and who is given the answer: who says False, somebody else has to be asked."""
+"""(request, its version, handler of the answer). If the handler returns False, the client looks for another node."""
 
 
 class Promises(Protocol):
-    """Who remembers what clients were told of a topic, by partition."""
+    """Records the answers that clients received about a topic, by partition."""
 
     liars: set[int]
 
@@ -43,7 +43,7 @@ class Promises(Protocol):
     def exposed(self, index: int, offset: int, epoch: int, value: bytes) -> None: ...
 
     def acknowledged_end(self, index: int) -> int:
-        """Behind the last record that was acknowledged to acks=all until now."""
+        """Return the end of the records acknowledged with acks=all so far."""
         ...
 
 
@@ -57,28 +57,28 @@ class ClusterView(Protocol):
     def checker(self) -> Promises: ...
 
     def believed_leader(self, place: Place) -> Endpoint | None:
-        """Where a client goes that asks some node who leads this partition; None: it does not know yet."""
+        """Return the leader of this partition as some node knows it; None if it does not know one yet."""
         ...
 
     def believed_replica(self, place: Place) -> Endpoint | None:
-        """Where a client goes that asks some node who has a replica of this partition."""
+        """Return a replica of this partition as some node knows it."""
         ...
 
     def topic_id(self, name: str) -> bytes | None: ...
 
 
 class LeaderClient(Client):
-    """A client of whoever leads one partition. One request at a time."""
+    """A client of one partition's leader. One request at a time."""
 
     def __init__(self, cluster: ClusterView, name: str, place: Place) -> None:
         super().__init__(cluster.world, name, Endpoint("nowhere"))
         self.cluster = cluster
         self.place = place
         self.winding_down = False
-        """It begins nothing new."""
+        """Whether to start no new work."""
         self.last_error = 0
         self.pace_us: Micros = 3 * MS
-        """It waits no longer than that between an answer and the next question."""
+        """Maximum pause between an answer and the next request."""
         self._correlation_id = 0
         self._patience: Booking | None = None
         self._booked: Booking | None = None
@@ -87,22 +87,22 @@ class LeaderClient(Client):
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def next_request(self) -> Question | None:
-        """What to ask now; None: nothing for a while."""
+        """Return the next request; None to send nothing for a while."""
         raise NotImplementedError
 
     @property
     def idle(self) -> bool:
-        """Nothing is left to do."""
+        """Whether no work is left."""
         return True
 
     def endpoint(self) -> Endpoint | None:
-        """Where to go; None: nobody knows yet."""
+        """Return the endpoint to connect to; None while it is unknown."""
         return self.cluster.believed_leader(self.place)
 
     # ---- one request after the other -------------------------------------------------------------------------------
 
     def go(self) -> None:
-        """Find the leader, ask, and so on for ever."""
+        """Find the leader and send requests, until the client stops."""
         if not self.running or self._asked is not None:
             return
         if self.connection is None:
@@ -157,10 +157,10 @@ class LeaderClient(Client):
 
 
 class ReplicatedProducer(LeaderClient):
-    """Numbers its records; `pending` is the batch that is not acknowledged yet, which is sent again until it is.
+    """Numbers its records; `pending` is the unacknowledged batch, which is sent again until it is acknowledged.
 
-    Only with acks=all (-1) is what it is told a promise. Where it is `idempotent` no record may be there twice; with
-    acks=1 a leader that lost records may refuse the next ones, and the producer begins anew under another id.
+    Only acknowledgements with acks=all (-1) are promises. If `idempotent`, no record may be in the log twice. With
+    acks=1, a leader that lost records may refuse the next ones; the producer then starts again under another id.
     """
 
     def __init__(
@@ -227,13 +227,14 @@ class ReplicatedProducer(LeaderClient):
 
 
 class Reader(LeaderClient):
-    """Reads from the beginning to the end, whoever leads, and never back; asks now and then where the end is."""
+    """Reads from the beginning to the end, from whichever node leads, and never goes back. Sometimes it asks for the
+    end offset."""
 
     def __init__(self, cluster: ClusterView, name: str, place: Place) -> None:
         super().__init__(cluster, name, place)
         self.position = 0
         self._end_min = 0
-        """What was acknowledged, or read, before the question where the end is."""
+        """End of the records acknowledged or read before the request for the end offset."""
 
     def next_request(self) -> Question | None:
         topic_id = self.cluster.topic_id(self.place[0])
@@ -251,7 +252,7 @@ class Reader(LeaderClient):
         return self.rng.random() < ASKS_FOR_THE_END
 
     def _ended(self, answer: Any) -> bool:
-        """A record that was acknowledged, or read, lies before the end: whoever leads has to know it (KIP-207)."""
+        """Check that acknowledged or read records are before the end: every leader has to know them (KIP-207)."""
         part = answer.topics[0].partitions[0]
         self.last_error = part.error_code
         if part.error_code:
@@ -280,7 +281,7 @@ class Reader(LeaderClient):
 
 
 class NearbyReader(Reader):
-    """The same at any replica, that leads or follows: each serves what it knows to be committed (KIP-392)."""
+    """The same at any replica, leader or follower: each serves what it knows to be committed (KIP-392)."""
 
     def endpoint(self) -> Endpoint | None:
         return self.cluster.believed_replica(self.place)

@@ -1,10 +1,11 @@
 """Simulates members of a share group, well-behaved and not, and an administrator who disturbs them.
 
-A member fetches, works for a while, and says what became of each record: with the next fetch or by itself, all of a
-range with one word or each record with its own. Some stall past their locks, forget records, acknowledge twice or what
-they never held, hang up in the middle, and open sessions anew. Membership is not part of this: a share session is
-enough to be given records, with Kafka as here. Where there are several nodes a member has a session with one of them at
-a time, for the partitions that it leads.
+A member fetches, works for a while, and acknowledges each record: with the next fetch or separately, all of a range
+with one type or each record with its own. Some stall past their locks, forget records, acknowledge twice or records
+that they never acquired, hang up midway, and open new sessions.
+
+Group membership is not simulated: as in Kafka, a share session is enough to get records. With several nodes, a member
+has a session with one of them at a time, for the partitions that it leads.
 """
 
 from typing import Any
@@ -55,14 +56,14 @@ TRY_AGAIN = frozenset(
 NOT_HELD = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST})
 
 GOES_ELSEWHERE, GOES_WHERE_MORE_IS = 0.05, 0.5
-"""How often a member ends its session to have the next one with another node: while it works, when it has nothing."""
+"""How often a member ends its session to start one with another node: while it has records, and while it has none."""
 
 Said = dict[TopicPartition, list[tuple[int, int]]]
 """(offset, kind) by partition, in the order of offsets."""
 
 
 class ShareMember(KafkaClient):
-    """One member. `naughty`: how likely it misbehaves at each turn."""
+    """One member. `naughty`: probability of misbehaviour at each turn."""
 
     workload: ShareWorkloadView
 
@@ -76,12 +77,14 @@ class ShareMember(KafkaClient):
         self.held: dict[Place, int] = {}
         """Records that were delivered and not acknowledged, with their counts."""
         self._given: set[Place] = set()
-        """Every record of this life of the node, also those it forgot: the node may still count them as held."""
+        """Every record of this incarnation of the node, also forgotten ones: the node may still count them as
+        acquired."""
         self._unheard = False
-        """A fetch of this life was not answered: the node may count records as held that it never told of."""
+        """A fetch in this incarnation was not answered: the node may have acquired records for the member that it never
+        received."""
         self._life = 0
         self._at: Endpoint | None = None
-        """With whom its session is; None: with whom it is connected to."""
+        """The node of its session; None: the one it is connected to."""
         self._epoch = 0
         self._busy = False
         for key in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):
@@ -93,7 +96,7 @@ class ShareMember(KafkaClient):
     def connected(self) -> None:
         if self._life != self.workload.lives:
             self._life = self.workload.lives
-            if not self.follows:  # in a cluster other nodes live on, and remember
+            if not self.follows:  # in a cluster other nodes keep running, and remember
                 self._given.clear()
                 self._unheard = False
         self._busy = False
@@ -105,7 +108,7 @@ class ShareMember(KafkaClient):
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """What a session held is released with it."""
+        """Start a new session; the old session's acquired records are released with it."""
         self._epoch = 0
         self.held.clear()
 
@@ -113,7 +116,7 @@ class ShareMember(KafkaClient):
         self._turn()
 
     def leave(self) -> None:
-        """Say good-bye and stay away for a while."""
+        """Close the session and stay away for a while."""
         self.leaving = True
         if self.connection is not None and not self._busy and self._epoch:
             self._acknowledge({}, epoch=-1)
@@ -123,7 +126,7 @@ class ShareMember(KafkaClient):
         self.after(self.rng.randrange(100 * MS), self._turn)
 
     def hurry(self) -> None:
-        """No more mischief."""
+        """Stop misbehaving."""
         self.naughty = 0.0
 
     # ---- turns -----------------------------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ class ShareMember(KafkaClient):
         self.after(self.rng.randrange(least_ms * MS, most_ms * MS), self._turn)
 
     def _judge(self) -> Said:
-        """What to say of some of the held records."""
+        """Choose acknowledgements for some of the acquired records."""
         judged: Said = {}
         if self.naughty and self.rng.random() < self.naughty:
             return judged  # dawdles
@@ -183,7 +186,7 @@ class ShareMember(KafkaClient):
             self.hang_up(lingering=self.rng.random() < 0.5)
 
     def _acknowledge_anything(self) -> None:
-        """Speak of a record that somebody else may hold, or nobody."""
+        """Acknowledge a record that another member, or no member, has acquired."""
         index = self.rng.randrange(len(self.known[self.topic].partitions))
         known = self.history.acknowledged.get((self.topic, index), {})
         offset = self.rng.choice(list(known)) if known else self.rng.randrange(100)
@@ -224,19 +227,19 @@ class ShareMember(KafkaClient):
         self.request(ApiKey.SHARE_FETCH, request, self._fetched, acks, self._lives(), at=self._at)
 
     def _partitions(self) -> list[TopicPartition]:
-        """What a session is for."""
+        """Return the partitions of a session."""
         partitions = [(self.topic, i) for i in range(len(self.known[self.topic].partitions))]
         return [where for where in partitions if self.leader(where) == self._at] if self.follows else partitions
 
     def _lives(self) -> dict[TopicPartition, int | None]:
-        """In which life of whoever is asked each partition is delivered now."""
+        """Return, for each partition, the current incarnation of the node, or in a cluster the leadership."""
         return {
             where: self.workload.leadership(self._at, where) if self.follows else self._life
             for where in self._partitions()
         }
 
     def _life_of(self, where: TopicPartition, asked_in: dict[TopicPartition, int | None]) -> int | None:
-        """In which life an answer was made; None: that changed meanwhile, so nobody can tell."""
+        """Return the incarnation in which an answer was made; None if it changed in the meantime."""
         life = asked_in.get(where)
         return life if self._lives().get(where) == life else None
 
@@ -265,7 +268,7 @@ class ShareMember(KafkaClient):
         self._again(1, 120)
 
     def _look_elsewhere(self) -> None:
-        """A partition of the session is led by another node."""
+        """Leave a node that does not lead a partition of the session any more."""
         if self.follows:
             self._begin_anew()
             self.look_again()
@@ -329,7 +332,7 @@ class ShareMember(KafkaClient):
         self._again()
 
     def _batches(self, acks: list[tuple[int, int]]) -> list[tuple[int, int, list[int]]]:
-        """Neighbours as one batch, with one word for all or one for each."""
+        """Combine neighbouring records into one batch, with one type for all or one for each."""
         batches: list[tuple[int, int, list[int]]] = []
         for offset, kind in acks:
             if batches and batches[-1][1] == offset - 1:
@@ -349,7 +352,7 @@ class ShareMember(KafkaClient):
                     self.shares.accept_sent.add((where, offset))
 
     def _outcome(self, life: int | None, where: TopicPartition, acks: list[tuple[int, int]], code: int) -> None:
-        """Of records that this member was given; its locks may have run out."""
+        """Record the outcome of acknowledgements for records that this member received; its locks may have expired."""
         if code not in TRY_AGAIN and code not in NOT_HELD:
             raise Broken(f"{self.name}: acknowledging in {where} answers {code}")
         for offset, kind in acks:
@@ -393,9 +396,9 @@ class ShareAdmin(KafkaClient):
         super().__init__(workload, name)
         self.disturbs = True
         self.at_rest = False
-        """The last configuration is in force: nothing is paused and letters are taken."""
+        """The last configuration is in force: nothing is paused and dead letters are accepted."""
         self._is_set = False
-        """It was, once; what was sent before by a connection that broke may have come after it."""
+        """It was in force once; delayed requests of a broken connection may have come after it."""
         self.begun = False
         self.connect()
 
@@ -458,10 +461,10 @@ class ShareAdmin(KafkaClient):
         self.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([change], False), self._heard)
 
     def _heard(self, message: Any) -> None:
-        """Whatever it was, the next change comes anyway."""
+        """Ignore the result, because the next change comes anyway."""
 
     def wind_down(self) -> None:
-        """From now on letters are taken and nothing is paused."""
+        """Accept dead letters and resume everything from now on."""
         self.disturbs = False
         self._settle()
 

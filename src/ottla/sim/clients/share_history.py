@@ -1,13 +1,13 @@
-"""Notes what the members of a share group were told: deliveries, acknowledgements and their outcomes.
+"""Records the answers to members of a share group: deliveries, acknowledgements and their outcomes.
 
-Checked line by line as they are written. The promises held here:
-- nobody is told the same delivery of a record that somebody else was told in the same life of the node: there is at
-  most one holder;
-- no delivery count goes beyond the limit, and after a confirmed release the next one is higher;
-- what was accepted or rejected, and confirmed, is never delivered again;
-- an acknowledgement by somebody who does not hold the record succeeds only where the record is done already.
+Each entry is checked when it is recorded. Promises checked here:
 
-`forget` is what a power cut does to promises that were not fsynced.
+- Two members never get the same delivery of a record in one incarnation of the node: at most one member acquires it.
+- No delivery count exceeds the limit, and after a confirmed release the next one is higher.
+- A record whose acceptance or rejection was confirmed is never delivered again.
+- An acknowledgement by a member that has not acquired the record succeeds only if the record is done already.
+
+`forget` is the effect of a power cut on promises that were not fsynced.
 """
 
 from ottla.sim.clients.history import TopicPartition
@@ -27,17 +27,18 @@ class ShareHistory:
         self.losses = 0
         self.deliveries = 0
         self.accept_sent: set[Place] = set()
-        """Acceptances that were sent, whatever became of them: those records count as processed."""
+        """Acceptances that were sent, whatever their outcome: those records count as processed."""
         self._done: dict[Place, tuple[int, int]] = {}
-        """Confirmed to be accepted or rejected: in which life of the node, and as which delivery."""
+        """Confirmed acceptances and rejections: the incarnation of the node and the delivery count."""
         self._released: dict[Place, tuple[int, int]] = {}
-        """Confirmed to be released: the same."""
+        """Confirmed releases: the same."""
         self._told: dict[tuple[int, Place, int], str] = {}
-        """(life, record, delivery count): who was told. An answer may come late, so counts need not rise."""
+        """The receiving member by (incarnation, record, delivery count). An answer may be late, so counts need not
+        rise."""
 
     def deliver(self, who: str, life: int | None, place: Place, count: int) -> None:
-        """A member was given this record, in this life of the node, or leadership of the partition; None: in one of
-        several."""
+        """Record that a member received this record, in this incarnation of the node or leadership of the partition;
+        None: in one of several."""
         self.deliveries += 1
         where, offset = place
         if not 1 <= count <= self.limit:
@@ -55,7 +56,7 @@ class ShareHistory:
             raise Broken(f"{who}: {where} delivers {offset} as number {count} after {released_count} came back")
 
     def confirm(self, life: int | None, place: Place, kind: int, count: int) -> None:
-        """An acknowledgement by the record's holder went well; kinds are Kafka's."""
+        """Record a successful acknowledgement by the member that acquired the record; kinds are Kafka's."""
         if life is None:
             return
         if kind in (ACCEPT, REJECT) or count >= self.limit:
@@ -64,7 +65,7 @@ class ShareHistory:
             self._released[place] = max(self._released.get(place, (0, 0)), (life, count))
 
     def forget(self) -> None:
-        """The power went, and what was confirmed since the last fsync may be void."""
+        """Handle a power cut: confirmations since the last fsync may be void."""
         self.losses += 1
         self._done.clear()
         self._released.clear()

@@ -1,16 +1,17 @@
-"""Notes what transactional clients were told, and what readers of committed records were shown.
+"""Records the answers to transactional clients, and the records shown to readers of committed records.
 
-Every line is checked against all earlier ones as it is written. Knows only what clients see on the wire.
+Every entry is checked against all earlier ones when it is recorded. The history has only what clients see on the wire.
 
-The promises held here:
-- a transaction is committed or aborted, never both: every answer, every record shown or passed over and every marker
-  in a log says the same of it, and nothing of it is committed that its client did not ask to commit;
-- a producer id belongs to one transactional id, and its epoch is given to one client at a time: what an older one asks
-  for after a newer one was told its epoch is refused;
-- what EndTxn answered is what the coordinator knows, in every life of it, until somebody asks for more;
-- the producer that EndTxn named is not shut out of the next transaction, unless another client asked for the same id;
-- in a partition the committed records of a transactional id stand in the order in which they were sent;
-- an input record has one committed effect.
+Promises checked here:
+
+- A transaction is committed or aborted, never both: every answer, every record shown or skipped and every marker in a
+  log agrees. No record is committed unless its client asked for that.
+- A producer id belongs to one transactional id, and one client at a time has its epoch. After a client received a newer
+  epoch, requests of older ones are refused.
+- EndTxn's answer is the coordinator's state, in every incarnation, until the next request.
+- The producer that EndTxn named is not fenced from the next transaction, unless another client requested the same id.
+- In a partition, the committed records of a transactional id are in the order in which they were sent.
+- An input record has one committed effect.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,17 +35,19 @@ class Identity(NamedTuple):
 
 
 class Given(NamedTuple):
-    """An identity that InitProducerId gave: when it was asked for one, and when its answer was there."""
+    """A producer identity from InitProducerId, with the times of the request and of its answer."""
 
     identity: Identity
     asked_us: Micros
     told_us: Micros
 
     def replaces(self, other: Identity, given: "Given | None") -> bool:
-        """Whether this identity is later than another of its transactional id, whose producer id was given so at first.
+        """Whether this identity is later than `other` of the same transactional id. `given`: the first identity with
+        the other's producer id.
 
-        A transactional id that expired gets another producer id, which is not always a greater one: each node has
-        numbers of its own."""
+        A transactional id that expired gets another producer id, which is not always greater: each node allocates from
+        a block of its own.
+        """
         if self.identity.producer_id == other.producer_id:
             return self.identity.epoch > other.epoch
         return given is not None and self.asked_us >= given.told_us
@@ -52,7 +55,7 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What the value of a record says of it: the client that sent it, its number there, and the transaction."""
+    """The content of a record's value: the client that sent it, its number there, and the transaction."""
 
     sender: str
     index: int
@@ -71,7 +74,7 @@ def label_of(note: Note) -> Label:
 
 
 class Transaction:
-    """One transaction of one client. `committed` None: nobody knows yet."""
+    """One transaction of one client. `committed` None: not known yet."""
 
     __slots__ = ("asked_to_commit", "commits", "committed", "number", "sent", "sources", "told_by", "transactional_id")
 
@@ -79,11 +82,11 @@ class Transaction:
         self.number = number
         self.transactional_id = transactional_id
         self.sent: dict[tuple[TopicPartition, int], None] = {}
-        """(partition, number) of every record that was sent, at least once."""
+        """(partition, number) of every record that was sent at least once."""
         self.sources: list[Source] = []
-        """The input records whose effect it is."""
+        """The input records that it processes."""
         self.commits: list[Commit] = []
-        """The offsets that count when it does."""
+        """The offsets that it commits."""
         self.asked_to_commit = False
         self.committed: bool | None = None
         self.told_by = ""
@@ -93,7 +96,8 @@ class Transaction:
 
 
 class Ended(NamedTuple):
-    """What EndTxn told of a transactional id: how its transaction ended, who writes the next one, and whom it told."""
+    """The result of an EndTxn: how the transaction ended, the identity for the next one, and the client that was
+    told."""
 
     committed: bool
     successor: Identity
@@ -101,25 +105,26 @@ class Ended(NamedTuple):
 
 
 class Ends:
-    """What EndTxn answered last of each transactional id, as long as nothing else can have changed it since."""
+    """The last EndTxn answer for each transactional id, as long as no other request can have changed that state."""
 
     IN_DOUBT_US: Micros = 10_000 * MS
-    """For so long a request whose answer was lost may still be carried out."""
+    """How long a request whose answer was lost may still be carried out."""
 
     def __init__(self) -> None:
         self.standing: dict[str, Ended] = {}
-        """What must be so now."""
+        """Results that must still hold now."""
         self._asked: dict[str, dict[int, tuple[Identity | None, Micros | None]]] = {}
-        """What was asked of each id and may be under way, by number: in whose name; where it was lost, until when."""
+        """Requests of each id that may be in flight, by number: the identity; for a lost one, until when it may be
+        carried out."""
         self._met: set[int] = set()
-        """Numbers of requests while which another one of the same id was over: nobody knows which came first."""
+        """Numbers of requests during which another request of the same id ended: their order is unknown."""
         self._sure: set[int] = set()
-        """Numbers of requests by the producer that EndTxn named, when nothing else could have changed that."""
+        """Numbers of requests by the producer that EndTxn named, sent when no other request could have changed that."""
         self._number = 0
 
     def asks(self, transactional_id: str, identity: Identity | None) -> int:
-        """A request leaves that may change what is known of this id, in the name of `identity`; None: to have a new
-        one. Its number."""
+        """Record a request that may change the state of this id, under `identity`; None: to get a new one. Return its
+        number."""
         self._number += 1
         self._asked.setdefault(transactional_id, {})[self._number] = identity, None
         ended = self.standing.get(transactional_id)
@@ -130,29 +135,29 @@ class Ends:
         return self._number
 
     def over(self, transactional_id: str, number: int) -> None:
-        """This request was answered, or died with the node that it was asked of."""
+        """Record that this request was answered, or died with its node."""
         asked = self._asked[transactional_id]
         del asked[number]
         self._met.update(asked)
 
     def lost(self, now_us: Micros, transactional_id: str, number: int) -> None:
-        """Nobody will hear what became of this request."""
+        """Record that the connection of this request was lost, so its outcome is unknown."""
         identity, _ = self._asked[transactional_id][number]
         self._asked[transactional_id][number] = identity, now_us + self.IN_DOUBT_US
 
     def ended(self, now_us: Micros, transactional_id: str, number: int, ended: Ended) -> None:
-        """The EndTxn of this number was answered so."""
+        """Record the answer to the EndTxn of this number."""
         if not self._others(now_us, transactional_id, ended) and number not in self._met:
             self.standing[transactional_id] = ended
 
     def shut_out(self, now_us: Micros, who: str, transactional_id: str, number: int, identity: Identity) -> None:
-        """The request of this number was refused: its producer has no right to it any more."""
+        """Check the refusal of this request: its producer was fenced."""
         alone = not self._others(now_us, transactional_id, Ended(False, identity, who)) and number not in self._met
         if number in self._sure and alone:
             raise Broken(f"{who}: {identity} is shut out, and no other client has asked for {transactional_id}")
 
     def _others(self, now_us: Micros, transactional_id: str, ended: Ended) -> bool:
-        """Whether something else that was asked may be carried out behind that end."""
+        """Whether another request may be carried out after that end."""
         return any(
             _may_change(ended, identity)
             for identity, until_us in self._asked[transactional_id].values()
@@ -161,7 +166,7 @@ class Ends:
 
 
 def _may_change(ended: Ended, identity: Identity | None) -> bool:
-    """Whether a request in this name is heard behind that end: an older epoch is shut out."""
+    """Whether a request under this identity has an effect after that end: an older epoch is fenced."""
     successor = ended.successor
     return identity is None or identity.producer_id != successor.producer_id or identity.epoch >= successor.epoch
 
@@ -187,12 +192,12 @@ class TransactionHistory:
     def committed_count(self) -> int:
         return sum(transaction.committed is True for transaction in self.transactions)
 
-    # ---- who writes ------------------------------------------------------------------------------------------------
+    # ---- producer identities ---------------------------------------------------------------------------------------
 
     def initialized(
         self, asked_us: Micros, now_us: Micros, who: str, transactional_id: str, identity: Identity
     ) -> None:
-        """InitProducerId gave `who` this identity: everybody who has an older one is shut out from now on."""
+        """Record that InitProducerId gave `who` this identity: clients with an older one are fenced from now on."""
         owner = self._owners.setdefault(identity.producer_id, transactional_id)
         if owner != transactional_id:
             raise Broken(f"{who}: producer id {identity.producer_id} belongs to {owner}")
@@ -204,15 +209,15 @@ class TransactionHistory:
         known.append(Given(identity, asked_us, now_us))
 
     def belongs(self, producer_id: int, transactional_id: str) -> None:
-        """This producer id was the transactional id's before anybody asked."""
+        """Record that this producer id was the transactional id's before any request."""
         self._owners[producer_id] = transactional_id
 
     def is_new(self, producer_id: int) -> bool:
-        """Whether nobody was given this producer id with a transactional id."""
+        """Whether no client was given this producer id with a transactional id."""
         return producer_id not in self._owners
 
     def taken(self, who: str, what: str, transactional_id: str, identity: Identity, sent_us: Micros) -> None:
-        """Something that was asked at `sent_us` under this identity was done."""
+        """Check a successful request that was sent at `sent_us` under this identity."""
         known = self._given.get(transactional_id, [])
         first = next((each for each in known if each.identity.producer_id == identity.producer_id), None)
         for each in known:
@@ -222,7 +227,7 @@ class TransactionHistory:
     def commit_offsets(
         self, now_us: Micros, transaction: Transaction, group: str, positions: Mapping[TopicPartition, int]
     ) -> None:
-        """A transaction is about to commit these offsets of a group."""
+        """Record that a transaction is about to commit these offsets of a group."""
         transaction.commits += self._history.begin_commit(now_us, group, positions)
         for where, position in positions.items():
             self._offsets.setdefault((group, where, position), []).append(transaction)
@@ -230,7 +235,7 @@ class TransactionHistory:
     # ---- the end of a transaction ----------------------------------------------------------------------------------
 
     def conclude(self, now_us: Micros, who: str, transaction: Transaction, *, committed: bool) -> None:
-        """It turns out how a transaction ended."""
+        """Record how a transaction ended."""
         if committed and not transaction.asked_to_commit:
             raise Broken(f"{who}: {transaction} is committed, and nobody asked for that")
         if transaction.committed is None:
@@ -255,20 +260,20 @@ class TransactionHistory:
     # ---- what is read ----------------------------------------------------------------------------------------------
 
     def show(self, now_us: Micros, who: str, note: Note) -> Label:
-        """A reader of committed records was given a record."""
+        """Record that a reader of committed records received a record."""
         label = label_of(note)
         if label.transaction is not None:
             self.conclude(now_us, f"{who} at {note.offset}", self.transactions[label.transaction], committed=True)
         return label
 
     def show_offset(self, now_us: Micros, who: str, group: str, where: TopicPartition, offset: int) -> None:
-        """An offset of a group was shown as committed: that must be the work of a transaction that is."""
+        """Check an offset of a group that was shown as committed: its transaction must be committed."""
         may_be = [each for each in self._offsets.get((group, where, offset), []) if each.committed is not False]
         if len(may_be) == 1:
             self.conclude(now_us, f"{who} at {offset} of {where}", may_be[0], committed=True)
 
     def pass_over(self, now_us: Micros, who: str, notes: Iterable[Note]) -> None:
-        """A reader was told that these records were aborted."""
+        """Record that an answer lists these records as aborted, so the reader skips them."""
         for note in notes:
             label = label_of(note)
             if label.transaction is None:
@@ -278,12 +283,12 @@ class TransactionHistory:
 
 
 class OrderOfShown:
-    """Holds what one reader is shown of a partition in order, from wherever it began."""
+    """Checks the order of the records of a partition that one reader receives, from any start."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[TopicPartition, str], tuple[int, int, int]] = {}
         self._left: dict[tuple[TopicPartition, str], set[int]] = {}
-        """Producer ids in whose place another one came."""
+        """Producer ids that another one has replaced."""
 
     def begin_again(self, where: TopicPartition) -> None:
         """The reader reads this partition from another place."""

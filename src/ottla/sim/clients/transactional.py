@@ -1,14 +1,14 @@
-"""Simulates transactional producers, in both versions of the protocol: ones that die, hang, and come back as zombies.
+"""Simulates transactional producers, in both versions of the protocol: ones that die, hang, and return as zombies.
 
     new -> ready -> open -> ending -> ready ...        new again when fenced; over when fenced as a zombie
 
-Follows Kafka's producer. A batch whose fate is unknown is sent again under its number, or the transaction is aborted.
-An end whose answer is lost is asked for again. Whoever is fenced takes a new epoch by InitProducerId and goes on; a
-zombie, which somebody else has taken the place of, goes on as if nothing had happened, until it is told.
+It follows Kafka's producer. A batch with an unknown outcome is sent again under its number, or the transaction is
+aborted. An EndTxn whose answer is lost is sent again. A fenced producer takes a new epoch by InitProducerId and
+continues. A zombie, whose place another client has taken, continues as if nothing had happened, until it is fenced.
 
-In the first version an epoch lasts for many transactions, so that a request which was long under way may do something
-to a later one: who has lost an answer there takes a new epoch after its transaction, as Kafka's producer does for
-batches. What died with its node does nothing any more: the client goes on in its epoch, as librdkafka always does.
+In the first version of the protocol, an epoch lasts for many transactions, so a delayed request may affect a later one.
+After a transaction with a lost answer, the producer therefore takes a new epoch, as Kafka's producer does for batches.
+Requests that died with their node have no effect any more: the client keeps its epoch, as librdkafka always does.
 
 Sources: Kafka's TransactionManager.java; KIP-98, KIP-360, KIP-588, KIP-890.
 """
@@ -45,7 +45,7 @@ RETRY_US: Micros = 60 * MS
 ABORTS_AT_ONCE = 0.3
 """The share of transactions that are aborted right after the last one, before anything is written."""
 BUMPS_SINCE = 3
-"""The version of InitProducerId from which on a client says who it is."""
+"""The version of InitProducerId since which a client sends its current identity."""
 
 VERSIONS_OF_FIRST = {
     ApiKey.PRODUCE: (3, 11),
@@ -72,17 +72,18 @@ SHUT_OUT = frozenset(
     }
 )
 CHANGING = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
-"""What may change what the coordinator knows of a transactional id."""
+"""Requests that may change the coordinator's state of a transactional id."""
 OF_A_TRANSACTION = CHANGING | {ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT}
-"""What does something to a transaction; in the second version all of it may change what its coordinator knows."""
+"""Requests that affect a transaction; in the second version, all of them may change the coordinator's state."""
 LATER = RETRIABLE | COORDINATOR_AWAY | {ErrorCode.CONCURRENT_TRANSACTIONS}
 NOT_DONE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
-"""Errors to try again that say for certain that nothing was done."""
+"""Retriable errors that say for certain that the request had no effect."""
 ABORTABLE = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
 
 
 class GroupOffsets:
-    """What a transaction commits for a group. `generation` and `member_id`: who read up to there."""
+    """The offsets that a transaction commits for a group. `generation` and `member_id`: those of the member that read
+    up to there."""
 
     def __init__(
         self, group: str, generation: int, member_id: str, instance: str | None, positions: dict[TopicPartition, int]
@@ -133,26 +134,26 @@ class TransactionalProducer(LaneClient):
         self._end_at_us: Micros = 0
         self._begun_something = False
         self._registered = False
-        """Something of the open transaction was taken, so that its coordinator knows of it."""
+        """A request of the open transaction succeeded, so its coordinator knows of it."""
         self._in_doubt = False
-        """An end was asked for and nobody knows whether it was heard."""
+        """An EndTxn was sent and its outcome is unknown."""
         self._needs_epoch = False
         self._asking = False
         self._changing = 0
-        """The number of the newest request that may change what is known of the id."""
+        """The number of the newest request that may change the state of the id."""
         self._requests = 0
         self._may_be_late = False
-        """Something was not answered that may still be carried out."""
+        """Whether an unanswered request may still be carried out."""
         self._aborts_at_once = workload.aborts_at_once
         self._early = self.world.stream(f"aborts-at-once/{name}")
         self.late_us: Micros | None = None
-        """Something that is sent soon arrives so long after the client has given up waiting for it."""
+        """Delay of a coming request after the client has given up waiting for it."""
         self.after(self.rng.randrange(300 * MS), self.connect)
         self.after(self.rng.randrange(400 * MS), self._work)
 
     @property
     def idle(self) -> bool:
-        """Nothing of it is under way."""
+        """Whether no transaction is open."""
         return self.transaction is None
 
     # ---- making transactions ---------------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ class TransactionalProducer(LaneClient):
         offsets: GroupOffsets | None = None,
         done: Callable[[bool], None] | None = None,
     ) -> Transaction:
-        """Open a transaction; `done` hears whether it was committed for certain."""
+        """Open a transaction; `done` is called with whether it is known to be committed."""
         assert self.state == "ready"
         self.state = "open"
         transaction = self.transaction = self.told.begin(self.transactional_id)
@@ -195,11 +196,11 @@ class TransactionalProducer(LaneClient):
         self.after(self.rng.randrange(1, self.gap_us), self._make)
 
     def put(self, lane: Lane, notes: list[Content]) -> None:
-        """Let the open transaction write these records."""
+        """Add these records to the open transaction."""
         lane.parcels.append(PendingRange(notes))
 
     def go(self) -> None:
-        """Write what was put in."""
+        """Send the added records."""
         self._pump()
 
     def note(self, lane: Lane, key: bytes | None = None) -> Content:
@@ -217,7 +218,7 @@ class TransactionalProducer(LaneClient):
 
     @property
     def coordinator(self) -> Endpoint | None:
-        """Where the coordinator of the transactional id is; None: nobody knows."""
+        """The endpoint of the transactional id's coordinator; None if it is unknown."""
         return self.coordinators.get((OF_TRANSACTIONS, self.transactional_id))
 
     def ready(self) -> None:
@@ -264,14 +265,14 @@ class TransactionalProducer(LaneClient):
             self.abort("the connection is lost")
 
     def retire(self) -> None:
-        """Die for good: whatever is open nobody ends."""
+        """Die permanently: an open transaction is never ended."""
         self.state = "over"
         self.running = False
         self._drop()
         self.hang_up(lingering=self.rng.random() < 0.5)
 
     def _be_late(self, at: Endpoint | None) -> None:
-        """What is about to be sent there is perhaps that which is late."""
+        """Perhaps delay the next request to that node, if a late request is due."""
         if self.connection is None or self.late_us is None or self.rng.random() < 0.5:
             return
         connection, late_us = self.to_node(at), self.late_us
@@ -309,7 +310,7 @@ class TransactionalProducer(LaneClient):
     def _heard(
         self, message: Any, number: int | None, asked: Endpoint, answer: Answer, args: tuple[object, ...]
     ) -> None:
-        # In the second version another node may go on with what a dead one has begun: its leader asks the coordinator.
+        # In the second version another node may finish a request of a dead one: its leader asks the coordinator.
         may_be_late = message is None and (self.second_version or self.world.network.listens(asked))
         self._may_be_late |= may_be_late
         if number is not None and may_be_late:
@@ -330,12 +331,12 @@ class TransactionalProducer(LaneClient):
     def _answered(
         self, message: Any, answer: Callable[..., None], of: Transaction | None, args: tuple[object, ...]
     ) -> None:
-        """A lost answer is `gone`'s; one to a transaction that is no more is nobody's."""
+        """Handle an answer. Lost answers are handled in `gone`; answers for an earlier transaction are ignored."""
         if message is not None and of is self.transaction and self.state != "over":
             answer(message, *args)
 
     def _pump_later(self, code: int) -> None:
-        """This error passes: the coordinator is busy, or somewhere else."""
+        """Retry after a temporary error: the coordinator is busy, or has moved."""
         if code in MOVED:
             self._has_coordinator = not self.follows
             self.miss_coordinator(OF_TRANSACTIONS, self.transactional_id)
@@ -344,7 +345,7 @@ class TransactionalProducer(LaneClient):
         self.after(self.rng.randrange(RETRY_US, 4 * RETRY_US), self._pump)
 
     def _pump(self) -> None:
-        """Ask for what comes next."""
+        """Send the next request."""
         if self.connection is None or self._asking or not self._has_coordinator or self.state == "over":
             return
         if any(topic not in self.known for topic in self.topics):
@@ -356,7 +357,7 @@ class TransactionalProducer(LaneClient):
         elif self.state == "ending" and not self._requests:
             self._end()
 
-    # ---- who it is -------------------------------------------------------------------------------------------------
+    # ---- identity --------------------------------------------------------------------------------------------------
 
     def _initialize(self) -> None:
         request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)
@@ -391,7 +392,7 @@ class TransactionalProducer(LaneClient):
                 lane.take_identity(*identity, self.history.losses)
 
     def _shut_out(self, code: int) -> None:
-        """Somebody else has its place, or the coordinator has aborted what it did."""
+        """Handle fencing: another client has the id, or the coordinator has aborted the transaction."""
         self.world.trace.add(self.name, f"is shut out: {code}")
         if self.identity is not None and code != ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             now_us = self.world.clock.now_us
@@ -406,7 +407,7 @@ class TransactionalProducer(LaneClient):
             self.after(self.rng.randrange(500 * MS), self._pump)
 
     def _drop(self) -> None:
-        """Know nothing more of the transaction that is open."""
+        """Forget the open transaction."""
         self.transaction = None
         for lane in self.lanes:
             lane.parcels.clear()
@@ -415,7 +416,7 @@ class TransactionalProducer(LaneClient):
             done(False)
 
     def renewed(self) -> None:
-        """It has an epoch by InitProducerId: all that was begun under an older one is over."""
+        """Use the new epoch of an InitProducerId: everything begun under an older one is over."""
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
@@ -605,11 +606,11 @@ class TransactionalProducer(LaneClient):
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def abort(self, why: str) -> None:
-        """Give the open transaction up."""
+        """Abort the open transaction."""
         assert self.state == "open"
         self.world.trace.add(self.name, f"aborts {self.transaction}: {why}")
         if not self.second_version and any(p.base_sequence >= 0 for lane in self.lanes for p in lane.parcels):
-            self._needs_epoch = True  # nobody knows which of them are there, nor which sequence comes next
+            self._needs_epoch = True  # their outcome and the next sequence are unknown
         for lane in self.lanes:
             lane.parcels.clear()
         self._commits, self._to_make = False, 0
@@ -661,8 +662,11 @@ class TransactionalProducer(LaneClient):
             self.abort("it has nothing to write")
 
     def _may_be_unknown(self, code: int) -> bool:
-        """Whether the coordinator may say that there is nothing to end: in the first version to who gives up what it
-        has not heard of, which is fatal to librdkafka; in the second to who commits what it aborted by itself."""
+        """Whether the coordinator may answer that there is no transaction to end.
+
+        In the first version, that is so for an abort of a transaction that it has not heard of, which is fatal to
+        librdkafka. In the second version, it is so for a commit of a transaction that the coordinator has aborted.
+        """
         allowed = self._commits if self.second_version else not (self._commits or self._registered)
         return code == ErrorCode.INVALID_TXN_STATE and allowed
 

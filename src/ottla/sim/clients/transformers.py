@@ -1,10 +1,12 @@
-"""Simulates who reads committed records: scanners of whole topics, and groups that write what they make of them.
+"""Simulates readers of committed records: scanners of whole topics, and groups that write records derived from them.
 
-A `Transformer` is a member of a group with a transactional producer of its own: it reads, writes one record for each
-and commits how far it has read, all in one transaction; where that is aborted it goes back to what the group has
-committed. Nobody waits with a rebalance for a transaction that is open: whoever reads the group's offsets next has to
-wait for it (KIP-447). Only its own a member ends before it goes on from what is committed, as a consumer that polls
-between transactions does: where it joins again unchanged its generation is the same, which fences nothing.
+A `Transformer` is a group member with a transactional producer of its own. In one transaction, it writes one record for
+each record that it has read, and commits its position. If the transaction is aborted, it goes back to the group's
+committed offsets.
+
+A rebalance does not wait for an open transaction: the next reader of the group's offsets has to wait for it (KIP-447).
+A member ends its own transaction before it continues from the committed offsets, like a consumer that polls between
+transactions. If it joins again unchanged, its generation is the same, which fences no request.
 """
 
 from collections.abc import Callable
@@ -20,10 +22,10 @@ from ottla.sim.clients.workload_view import TransactionWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 
 AT_ONCE_MAX = 12
-"""Records that one transaction is made of."""
+"""Maximum number of records that one transaction processes."""
 AT_ONCE_HURRIED = 400
 AT_ONCE_OVER_NODES = 50
-"""Where each batch goes to followers first, more would take longer than a transaction may."""
+"""If each batch must be replicated to followers first, more would take longer than a transaction may."""
 
 
 class CommittedScanner(Scanner):
@@ -50,12 +52,12 @@ class CommittedScanner(Scanner):
 
 
 class Emitter(TransactionalProducer):
-    """The producer of a transformer, which alone says what it writes. `renewals`: told when it has a new epoch."""
+    """The producer of a transformer, which decides what it writes. `renewals`: called when it has a new epoch."""
 
     renewals: Callable[[], None] | None = None
 
     def _work(self) -> None:
-        """Nothing by itself."""
+        """Writes nothing by itself."""
 
     def renewed(self) -> None:
         if self.renewals is not None:
@@ -83,17 +85,17 @@ class Transformer(GroupMember):
         self._read: list[tuple[TopicPartition, Note]] = []
         self._mine: list[TopicPartition] = []
         self._was_open = False
-        """A transaction of its own was open when it was assigned what it has."""
+        """A transaction of its own was open when it was assigned its partitions."""
         self.take(emitter)
         self._loop()
 
     def take(self, emitter: Emitter) -> None:
-        """Write by this producer from now on, once it has an epoch."""
+        """Use this producer from now on, once it has an epoch."""
         self.emitter = emitter
         emitter.renewals = self._begin_again
 
     def committed(self, where: TopicPartition) -> int:
-        """All that was read is committed, where nothing waits and nothing is under way."""
+        """Return the position, if all read records are committed and no transaction is open; otherwise -1."""
         if self._read or not self.emitter.idle:
             return -1
         return self.positions.get(where, -1)
@@ -122,7 +124,7 @@ class Transformer(GroupMember):
         self._read.clear()
 
     def _commit(self, *, again: bool = False) -> None:
-        """Only its transactions commit anything."""
+        """Commits nothing: only its transactions commit."""
 
     # ---- transforming ----------------------------------------------------------------------------------------------
 
@@ -143,15 +145,15 @@ class Transformer(GroupMember):
         emitter.go()
 
     def _emitted(self, emitter: Emitter, committed: bool) -> None:
-        """A transaction is over: where it did not count, what it was made of is read once more."""
+        """Handle the end of a transaction: after an abort, its input is read again."""
         if emitter is self.emitter and (self._was_open or not committed):
             self._was_open = False
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Go on from what the group has committed."""
+        """Continue from the group's committed offsets."""
         if self.state == "stable" and self._mine:
-            self._round += 1  # what was asked about offsets before is answered in vain
+            self._round += 1  # answers to earlier offset requests are ignored
             self._read.clear()
             self.positions.clear()
             self._fetch_offsets(self._mine)

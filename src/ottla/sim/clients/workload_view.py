@@ -27,13 +27,13 @@ class WorkloadView(Protocol):
 
     @property
     def lives(self) -> int:
-        """The number of the node's present life; of several nodes, one that rises whenever one of them begins another,
-        or a coordinator moves."""
+        """The number of the node's current incarnation. With several nodes, a number that rises when one of them starts
+        a new incarnation, or when a coordinator moves."""
         ...
 
     @property
     def deaf_ms(self) -> int:
-        """For how long a coordinator may go on after another one has taken its place, as it does not know so."""
+        """How long a coordinator may continue after another node has taken its place, because it does not know."""
         ...
 
     @property
@@ -46,11 +46,11 @@ class WorkloadView(Protocol):
         ...
 
     def topics_stand(self) -> None:
-        """The topics are there: everybody else may come."""
+        """Called when the topics exist: the other clients may start."""
         ...
 
     def may_forget(self, topic: str) -> bool:
-        """Whether the batches that would tell a late duplicate may be gone from a topic."""
+        """Whether a topic may have lost the batches that reveal a late duplicate."""
         ...
 
     def check_new_producer_id(self, producer_id: int) -> None:
@@ -63,7 +63,7 @@ class ShareWorkloadView(WorkloadView, Protocol):
 
     @property
     def shares(self) -> Mapping[str, ShareHistory]:
-        """What the members were told, by group."""
+        """The histories of the share groups, by group."""
         ...
 
     @property
@@ -71,19 +71,21 @@ class ShareWorkloadView(WorkloadView, Protocol):
 
     @property
     def winding_down(self) -> bool:
-        """What is under way is to be finished: nothing is rejected any more."""
+        """Whether the run is ending: members finish their work and reject nothing."""
         ...
 
     def groups_stand(self) -> None:
-        """The groups are configured: everybody may come."""
+        """Called when the groups are configured: the other clients may start."""
         ...
 
     def leadership(self, at: Endpoint | None, where: TopicPartition) -> int | None:
-        """A number that rises with each leadership of the partition: that of the node there, if it believes to lead."""
+        """A number that rises with each leadership of the partition: that of this node, if it considers itself the
+        leader."""
         ...
 
     def share_start_offset(self, group: str, where: TopicPartition, life: int) -> int | None:
-        """Where the group's window begins, if the node is still in that life and has loaded it."""
+        """Return the group's share-partition start offset, if the node is still in that incarnation and has loaded
+        it."""
         ...
 
 
@@ -92,7 +94,7 @@ class TransactionWorkloadView(WorkloadView, Protocol):
 
     @property
     def told(self) -> TransactionHistory:
-        """What transactional clients were told."""
+        """The history of the transactional clients."""
         ...
 
     @property
@@ -105,5 +107,5 @@ class GroupsWorkloadView(WorkloadView, Protocol):
     """A workload with groups of both protocols, as its clients see it."""
 
     def ownership(self, group: str) -> Ownership:
-        """Who has which partition of this group."""
+        """Return the history of this group's partition owners."""
         ...

@@ -1,8 +1,8 @@
-"""Simulates time: a clock that only moves when told, what the hosts' clocks show then, and the agenda.
+"""Simulates time: a clock that moves only on request, the clocks of the hosts, and the agenda of events.
 
-Knows: microseconds since the start of the simulation, events ordered by (time, sequence). Knows nothing of what the
-events do. Invariants: time never goes back; two events at one time run in the order in which they were booked; so the
-same bookings give the same run, on any machine and under any PYTHONHASHSEED.
+Time is in microseconds since the start of the simulation; events are ordered by (time, sequence). Invariants: time
+never goes back, and two events at the same time run in the order in which they were booked. The same bookings therefore
+give the same run, on any machine and under any PYTHONHASHSEED.
 
 Source: FoundationDB (SIGMOD 2021, section 4), TigerBeetle's VOPR.
 """
@@ -22,10 +22,10 @@ MS = 1_000
 MILLION = 1_000_000
 
 BOOTED_MS: Millis = 1_000_000
-"""What the monotonic clock shows when the simulation begins: a moment is never mistaken for a timestamp."""
+"""The monotonic clock's value at the start, far from the wall clock's, so that the two are never confused."""
 
 EPOCH_MS = 1_800_000_000_000
-"""What the wall clock shows when the simulation begins."""
+"""The wall clock's value at the start of the simulation."""
 
 
 class Clock:
@@ -45,13 +45,13 @@ class Clock:
 
     @property
     def wall_ms(self) -> WallMillis:
-        """The clock that somebody may set."""
+        """The wall clock, which may be set."""
         return WallMillis(self.now_ms + self.wall_ahead_ms)
 
 
 class HostClock:
-    """The clock of one host. It may have been started at another moment than the others' (`booted_ms`), be set wrong
-    (`wall_off_ms`), and run fast or, below zero, slow (`drift_ppm`, microseconds in a second)."""
+    """The clock of one host. It may have been started at a different moment (`booted_ms`), be set wrong
+    (`wall_off_ms`), and run fast or slow (`drift_ppm`, microseconds in a second; negative: slow)."""
 
     __slots__ = ("booted_ms", "drift_ppm", "wall_off_ms", "world")
 
@@ -70,21 +70,21 @@ class HostClock:
 
     @property
     def wall_ahead_ms(self) -> int:
-        """How far the wall clock is ahead of the monotonic one; it changes only when somebody sets the clock."""
+        """How far the wall clock is ahead of the monotonic one; it changes only when the wall clock is set."""
         return self.world.wall_ahead_ms + BOOTED_MS - self.booted_ms + self.wall_off_ms
 
     @property
     def wall_ms(self) -> WallMillis:
-        """The clock that somebody may set."""
+        """The wall clock, which may be set."""
         return WallMillis(self.now_ms + self.wall_ahead_ms)
 
     def us_of(self, moment: Millis) -> Micros:
-        """When, in the world's time, the monotonic clock first shows this."""
+        """Return the world's time at which the monotonic clock first shows this."""
         return -((self.booted_ms - moment) * MS * MILLION // (MILLION + self.drift_ppm))
 
 
 class Booking:
-    """One event to come; `cancel` makes it pass in silence."""
+    """One coming event; `cancel` drops it silently."""
 
     __slots__ = ("act", "args")
 
@@ -98,7 +98,7 @@ class Booking:
 
 
 class Agenda:
-    """What happens when."""
+    """The booked events and their times."""
 
     __slots__ = ("_bookings", "_sequence", "clock", "events_run")
 
@@ -109,7 +109,7 @@ class Agenda:
         self._sequence = 0
 
     def at(self, time_us: Micros, act: Callable[..., None], *args: Any) -> Booking:
-        """Book `act(*args)`; a time that has passed means now, after what is already booked for now."""
+        """Book `act(*args)`. A time in the past means now, after the events that are already booked for now."""
         booking = Booking(act, args)
         self._sequence += 1
         heapq.heappush(self._bookings, (max(time_us, self.clock.now_us), self._sequence, booking))
@@ -119,8 +119,8 @@ class Agenda:
         return self.at(self.clock.now_us + delay_us, act, *args)
 
     def run_next(self, until_us: Micros) -> bool:
-        """Run the earliest event not later than `until_us`; False where there is none, and the clock then stands at
-        `until_us`."""
+        """Run the earliest event not later than `until_us`. Without one, set the clock to `until_us` and return
+        False."""
         while self._bookings and self._bookings[0][0] <= until_us:
             time_us, _, booking = heapq.heappop(self._bookings)
             act = booking.act

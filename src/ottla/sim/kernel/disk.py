@@ -1,24 +1,23 @@
 """Simulates the disk: the file system seam of `ottla.log.files`, in memory, with all the ways a disk may forget.
 
-Knows, for every file and every directory entry, what the living machine sees and what would be found after the power
-went. Knows nothing of logs.
+For every file and every directory entry, it keeps the state that the running machine sees and the state that may be
+found after a power cut. The model is as unkind as POSIX allows:
 
-The model, which is as unkind as POSIX allows:
-- A write or truncation is seen at once and is volatile until the file's sync. At a power cut each volatile operation
+- A write or truncation is visible at once and is volatile until the file's sync. At a power cut each volatile operation
   may be lost, kept, or torn at any byte; a hole left by a lost one below a kept one reads as zeros.
 - A creation, rename or unlink is volatile until the directory is synced. At a power cut any subset may have happened,
-  except that what happened to one name stays in order, and a rename is one step.
-- Syncing a file says nothing about its name, and syncing a directory nothing about the files in it.
-- A sync of a file that fails takes what it should have covered for clean, as Linux does: it is seen as long as the
-  machine lives, and no later sync brings it to the platter; only writing it again does. One of a directory leaves its
-  names as they were: volatile, until a later one.
+  except that the operations on one name stay in order, and a rename is one step.
+- Syncing a file does not sync its name, and syncing a directory does not sync the files in it.
+- A failed sync of a file marks the writes that it should have covered as clean, as Linux does. They stay visible as
+  long as the machine runs, but no later sync brings them to the platter; only writing them again does. A failed sync of
+  a directory leaves its names volatile, until a later sync.
 - The death of the process alone loses nothing (`Disk.kill`).
 
-`trouble` is asked before every operation and may make it fail; a write that fails leaves half of its bytes.
+`trouble` is called before every operation and may make it fail; a failed write leaves half of its bytes.
 
-`fuse` counts operations that change something; when it reaches zero the power goes in the middle of that one, and
-everything the dying process still tries raises `PowerCut` again. `PowerCut` is no Exception, so no handler in the
-node's code takes it for an error.
+`fuse` counts operations that change something. When it reaches zero, the power fails in the middle of that operation,
+and every later operation of the dying process raises `PowerCut` again. `PowerCut` is not an Exception, so no handler in
+the node's code catches it as an error.
 
 Sources: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); TigerBeetle's storage fault model.
 """
@@ -34,13 +33,14 @@ Serial: TypeAlias = int
 
 
 class PowerCut(BaseException):
-    """The process is gone, here and now."""
+    """Raised when the process dies, here and now."""
 
 
 class Inode:
-    """A file's bytes. `content` is what a read sees; `kept` is what is certainly on the platter; `volatile` lies
-    between: (position, bytes) for a write, (size, None) for a truncation, oldest first. `settled` counts operations
-    that have left `volatile` in this inode's life. `forsaken`: a failed sync has left some of them off the platter."""
+    """A file's bytes. `content` is what a read sees; `kept` is what is certainly on the platter. `volatile` has the
+    operations in between, oldest first: (position, bytes) for a write, (size, None) for a truncation. `settled` counts
+    operations that have left `volatile` in this inode's life. `forsaken`: a failed sync has left some of them off the
+    platter."""
 
     __slots__ = ("content", "forsaken", "handle", "kept", "name", "parent", "serial", "settled", "volatile")
 
@@ -64,7 +64,8 @@ class Inode:
         self.settled += count
 
     def forsake(self, up_to: int) -> None:
-        """The writes numbered below `up_to` will never reach the platter, and nobody knows. Sizes are the journal's."""
+        """Silently drop the writes numbered below `up_to`: they never reach the platter. Truncations stay, because the
+        journal keeps sizes."""
         count = max(0, up_to - self.settled)
         truncations = [operation for operation in self.volatile[:count] if operation[1] is None]
         self.forsaken = self.forsaken or count > len(truncations)
@@ -72,7 +73,7 @@ class Inode:
         self.volatile[:count] = truncations
 
     def survive(self, rng: random.Random) -> None:
-        """The power went: decide what is found."""
+        """Decide what a power cut leaves."""
         if self.volatile or self.forsaken:
             found = self.kept
             for operation in _survivors(self.volatile, rng) if self.volatile else ():
@@ -88,7 +89,7 @@ class Inode:
 
 
 class Directory:
-    """Names. `entries` is what the living see, `kept` what a power cut leaves for certain."""
+    """A directory's names. `entries` is what the running machine sees, `kept` what certainly survives a power cut."""
 
     __slots__ = ("entries", "kept", "name", "parent", "serial")
 
@@ -145,7 +146,7 @@ def _torn(operation: tuple[int, bytes | None], rng: random.Random) -> tuple[int,
 
 
 class SimFile:
-    """A handle of one life of the process; see `ottla.log.files.File` for what each method promises."""
+    """A handle of one incarnation of the process; see `ottla.log.files.File` for what each method promises."""
 
     __slots__ = ("_closing", "_disk", "_inode", "_life", "_open", "pins")
 
@@ -218,7 +219,7 @@ class SimFile:
             self.sync()
 
     def begin_sync(self) -> int:
-        """What a sync that begins now covers: the number of the first operation that it may miss."""
+        """Begin a sync; return the number of the first operation that it may not cover."""
         inode = self._use()
         return inode.settled + len(inode.volatile)
 
@@ -297,7 +298,7 @@ class Disk:
         OSError where that is to fail."""
         self.pins_max = 32
         self.lies = False
-        """Planted by tests: a sync that promises and does nothing. The checkers must notice."""
+        """Set by tests as an injected bug: syncs succeed but do nothing. The checkers must notice."""
         self.fuse: int | None = None
         self.operations = 0
         self.dirty: dict[Serial, Inode] = {}
@@ -420,7 +421,7 @@ class Disk:
     # ---- what the world does to it ---------------------------------------------------------------------------------
 
     def burn(self, partly: Callable[[float], None] | None = None) -> None:
-        """One step along the fuse. `partly(part)` may do a part of the operation that the cut interrupts."""
+        """Burn one step of the fuse. `partly(part)` may do a part of the operation that the cut interrupts."""
         self._alive()
         self.operations += 1
         if self.fuse is not None:
@@ -436,7 +437,7 @@ class Disk:
             self.trouble(operation, where if isinstance(where, str) else path_of(where))
 
     def room(self, wanted: int) -> int:
-        """How many of the wanted bytes still fit."""
+        """Return how many of these bytes still fit."""
         return wanted if self.capacity is None else max(0, min(wanted, self.capacity - self.used))
 
     def draws_sync_failure(self) -> bool:
@@ -444,7 +445,7 @@ class Disk:
 
     @property
     def ails(self) -> bool:
-        """Some calls fail now that do not fail on a healthy disk."""
+        """Whether some calls fail now that would not fail on a healthy disk."""
         return self.capacity is not None or self.sync_failures > 0
 
     def settle(self, inode: Inode, up_to: int) -> None:
@@ -454,7 +455,7 @@ class Disk:
                 self.dirty.pop(inode.serial, None)
 
     def write_back(self) -> None:
-        """What a kernel does in its own time: some dirty files and the oldest renames reach the platter."""
+        """Write some dirty files and the oldest renames to the platter, as a kernel does in the background."""
         if self.lies:
             return
         for inode in list(self.dirty.values()):
@@ -464,14 +465,14 @@ class Disk:
             self._keep(self._volatile[: self.rng.randrange(len(self._volatile) + 1)])
 
     def kill(self) -> None:
-        """The process died: its handles are worth nothing, its writes all stand."""
+        """Handle the death of the process: its handles become invalid, its writes stay."""
         self.life += 1
         self.fuse = None
         for inode in self._inodes(self._root):
             inode.handle = None
 
     def crash(self) -> None:
-        """The power went: every volatile thing is decided now."""
+        """Cut the power: decide for every volatile operation whether it is kept."""
         self.life += 1
         self.fuse = None
         self._survive_names()
@@ -480,7 +481,8 @@ class Disk:
         self.dirty.clear()
 
     def clone(self, rng: random.Random) -> "Disk":
-        """What a process that opens the same files now would find: a copy, with a life of its own."""
+        """Return a copy of the disk as a process that opens the same files now would find it, with its own
+        incarnation."""
         other = Disk(rng)
         other._copy_tree(self._root, other._root)
         return other
@@ -489,20 +491,20 @@ class Disk:
         """Path and size of every file, by path: for traces."""
         return dict(sorted((path_of(inode), len(inode.content)) for inode in self._inodes(self._root)))
 
-    # ---- what somebody does to it while the process is down --------------------------------------------------------
+    # ---- changes while the process is down -------------------------------------------------------------------------
 
     def settle_everything(self) -> None:
-        """All that the living saw is on the platter."""
+        """Write everything that the running machine saw to the platter."""
         self._keep(self._volatile)
         for inode in list(self.dirty.values()):
             self.settle(inode, inode.settled + len(inode.volatile))
 
     def content(self, path: str) -> bytes:
-        """What a file holds, read past the process and its troubles."""
+        """Return a file's content, without the process and its faults."""
         return bytes(self._file(path).content)
 
     def put(self, path: str, content: bytes | None) -> None:
-        """Have this file hold these bytes, durably and without its directories' doing; None: it is gone."""
+        """Set this file's content durably, with the directories it needs; None removes the file."""
         directory = self._root
         *names, name = _names(path)
         for each in names:
@@ -523,7 +525,7 @@ class Disk:
             self.used += len(content)
 
     def drop_empty_directories(self, directory: Directory | None = None) -> None:
-        """Directories without any file below them are gone too."""
+        """Remove directories without any file below them."""
         directory = self._root if directory is None else directory
         for name, node in list(directory.entries.items()):
             if isinstance(node, Directory):
@@ -556,7 +558,7 @@ class Disk:
         self._volatile.append(slots)
 
     def _keep(self, chosen: Sequence[tuple[Slot, ...]]) -> None:
-        """Make these steps durable, with every earlier step they build on."""
+        """Make these steps durable, with every earlier step that they depend on."""
         wanted = {id(op) for op in chosen}
         names: set[tuple[Serial, str]] = set()
         taken: list[tuple[Slot, ...]] = []

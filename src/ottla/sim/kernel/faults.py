@@ -1,7 +1,7 @@
-"""Plans what goes wrong with a host and with the paths between hosts, and how it is made good again.
+"""Implements the faults of a host and of the paths between hosts, and their repair.
 
-Each method is one thing that goes wrong now, and by itself ends some time later; who calls it, and when, is the
-workload's. `heal` ends everything at once. Knows nothing of clients and of what a node does.
+Each method causes one fault, which ends by itself some time later; the workload decides when to call it. `heal` ends
+all faults at once.
 """
 
 import random
@@ -16,8 +16,8 @@ STEPS_TO_CUT_MAX = 400
 
 
 class HostFaults:
-    """The trouble of one host: its process, its power, its disk. Somebody starts a node that died again: `start`, by
-    itself that of the host."""
+    """The faults of one host: its process, its power, its disk. `start` restarts a node that has died; by default that
+    is the host's own."""
 
     def __init__(
         self, host: Host, rng: random.Random, *, power_cuts: bool, start: Callable[[], object] | None = None
@@ -31,14 +31,14 @@ class HostFaults:
         self._restart: Booking | None = None
 
     def write_back(self) -> None:
-        """The kernel's own writing back, now and again and again; no fault, so it goes on after healing."""
+        """Let the kernel write back, repeatedly; this is no fault, so it continues after healing."""
         self.host.disk.write_back()
         self._agenda.after(self.rng.randrange(2_000 * MS), self.write_back)
 
     # ---- the node --------------------------------------------------------------------------------------------------
 
     def node_died(self) -> None:
-        """Somebody will start it again."""
+        """Book the restart of the node."""
         self._start_after(self.rng.randrange(10 * MS, 1_500 * MS))
 
     def _start_after(self, delay_us: int) -> None:
@@ -99,7 +99,7 @@ class HostFaults:
         self._agenda.after(self.rng.randrange(1_500 * MS), self._cure_disk)
 
     def _cure_disk(self) -> None:
-        """Somebody made room or changed the cable, and starts the node again, as a log that has failed asks for."""
+        """Repair the disk and restart the node, which a failed log requires."""
         disk = self.host.disk
         if disk.ails:
             disk.capacity = None
@@ -117,7 +117,7 @@ class HostFaults:
             self._agenda.after(self.rng.randrange(4_000 * MS), store.heal)
 
     def lossy_store(self) -> None:
-        """Nobody hears what became of some commits, and before some of them another writer is faster."""
+        """Lose the answers to some commits, and let another writer precede some of them."""
         store = self.host.store
         if store is not None:
             store.lost_answers, store.rivals = self.rng.choice(((0.3, 0.0), (0.0, 0.5), (0.3, 0.5)))
@@ -125,7 +125,7 @@ class HostFaults:
             self._agenda.after(self.rng.randrange(6_000 * MS), store.heal)
 
     def cut_store(self) -> None:
-        """Nothing gets to the metadata store."""
+        """Cut the path to the metadata store."""
         store = self.host.store
         if store is not None:
             store.is_cut = True
@@ -135,7 +135,7 @@ class HostFaults:
     # ---- the end of it ---------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """From now on nothing goes wrong here; a node that is down is started by `start_now`."""
+        """End all faults; `start_now` starts a node that is down."""
         self.active = False
         self.host.disk.fuse = None
         self._cure_disk()
@@ -154,7 +154,7 @@ class HostFaults:
 
 
 class PathFaults:
-    """The trouble of the network: connections that break, bad weather, paths between hosts that carry nothing."""
+    """The faults of the network: broken connections, bad weather, paths between hosts that carry nothing."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self.rng = rng
@@ -170,7 +170,7 @@ class PathFaults:
             self._network.break_off(connection)
 
     def bad_weather(self) -> None:
-        """Everywhere."""
+        """Make all paths bad."""
         weather = self._network.weather
         weather.latency_max_us = self.rng.choice((2, 40, 300)) * MS
         weather.split = self.rng.choice((0.1, 0.9))
@@ -183,7 +183,7 @@ class PathFaults:
         self._network.weather = Weather()
 
     def bad_path(self, hosts: Sequence[str]) -> None:
-        """From one of these hosts to another: slow, lossy, or both."""
+        """Make the path from one of these hosts to another slow, lossy, or both."""
         one, other = self.rng.sample(hosts, 2)
         self._trace.add("faults", f"what {one} sends to {other} is late")
         weather = Weather(latency_max_us=self.rng.choice((2, 800)) * MS, loss=self.rng.choice((0.0, 0.4)))
@@ -194,21 +194,21 @@ class PathFaults:
         self._network.weathers.pop(path, None)
 
     def cut_path(self, hosts: Sequence[str]) -> None:
-        """From one of these hosts to another, and not back."""
+        """Cut the path from one of these hosts to another, but not the way back."""
         one, other = self.rng.sample(hosts, 2)
         self._trace.add("faults", f"nothing goes from {one} to {other}")
         self._network.cut_path(one, other)
         self._agenda.after(self.rng.randrange(1_500 * MS), self._network.mend_path, one, other)
 
     def part(self, hosts: Sequence[str]) -> None:
-        """Some of these hosts, and not all, are cut off from everybody else, clients too."""
+        """Cut some of these hosts, but not all, off from all other hosts and clients."""
         apart = self.rng.sample(hosts, self.rng.randrange(1, len(hosts)))
         self._trace.add("faults", f"{' and '.join(apart)} cut off")
         self._network.part(apart)
         self._agenda.after(self.rng.randrange(1_500 * MS), self._network.mend)
 
     def heal(self) -> None:
-        """From now on everything arrives, and soon."""
+        """Restore all paths, so that everything arrives soon."""
         self._clear_up()
         self._network.weathers.clear()
         self._network.mend()

@@ -1,11 +1,11 @@
-"""Simulates a host: a disk, a clock, a name in the network, and the lives of the node that runs on it.
+"""Simulates a host: a disk, a clock, a name in the network, and the incarnations of the node that runs on it.
 
-`Life` drives a node exactly as the real shell does: frames in the order of arrival, answers in the order of the
-requests of each connection, `tick` when `deadline` has come, effects after every call, syncs one at a time and told
-when done. `Host` does what the real one cannot: kills the process or cuts the power at any step, then starts it again.
+`Life` drives a node exactly as the real I/O host does: frames in the order of arrival, answers in the order of the
+requests of each connection, `tick` at each `deadline`. It carries out effects after every call, and syncs one at a
+time, with a callback at the end. `Host` does what the real one cannot: it kills the process or cuts the power at any
+step, then starts it again.
 
-Knows: lives of a node, connections of its clients and those that the node opens itself. Does not know what is in a
-frame.
+It handles connections from clients and those that the node opens itself, but does not read frames.
 """
 
 import random
@@ -46,15 +46,15 @@ UNSENT_MAX = 16 << 10
 """Bytes a connection may have on the way to a slow reader before its requests wait."""
 
 CALM_DISK_US: Micros = 4 * MS
-"""A sync takes no longer where nothing is wrong."""
+"""Maximum duration of a sync without faults."""
 
 
 RINGS_A_SECOND_MAX = 700
-"""More ticks than that in a simulated second, and a real node would burn a core."""
+"""Limit of ticks in a simulated second; with more, a real node would waste a core."""
 
 
 class NodeUnderTest(Protocol):
-    """What runs on a host: `ottla.broker.node.Node`, or a toy in the kernel's own tests."""
+    """The node that runs on a host: `ottla.broker.node.Node`, or a toy in the kernel's own tests."""
 
     def start(self, now: Millis) -> None: ...
 
@@ -84,7 +84,7 @@ class NodeUnderTest(Protocol):
 
 
 class NodeSide:
-    """The node's side of one connection: frames that have come and were not served yet, and answers on their way."""
+    """The node's side of one connection: frames received but not served, and answers in flight."""
 
     __slots__ = ("channel", "connection", "frames", "muted_until_us", "session", "splitter")
 
@@ -108,7 +108,7 @@ class NodeSide:
 
 
 class Life:
-    """One life of the node's process: the shell around it, until it dies."""
+    """One incarnation of the node's process, with the I/O host around it, until it dies."""
 
     def __init__(self, host: "Host", node: NodeUnderTest) -> None:
         self.host = host
@@ -127,7 +127,7 @@ class Life:
         self._disk_busy: tuple[Sync | Store, list[int]] | None = None
         self._unsent_commit: Commit | None = None
         self.wall_ahead_ms = host.clock.wall_ahead_ms
-        """Of the host's clock, as the node was told."""
+        """Offset of the host's wall clock, as last reported to the node."""
 
     # ---- from the network ------------------------------------------------------------------------------------------
 
@@ -151,20 +151,20 @@ class Life:
             self.hear(self.node.disconnected, connection.identity)
 
     def hear(self, act: Callable[..., None], *args: object) -> None:
-        """As `enter`, once the process goes on if it stands still."""
+        """Like `enter`, but a paused process makes the call when it resumes."""
         if self.paused:
             self._unheard.append((act, args))
         else:
             self.enter(act, *args)
 
     def _serve(self, side: NodeSide) -> None:
-        """Carry out the frames that are whole, unless the connection is muted or its reader too slow."""
+        """Handle the complete frames, unless the connection is muted or its reader is too slow."""
         frames, channel = side.frames, side.channel
         while self.alive and not self._halts(side) and frames and channel.may_serve(frames[0]):
             self.enter(self._receive, side, frames.popleft())
 
     def _halts(self, side: NodeSide) -> bool:
-        """Whether the connection serves nothing now; then it takes nothing from the network either."""
+        """Whether the connection serves nothing now; then it also receives nothing from the network."""
         channel, connection = side.channel, side.connection
         channel.note_unsent(connection.to_client.in_flight > UNSENT_MAX)
         channel.mute(side.muted_until_us > self.world.clock.now_us)
@@ -195,15 +195,15 @@ class Life:
         side.send(side.channel.served(frame[1], answer))
 
     def connect(self, endpoint: Endpoint, end: End) -> Connection | None:
-        """Open a connection from here; `end` is part of the node, and is told what comes as long as this life lasts.
-        None: nobody listens there."""
+        """Open a connection from this host. `end` is part of the node, and is called as long as this incarnation lasts.
+        None if no node listens at the endpoint."""
         return self.world.network.connect(self.host.name, Inside(self, end), endpoint)
 
     # ---- into the node ---------------------------------------------------------------------------------------------
 
     def enter(self, act: Callable[..., None], *args: object) -> None:
-        """Call into the node with the time as first argument, then carry out what it wants. The process may die in
-        the middle of it."""
+        """Call into the node with the time as first argument, then carry out its effects. The process may die in the
+        middle."""
         if not self.alive:
             return
         node, clock = self.node, self.host.clock
@@ -223,7 +223,7 @@ class Life:
         self.stepped()
 
     def stepped(self) -> None:
-        """The node has made a step, or had the chance to and nothing to do: its checkers look."""
+        """Called after each step of the node, or each chance for one: runs the checkers."""
         if self.host.watch is not None:
             self.host.watch(self)
 
@@ -254,7 +254,7 @@ class Life:
     # ---- other nodes -----------------------------------------------------------------------------------------------
 
     def _ask(self, ask: Ask) -> None:
-        """Send a request to another node, over one connection for each and each of its lines."""
+        """Send a request to another node, over one connection for each node and line."""
         if not self.alive:
             return
         line = self._lines.get((ask.node_id, ask.line))
@@ -291,7 +291,7 @@ class Life:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _set_alarm(self) -> None:
-        """As the real shell does it: only a deadline that is nearer moves the alarm."""
+        """Set the alarm as the real I/O host does: only an earlier deadline moves it."""
         deadline = self.node.deadline()
         if deadline is None:
             return
@@ -317,7 +317,7 @@ class Life:
         self.enter(self.node.tick)
 
     def pause(self) -> None:
-        """The process stands still (a stopped process, a long swap-in); the world goes on."""
+        """Pause the process (a stopped process, a long swap-in); the world continues."""
         self.paused = True
         for connection in self.world.network.connections.values():
             for pipe in connection.pipes_to(self.host.name):
@@ -343,7 +343,7 @@ class Life:
     # ---- the disk thread -------------------------------------------------------------------------------------------
 
     def _begin_disk_work(self) -> None:
-        """One at a time, in order. A sync covers what is written when it begins."""
+        """Start the next disk work: one at a time, in order. A sync covers the writes before its start."""
         if self._disk_busy or not self._disk_work or not self.alive:
             return
         work = self._disk_work.popleft()
@@ -373,7 +373,7 @@ class Life:
         self._begin_disk_work()
 
     def _do_disk_work(self, work: Sync | Store, marks: list[int]) -> dict[int, str]:
-        """What went wrong, as the system says it, by position in a Sync's files."""
+        """Do the work; return the system's error messages by file position in a Sync."""
         failures: dict[int, str] = {}
         if isinstance(work, Store):
             try:
@@ -402,8 +402,8 @@ class Life:
         return self.host.store.latency(self.host.disk_latency_max_us)
 
     def _reach_store(self, effect: Commit | Reread) -> None:
-        """The call arrives there; what comes of it is on its way back for a while. Who is killed meanwhile never hears
-        of it."""
+        """Let the call reach the store and send the result back with a delay. A process that is killed in the meantime
+        never receives it."""
         store = self.host.store
         if not self.alive or store is None:
             return
@@ -431,7 +431,7 @@ class Life:
         self.node.reread(now, token, answer)
 
     def finish_disk_work(self) -> None:
-        """A clean stop waits for the threads of the disk and of the store, and tells the node nothing any more."""
+        """Finish the work of the disk and store threads at a clean stop, without reporting to the node."""
         if self._unsent_commit is not None and self.host.store is not None:
             commit, self._unsent_commit = self._unsent_commit, None
             store_work.commit(self.host.store, commit)
@@ -478,7 +478,7 @@ class PeerLine:
 
 
 class Inside:
-    """The node's end of a connection that it opened itself: what comes there is a call into the node like any other."""
+    """The node's end of a connection that it opened itself: received data is a call into the node like any other."""
 
     def __init__(self, life: Life, end: End) -> None:
         self._life = life
@@ -518,7 +518,7 @@ class Host:
         self.lives = 0
         self.life: Life | None = None
         self.cuts_power = False
-        """Which death the disk's fuse means: the machine's or only the process's."""
+        """Whether the end of the disk's fuse means the death of the machine, or only of the process."""
         self.watch: Callable[[Life], None] | None = None
         """Called after every step of the node: the checkers that look inside."""
         self.died: Callable[[bool], None] | None = None
@@ -527,20 +527,20 @@ class Host:
         self.peers: dict[int, Endpoint] = {}
         """Where the other nodes of the cluster are, by id."""
         self.store: FarStore | None = None
-        """The way to the metadata store while clients are served; None where no node here commits."""
+        """The path to the metadata store while clients are served; None if no node here commits."""
         self._build = build
         self._boot = 1
         self._boot_noted = 0
 
     def stream(self, name: str) -> random.Random:
-        """A source of randomness of its own for each part of the host."""
+        """Return a source of randomness for one part of the host."""
         return self.world.stream(self._streams + name)
 
     def disk_latency(self) -> Micros:
         return self.shell_rng.randrange(50, self.disk_latency_max_us)
 
     deaf_ms = 0
-    """Nobody takes this node's place."""
+    """No other node takes this node's place."""
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -555,7 +555,7 @@ class Host:
         return self.life is not None and self.life.alive
 
     def start(self) -> bool:
-        """A new life. False where the power went during the start."""
+        """Start a new incarnation. False if the power failed during the start."""
         assert not self.up, "the node is up"
         self.lives += 1
         same_boot = self._boot_noted == self._boot
@@ -579,7 +579,7 @@ class Host:
         return self.up
 
     def stop(self, *, power_cut: bool = False) -> None:
-        """A clean stop, and perhaps the machine goes off right after it."""
+        """Stop cleanly; perhaps the machine loses power right after it."""
         life = self.life
         if life is None or not life.alive:
             return
@@ -596,7 +596,7 @@ class Host:
             self._bury(self.life, power_cut=power_cut, how="crashes" if power_cut else "is killed")
 
     def fell(self) -> None:
-        """The disk's fuse burnt down in the middle of the node's work."""
+        """Handle the end of the disk's fuse in the middle of the node's work."""
         assert self.life is not None
         self._bury(self.life, power_cut=self.cuts_power, how="falls in mid-step")
 
@@ -614,7 +614,7 @@ class Host:
         else:
             self.disk.kill()
 
-    # ---- as the network sees it: whoever listens here --------------------------------------------------------------
+    # ---- as the network sees it: a listener ------------------------------------------------------------------------
 
     def arrived(self, connection: Connection, piece: bytes) -> None:
         if self.life is not None:

@@ -1,15 +1,15 @@
-"""Simulates the network: connections between hosts, each a pair of byte streams, and the paths they take.
+"""Simulates the network: connections between hosts, each a pair of byte streams, and the paths of these.
 
-A host is a name; a node listens at an `Endpoint`, a client or another node opens a connection to it. Knows: latency,
-fragmentation, loss, paths that carry nothing for a while. Does not know frames or Kafka: it carries bytes.
+A host is a name; a node listens at an `Endpoint`, a client or another node opens a connection to it. The network has
+latency, fragmentation, loss, and paths that carry nothing for a while. It carries bytes, not frames.
 
-Invariants: within one direction of one connection bytes arrive once and in order, or not at all from some point on
-(TCP's promise); nothing is promised between connections, nor between the two directions. A break falls anywhere, so a
-frame may arrive by half. The two sides learn of a break at different times: a client that has given up may have its old
-requests carried out long after it sent them again on a new connection, which is how a network duplicates.
+Invariants: within one direction of one connection, bytes arrive once and in order, or not at all from some point on
+(TCP's promise). Nothing is promised between connections, nor between the two directions. A break may fall anywhere, so
+half a frame may arrive. The two sides learn of a break at different times. The node may therefore carry out a client's
+old requests long after the client has sent them again on a new connection: this is how a network duplicates requests.
 
-A path that is cut loses nothing, for TCP sends again: what is on its way over it, and that a connection was closed,
-arrives once the path is mended. Who can't wait so long has to give up by itself.
+A path that is cut loses nothing, because TCP sends again: data, and the closing of a connection, arrive once the path
+is mended. A host that cannot wait so long has to give up by itself.
 """
 
 import itertools
@@ -22,21 +22,21 @@ from typing import Protocol, TypeAlias
 from ottla.sim.kernel.clock import MS, Agenda, Micros
 
 BYTEWISE_MAX = 48
-"""So many bytes of a bytewise write arrive one by one; the rest follows in one piece."""
+"""Number of bytes of a bytewise write that arrive one by one; the rest follows in one piece."""
 
 RESENT_AFTER_US = 200 * MS
-"""What a lost piece is late by; and after a mended path TCP's next try may be that far off."""
+"""Delay of a lost piece; also the longest time from the mending of a path until TCP's next attempt."""
 
 CONNECT_PATIENCE_US = 5_000 * MS
-"""Who connects over a cut path to where nobody listens learns nothing for so long."""
+"""Time until a connection over a cut path to an endpoint without a listener fails."""
 
 Path: TypeAlias = tuple[str, str]
-"""From one host to another; the way back is another path."""
+"""(source host, target host); the way back is another path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where somebody may listen."""
+    """An address at which a host may listen."""
 
     host: str
     port: int = 9092
@@ -44,7 +44,7 @@ class Endpoint:
 
 @dataclass(slots=True)
 class Weather:
-    """How a path behaves now; faults change it, healing puts the defaults back. Probabilities are per write."""
+    """The current behaviour of a path; faults change it, healing restores the defaults. Probabilities are per write."""
 
     latency_min_us: Micros = 50
     latency_max_us: Micros = 2 * MS
@@ -53,11 +53,11 @@ class Weather:
     spike: float = 0.01
     spike_max_us: Micros = 80 * MS
     loss: float = 0.0
-    """A piece has to be sent again, and what was sent behind it waits for it."""
+    """Probability that a piece has to be sent again; pieces sent after it wait for it."""
 
 
 class End(Protocol):
-    """Whoever holds one end of a connection."""
+    """The owner of one end of a connection."""
 
     def arrived(self, connection: "Connection", piece: bytes) -> None: ...
 
@@ -67,7 +67,7 @@ class End(Protocol):
 
 
 class Pipe:
-    """One direction. Pieces wait in order, each with the time from which it may be taken."""
+    """One direction of a connection. Pieces wait in order, each with its earliest arrival time."""
 
     __slots__ = (
         "_connection",
@@ -90,11 +90,11 @@ class Pipe:
         self._pieces: deque[tuple[Micros, bytes | None]] = deque()
         self._due_us: Micros = 0
         self.in_flight = 0
-        """Bytes written and not yet taken: what the sender's kernel and ours hold."""
+        """Bytes written and not yet received: those in both kernels."""
         self.closed = False
         self.held = False
         self.drained: Callable[[Connection], None] | None = None
-        """Called each time the receiver has taken something: the sender may have room again."""
+        """Called each time the receiver has received data: the sender may have space again."""
 
     def write(self, octets: bytes) -> None:
         if self.closed or not octets:
@@ -105,12 +105,12 @@ class Pipe:
             self._book(piece, self.network.latency(weather))
 
     def finish(self) -> None:
-        """Everything written still arrives, then the receiver is told that it was the last."""
+        """Deliver everything written, then report the end of the stream to the receiver."""
         if not self.closed:
             self._book(None, self.network.latency(self.network.weather_of(self.path)))
 
     def cut(self, delay_us: Micros) -> None:
-        """What is in flight is lost; the receiver learns of it after the delay."""
+        """Lose everything in flight; the receiver learns of it after the delay."""
         if self.closed:
             return
         self._pieces.clear()
@@ -119,13 +119,13 @@ class Pipe:
         self._book(None, delay_us)
 
     def deafen(self) -> None:
-        """The receiver itself let go: it hears nothing more, not even the end."""
+        """Close the receiver's end: it receives nothing more, not even the end of the stream."""
         self.closed = True
         self._pieces.clear()
         self.in_flight = 0
 
     def hold(self) -> None:
-        """The receiver takes nothing for now: its process stands still, or its buffer is full."""
+        """Stop receiving for now: the process is paused, or its buffer is full."""
         self.held = True
 
     def release(self) -> None:
@@ -134,7 +134,7 @@ class Pipe:
 
     @property
     def waits(self) -> bool:
-        """Something is on its way, or would be if the path carried it."""
+        """Whether data is in flight, or would be if the path carried it."""
         return bool(self._pieces)
 
     def _book(self, piece: bytes | None, delay_us: Micros) -> None:
@@ -144,7 +144,7 @@ class Pipe:
         self.network.agenda.at(self._due_us, self.take)
 
     def take(self) -> None:
-        """Give the receiver what has come, if the path carries anything."""
+        """Deliver the arrived data to the receiver, if the path carries anything."""
         if self.network.is_cut(self.path):
             return
         now_us = self.network.agenda.clock.now_us
@@ -162,7 +162,7 @@ class Pipe:
 
 
 class Connection:
-    """One connection: `client_host` opened it, somebody accepted it at `endpoint`. `identity` is never used twice in a
+    """One connection: `client_host` opened it, a node accepted it at `endpoint`. `identity` is never used twice in a
     run."""
 
     __slots__ = ("client_host", "endpoint", "identity", "to_client", "to_server")
@@ -186,7 +186,7 @@ class Connection:
 
 
 class Nobody:
-    """The other end where nobody listens."""
+    """The other end if no host listens."""
 
     def arrived(self, connection: Connection, piece: bytes) -> None: ...
 
@@ -200,7 +200,7 @@ class Network:
         self.agenda = agenda
         self.rng = rng
         self.weather = Weather()
-        """Of every path that has none of its own."""
+        """The weather of every path without its own."""
         self.weathers: dict[Path, Weather] = {}
         self.connections: dict[int, Connection] = {}
         self._identities = 0
@@ -211,13 +211,13 @@ class Network:
     # ---- connections -----------------------------------------------------------------------------------------------
 
     def listen(self, endpoint: Endpoint, server: End) -> None:
-        """Whoever connects to this endpoint has to do with `server`."""
+        """Let `server` accept the connections to this endpoint."""
         assert endpoint not in self._listening, f"somebody listens at {endpoint}"
         self._listening[endpoint] = server
 
     def connect(self, client_host: str, client: End, endpoint: Endpoint) -> Connection | None:
-        """A new connection, on which the client may write at once. None: nobody listens there, which is known at once
-        where the path carries anything."""
+        """Open a connection, on which the client may write at once. None: no host listens there, which the client
+        learns at once unless the path is cut."""
         server = self._listening.get(endpoint)
         way, back = (client_host, endpoint.host), (endpoint.host, client_host)
         if server is None and not self.is_cut(way) and not self.is_cut(back):
@@ -231,11 +231,11 @@ class Network:
         return connection
 
     def listens(self, endpoint: Endpoint) -> bool:
-        """Whether somebody is alive there."""
+        """Whether a live node listens there."""
         return endpoint in self._listening
 
     def client_closes(self, connection: Connection, *, lingering: bool = False) -> None:
-        """The client lets go. `lingering`: what it sent still arrives, and the node learns of the close much later."""
+        """Close the client's end. `lingering`: sent data still arrives, and the node learns of the close much later."""
         connection.to_client.deafen()
         if lingering:
             delay_us = self.rng.randrange(3_000 * MS)
@@ -245,19 +245,19 @@ class Network:
         self._sweep()
 
     def server_closes(self, connection: Connection) -> None:
-        """The server lets go after what it wrote; requests still under way to it are lost."""
+        """Close the connection after the server's writes; requests still in flight to it are lost."""
         connection.to_server.deafen()
         connection.to_client.finish()
         self._sweep()
 
     def break_off(self, connection: Connection) -> None:
-        """The connection fails: what is in flight is lost both ways, each side learns of it in its own time."""
+        """Break the connection: data in flight is lost both ways, and each side learns of it in its own time."""
         connection.to_client.cut(self.rng.randrange(200 * MS))
         connection.to_server.cut(self.rng.randrange(2_000 * MS))
 
     def host_died(self, host: str) -> None:
-        """Nobody listens there any more, and nobody hears. The other sides learn of it by the reset or, if the machine
-        is gone too, by and by."""
+        """Stop listening and receiving on this host. The other sides learn of it by the reset or, if the machine is
+        gone too, after a while."""
         for endpoint in [endpoint for endpoint in self._listening if endpoint.host == host]:
             del self._listening[endpoint]
         for connection in list(self.connections.values()):
@@ -287,7 +287,7 @@ class Network:
         return bool(self._apart) and any((path[0] in hosts) != (path[1] in hosts) for hosts in self._apart)
 
     def cut_path(self, source: str, target: str) -> None:
-        """From now on nothing that `source` sends reaches `target`. The way back is another path."""
+        """Cut the path from `source` to `target`: nothing arrives from now on. The way back is another path."""
         self._cut.add((source, target))
 
     def part(self, hosts: Collection[str]) -> None:
@@ -307,12 +307,12 @@ class Network:
         self._send_again(waiting)
 
     def _waiting(self) -> list[Pipe]:
-        """What has something that its path does not carry."""
+        """Return the pipes with data that a cut path holds back."""
         pipes = [pipe for each in self.connections.values() for pipe in (each.to_server, each.to_client)]
         return [pipe for pipe in pipes if pipe.waits and self.is_cut(pipe.path)]
 
     def _send_again(self, waiting: list[Pipe]) -> None:
-        """What waited for a path arrives when TCP tries the next time."""
+        """Deliver the data of these pipes at TCP's next attempt, if their path carries it."""
         for pipe in waiting:
             if not self.is_cut(pipe.path):
                 self.agenda.after(self.rng.randrange(RESENT_AFTER_US), pipe.take)

@@ -1,6 +1,7 @@
-"""Spoils what lies on a simulated disk while its node is down: bits flip, files are cut, lost, or old ones come back.
+"""Spoils the files of a simulated disk while its node is down: bits flip, files are cut or lost, or old files come
+back.
 
-Knows the files of one disk; each kind of harm returns a sentence for the trace. Does not know what the files hold.
+Each kind of damage returns a sentence for the trace. It ignores the meaning of the files.
 
 Source: Alagappan et al., "Protocol-Aware Recovery for Consensus-Based Storage" (FAST 2018).
 """
@@ -11,7 +12,7 @@ from ottla.sim.kernel.disk import Disk
 
 
 class Spoiler:
-    """The harm that one disk takes. `disk`: where a node's data directory is, whose node is down."""
+    """Damages the files of one disk. `disk`: where a node's data directory is, whose node is down."""
 
     def __init__(self, disk: Disk, directory: str, rng: random.Random) -> None:
         self._disk = disk
@@ -24,7 +25,7 @@ class Spoiler:
         self._backup = {path: self._disk.content(path) for path in self._files()}
 
     def spoil(self) -> str:
-        """Do one kind of harm."""
+        """Do one kind of damage."""
         self._disk.settle_everything()
         kinds = [self._flip_bit] * 3 + [self._cut_file] * 2 + [self._lose_file] * 2 + [self._lose_directory]
         if self._backup:
@@ -83,7 +84,7 @@ class Spoiler:
         return self.restore(whole=self._rng.random() < 0.5)
 
     def restore(self, *, whole: bool) -> str:
-        """Bring the backup back: the whole directory, or copied over what is there, without hidden files."""
+        """Restore the backup: replace the whole directory, or copy over the existing files, without hidden files."""
         if whole:
             self._lose(self._directory)
         kept = {path: content for path, content in self._backup.items() if whole or "/." not in path}

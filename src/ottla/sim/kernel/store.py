@@ -1,7 +1,8 @@
-"""Simulates the metadata store: durable with every commit, reached by the shell as if it stood somewhere else.
+"""Simulates the metadata store: durable with every commit, and remote for the I/O host.
 
-`SimStore` is what is stored; a node's start and its clean stop use it themselves. `FarStore` is how the shell carries
-out a node's commits while clients are served: they take a while, other writers are faster, answers are lost.
+`SimStore` is the store itself; a node uses it directly at its start and its clean stop. The I/O host uses `FarStore`
+for a node's commits while it serves clients. These take a while, other writers may precede them, and answers may be
+lost.
 """
 
 import random
@@ -14,11 +15,11 @@ from ottla.sim.kernel.clock import Micros
 from ottla.sim.kernel.disk import Disk
 
 STORE_ROW_BYTES = 200
-"""What a commit of the store needs of the disk, about."""
+"""Approximate disk space of a commit."""
 
 
 class SimStore(MemoryStore):
-    """The power may go before a commit or right after it, and a disk that fails fails it too."""
+    """A store whose power may fail before a commit or right after it, and whose commits fail if the disk fails."""
 
     __slots__ = ("disk",)
 
@@ -36,10 +37,11 @@ class SimStore(MemoryStore):
 
 
 class FarStore:
-    """A `MetadataStore` that is `store`, with what goes wrong on the way to it.
+    """A `MetadataStore` that forwards to `store`, with faults on the path.
 
-    `latency_max_us`: how long the way there, or back, may take. `lost_answers`: of how many commits nobody hears again,
-    done or not. `rivals`: before how many another writer writes one of their rows. `is_cut`: nothing gets there.
+    `latency_max_us`: maximum latency of one direction. `lost_answers`: share of commits whose answer is lost, done or
+    not. `rivals`: share of commits before which another writer writes one of their rows. `is_cut`: no call gets
+    through.
     """
 
     def __init__(self, store: SimStore, rng: random.Random) -> None:
@@ -53,14 +55,14 @@ class FarStore:
         self.rivals = 0.0
         self.is_cut = False
         self.made_by_rivals: Counter[str] = Counter()
-        """Rows that were not there before another writer wrote them, by key."""
+        """Rows that did not exist before another writer wrote them, by key."""
 
     def latency(self, at_most_us: Micros) -> Micros:
-        """How long the next call is on its way; `at_most_us` where the way is good."""
+        """Draw the latency of the next call; at most `at_most_us` without faults."""
         return self._rng.randrange(50, max(at_most_us, self.latency_max_us))
 
     def heal(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults."""
         self.latency_max_us, self.lost_answers, self.rivals, self.is_cut = 0, 0.0, 0.0, False
 
     @property
@@ -99,7 +101,8 @@ class FarStore:
             raise StoreFailed("the metadata store can't be reached")
 
     def _rival(self, writes: Sequence[Write]) -> None:
-        """Another node writes one of these rows: as it is, or as it is going to be where there is none."""
+        """Let another node write one of these rows: with its current value, or with the new one if it does not
+        exist."""
         bound = [write for write in writes if write.expected is not None]
         if bound:
             write = self._rng.choice(bound)

@@ -13,7 +13,7 @@ LINES_KEPT_MAX = 400
 
 
 class Broken(AssertionError):
-    """A promise does not hold. The message says which, where and when."""
+    """Raised if a promise is broken. The message says which, where and when."""
 
 
 class Trace:

@@ -1,6 +1,7 @@
-"""Makes the simulated world: time, network, chance and trace, all from one seed. Hosts and clients are made into it.
+"""Makes the simulated world: time, network, randomness and trace, all from one seed. Hosts and clients are created in
+it.
 
-Invariant: everything random comes from streams derived from the seed by name, so one part of the world drawing more
+Invariant: all randomness comes from streams derived from the seed by name, so one part of the world drawing more
 numbers does not change another part.
 """
 
@@ -12,7 +13,7 @@ from ottla.sim.kernel.trace import Trace
 
 
 class World:
-    """What everything in one run has in common."""
+    """The state that all parts of one run share."""
 
     def __init__(self, seed: int, *, keep_all: bool = False) -> None:
         self.seed = seed
@@ -23,18 +24,18 @@ class World:
         self._hosts: list[str] = []
 
     def stream(self, name: str) -> random.Random:
-        """A source of randomness of its own for each part of the world."""
+        """Return a source of randomness for one part of the world."""
         return random.Random(f"{self.seed}/{name}")
 
     def add_host(self, name: str) -> str:
-        """A host has come; what its streams' names begin with. The first one's have no prefix, so that seeds kept from
+        """Add a host; return the prefix of its streams' names. The first host has no prefix, so that seeds kept from
         worlds of one host keep their meaning."""
         assert name not in self._hosts, f"there is a host {name}"
         self._hosts.append(name)
         return "" if len(self._hosts) == 1 else f"{name}/"
 
     def jump_wall(self, by_ms: int) -> None:
-        """The wall clock of everybody leaps; nothing else does. A node is told when it next runs."""
+        """Set the wall clocks of all hosts forward or back, and nothing else. A node learns of it when it next runs."""
         self.clock.wall_ahead_ms += by_ms
 
     def run(self, until_us: Micros) -> None:

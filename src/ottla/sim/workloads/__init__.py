@@ -1,7 +1,7 @@
-"""Runs: who is there, what goes wrong and how it heals, what must hold.
+"""Runs simulations: the clients, the faults and their repair, and the checks.
 
-workload.py  share_workload.py   who is there, and how the node is configured
+workload.py  share_workload.py   the clients, and how the node is configured
 run.py       share_run.py        one seed, from its start to the last check
-faults.py                        what goes wrong, when, and how it heals
-checkers.py                      what must hold inside, and the audit
+faults.py                        the faults, their times, and their repair
+checkers.py                      the invariants inside the node, and the audit
 """

@@ -1,15 +1,15 @@
-"""Checks what must hold inside: invariants at every few steps of the node, and the audit at the end of a run.
+"""Checks the node's internal invariants every few steps, and audits its logs at the end of a run.
 
-What clients see is held in `history`; here is what only a glance into the node or the whole of its log can show:
+`history` checks what clients see. These checks need to look into the node or read the whole of its log:
 
-- every log: LSTART <= LSO <= HW <= LEO, recovery point <= LEO, and HW does not go back within a life;
-- a partition's leader epoch is higher in every life of the node than in any before, and batches carry it in order;
-- `check()` of the coordinators and of fetch sessions, which end with their connections; no parked request outlives its
-  deadline, by the world's own time;
-- after a restart of a resting node: logs, producers, epochs and groups are as before (replay equals live state);
-- the audit reads every partition whole: offsets dense where nothing may go, every acknowledged record there, nothing
-  twice from an idempotent producer, everything in each producer's order, the last value of each key kept; and it is
-  found by offset and by time as by looking at every record.
+- Every log: LSTART <= LSO <= HW <= LEO, recovery point <= LEO, and HW does not go back within an incarnation.
+- A partition's leader epoch is higher in every incarnation of the node than before, and batches have it in order.
+- `check()` of the coordinators and of fetch sessions, which end with their connections. No parked request outlives its
+  deadline, by the world's own time.
+- After a restart of a resting node: logs, producers, epochs and groups are as before (replay equals live state).
+- The audit reads every partition completely. Offsets are dense where no record may go, every acknowledged record
+  exists, and an idempotent producer has no record twice. Records are in each producer's order, and the last value of
+  each key is kept. Lookups by offset and by time find the same records as a scan.
 """
 
 import random
@@ -32,7 +32,7 @@ from ottla.txn.shard import TransactionShard
 from ottla.txn.transaction import Transaction
 
 LOOK_EVERY = 25
-"""Steps of the node between two looks at all of its logs and coordinators."""
+"""Steps of the node between two checks of all of its logs and coordinators."""
 
 TICKET_LATE_MAX_MS = 100
 LOOKUPS = 12
@@ -40,8 +40,8 @@ LOOKUPS = 12
 
 
 class Deadlines:
-    """Holds a node to the deadlines of the requests that are parked in it: what is left of a request's time when it is
-    first seen passes as the world's does, whatever clocks say."""
+    """Checks that a node keeps the deadlines of its parked requests. The remaining time of a request when it is first
+    seen passes as the world's time does, whatever clocks show."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -56,14 +56,14 @@ class Deadlines:
         for ticket, deadline in node.parking.deadlines():
             left_us = (deadline - self._host.clock.now_ms) * MS
             due_us = before.get(ticket, now_us + left_us)
-            self._due_us[ticket] = max(due_us, self._due_us.get(ticket, due_us))  # until then it may be looked at often
+            self._due_us[ticket] = max(due_us, self._due_us.get(ticket, due_us))  # until then it may be polled often
         for due_us in self._due_us.values():
             if due_us + TICKET_LATE_MAX_MS * MS < now_us:
                 raise Broken(f"a parked request is {(now_us - due_us) // MS} ms past its deadline")
 
 
 def look_at_fetch_sessions(life: Life) -> None:
-    """They are sound, and each is of a connection that is there."""
+    """Check that fetch sessions are sound, and that each belongs to an open connection."""
     sessions = node_of(life).fetch_sessions
     sessions.check()
     gone = sessions.connections() - life.sides.keys()
@@ -72,7 +72,7 @@ def look_at_fetch_sessions(life: Life) -> None:
 
 
 class Watch:
-    """Looks at the node every few steps."""
+    """Checks the node every few steps."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -141,7 +141,7 @@ def partitions_of(node: Node) -> list[Partition]:
 
 
 def image_of(node: Node) -> dict[str, Any]:
-    """What must be the same after a restart, as plain values by name."""
+    """Return the state that must be the same after a restart, as plain values by name."""
     image: dict[str, Any] = {}
     for partition in partitions_of(node):
         log = partition.log
@@ -158,7 +158,7 @@ def image_of(node: Node) -> dict[str, Any]:
 
 
 def durable_image(shard: Shard) -> list[Any]:
-    """What a shard knows that a replay has to know too, as plain values."""
+    """Return the part of a shard's state that a replay must restore, as plain values."""
     image = cast(Any, shard).image()
     if isinstance(shard, TransactionShard):
         return [{name: durable(known) for name, known in image.items()}]
@@ -166,12 +166,12 @@ def durable_image(shard: Shard) -> list[Any]:
 
 
 def durable(known: Transaction) -> tuple[object, ...]:
-    """What is written down of a transactional id."""
+    """Return the part of a transactional id's state that is written to the log."""
     return (known.producer_id, known.producer_epoch, known.state, known.partitions, known.previous_producer_id)
 
 
 def _only_durable(part: Any) -> Any:
-    """A part of a shard's image without what it knows of only in passing: empty tables, groups without a record."""
+    """Return a part of a shard's image without transient state: empty tables, groups without a record."""
     if isinstance(part, dict):
         items = cast(dict[Any, Any], part).items()
         return {name: kept for name, value in items if (kept := _only_durable(value)) not in (None, {}, ())}
@@ -219,7 +219,7 @@ def audit(workload: Workload, replicas: Replicas) -> None:
 
 
 def audit_races(workload: Workload, host: Host, node: Node) -> None:
-    """Hold the metadata against what was told of it."""
+    """Compare the metadata with the answers that the racers received."""
     store = host.store
     assert store is not None
     made = {key.removeprefix(TOPIC_PREFIX): count for key, count in store.made_by_rivals.items()}
@@ -258,7 +258,7 @@ def _read_whole(workload: Workload, partition: Partition, *, dense: bool) -> dic
 
 
 def _audit_lookups(partition: Partition, notes: dict[int, Note], rng: random.Random) -> None:
-    """The indexes, some of which were made anew after a power cut, lead to where every record is."""
+    """Check that the indexes, some rebuilt after a power cut, lead to every record."""
     log = partition.log
     readable = sorted(offset for offset in notes if offset >= log.log_start_offset)
     for offset in rng.sample(readable, min(LOOKUPS, len(readable))):
@@ -274,7 +274,8 @@ def _audit_lookups(partition: Partition, notes: dict[int, Note], rng: random.Ran
 
 
 def _has_holes(partition: Partition, notes: dict[int, Note]) -> bool:
-    """A power cut without fsync may take a segment out of the middle; then a producer's numbers mean nothing."""
+    """Whether the log has holes. A power cut without fsync may remove a segment from the middle; then producers'
+    numbers cannot be checked."""
     return len(notes) != partition.log.log_end_offset - partition.log.log_start_offset
 
 
@@ -312,7 +313,8 @@ def _audit_keys(
 
 
 def _audit_producers(workload: Workload, where: TopicPartition, notes: dict[int, Note]) -> None:
-    """No record twice from an idempotent producer; first appearances in the order in which they were sent."""
+    """Check that no record of an idempotent producer appears twice, and that first appearances are in the order of
+    sending."""
     producers = [producer for producer in workload.producers if where[1] not in producer.forgotten]
     idempotent = {producer.name for producer in producers if producer.idempotent}
     ordered = {producer.name for producer in producers if producer.acks != 0}

@@ -1,13 +1,13 @@
-"""Simulates a cluster: nodes that replicate topics among them, their clients, and what is checked at every step.
+"""Simulates a cluster: nodes that replicate topics among them, their clients, and the checks at every step.
 
-    cluster.start()                  all nodes are up and take part, the topic is there
+    cluster.start()                  all nodes are up and take part, the topic exists
     cluster.run(2_000)               milliseconds
     cluster.kill(1)                  its process dies; the controller notices after a while
     cluster.begin(1)                 it comes back
-    cluster.settle()                 everything heals and comes to rest, and is looked at
+    cluster.settle()                 everything heals and comes to rest, and is checked
 
-How the nodes hear of metadata, and who controls the cluster, subclasses say. Clients believe what one node or another
-knows of leaders, which may be old.
+Subclasses define how the nodes learn of metadata, and which node is the controller. Clients use some node's knowledge
+of the leaders, which may be stale.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ class Cluster:
         self.settings = {**SETTINGS, "min.insync.replicas": str(min_isr), **(settings or {})}
         self.checker = ReplicaChecker(TOPIC)
         self.checkers = [self.checker]
-        """One for each topic that is looked at."""
+        """One for each topic that is checked."""
         self.hosts = {node_id: self._host(node_id) for node_id in range(1, nodes + 1)}
         for host in self.hosts.values():
             host.peers.update({node_id: other.endpoint for node_id, other in self.hosts.items() if other is not host})
@@ -78,7 +78,7 @@ class Cluster:
 
     @property
     def image(self) -> MetadataImage:
-        """What is committed."""
+        """The committed metadata."""
         raise NotImplementedError
 
     def build(self, host: Host, settings: Mapping[str, str], same_boot: bool) -> Node:
@@ -90,17 +90,17 @@ class Cluster:
         return HostClock(self.world.clock)
 
     def begin(self, node_id: int) -> None:
-        """A new life of this node."""
+        """Start a new incarnation of this node."""
         raise NotImplementedError
 
     def heal(self) -> None:
-        """Whoever is down, deaf or given up comes back."""
+        """Bring back every node that is down, cut off or stopped by a failure."""
         raise NotImplementedError
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
     def node(self, node_id: int) -> Node:
-        """The node in its present life."""
+        """Return the node in its current incarnation."""
         life = self.hosts[node_id].life
         assert life is not None
         assert isinstance(life.node, Node)
@@ -111,20 +111,20 @@ class Cluster:
         return [node_id for node_id, host in self.hosts.items() if host.up]
 
     def look(self, node_id: int) -> None:
-        """A node has made a step. Raises Broken."""
+        """Check a node after a step. Raises Broken."""
         node, image = self.node(node_id), self.image
         for checker in self.checkers:
             checker.look(node, image)
 
     def look_at_metadata(self) -> None:
-        """Something was committed."""
+        """Check the metadata after a commit."""
         for checker in self.checkers:
             checker.look_at_metadata(self.image)
 
     # ---- partitions ------------------------------------------------------------------------------------------------
 
     def leader(self, index: int = 0) -> int | None:
-        """Who leads this partition, as the store says."""
+        """The node that leads this partition, by the committed metadata."""
         placed = self.image.partition(TOPIC, index)
         return None if placed is None or placed.leader == -1 else placed.leader
 
@@ -141,7 +141,7 @@ class Cluster:
     # ---- clients ---------------------------------------------------------------------------------------------------
 
     def believed_leader(self, place: Place) -> Endpoint | None:
-        """Where a client goes that asks some node who leads this partition."""
+        """Return the leader of this partition as some node knows it."""
         up = self.up
         if not up:
             return None
@@ -150,7 +150,7 @@ class Cluster:
         return None if placed is None or placed.leader not in self.hosts else self.hosts[placed.leader].endpoint
 
     def believed_replica(self, place: Place) -> Endpoint | None:
-        """Where a client goes that asks some node who has a replica of this partition."""
+        """Return a replica of this partition as some node knows it."""
         if not self.up:
             return None
         placed = self.node(self.rng.choice(self.up)).image.partition(*place)
@@ -161,7 +161,7 @@ class Cluster:
         return None if topic is None else topic.id
 
     def produce(self, index: int = 0, acks: int = -1, *, idempotent: bool = False) -> ReplicatedProducer:
-        """A producer of this partition, which begins now."""
+        """Start a producer of this partition."""
         name = f"producer-{len(self.producers)}"
         producer = ReplicatedProducer(self, name, (TOPIC, index), acks=acks, idempotent=idempotent)
         self.producers.append(producer)
@@ -169,7 +169,7 @@ class Cluster:
         return producer
 
     def read(self, index: int = 0, *, nearby: bool = False) -> Reader:
-        """A reader of this partition, which begins now; `nearby`: at any replica."""
+        """Start a reader of this partition; `nearby`: at any replica."""
         kind = NearbyReader if nearby else Reader
         reader = kind(self, f"reader-{len(self.readers)}", (TOPIC, index))
         self.readers.append(reader)
@@ -186,7 +186,7 @@ class Cluster:
         self.world.run(self.world.clock.now_us + ms * MS)
 
     def until(self, what: Callable[[], bool], ms: int = 10_000) -> None:
-        """Run until this is so. Raises Broken where it is not after so long."""
+        """Run until the condition holds. Raises Broken if it does not in time."""
         end_us = self.world.clock.now_us + ms * MS
         while not what():
             if self.world.clock.now_us >= end_us:
@@ -194,8 +194,8 @@ class Cluster:
             self.run(5)
 
     def settle(self) -> None:
-        """Everything heals, everybody comes back, and comes to rest. Raises Broken where that does not happen, or the
-        logs do not hold what was promised."""
+        """Heal everything, bring all nodes back and wait until all is at rest. Raises Broken if that does not happen,
+        or if the logs break a promise."""
         self.world.network.mend()
         self.world.network.weathers.clear()
         self.heal()
@@ -216,7 +216,7 @@ class Cluster:
             checker.look_at_rest(nodes)
 
     def missing(self) -> str | None:
-        """What has not come to rest yet, as a sentence; None: everything has."""
+        """Describe in a sentence what is not at rest yet; None if everything is."""
         for node_id, host in self.hosts.items():
             if not host.up:
                 return f"node {node_id} is down"

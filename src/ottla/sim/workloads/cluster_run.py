@@ -1,13 +1,15 @@
-"""Runs the cluster workload once: a seed, some nodes, a time of trouble, and the rest after it.
+"""Runs the cluster workload once: a seed, some nodes, a time of faults, and the rest after it.
 
-Trouble is of nodes (killed, also in mid-step, stopped, machine off, standing still, often beyond the lease), of their
-disks (slow, full, with syncs that fail), of their clocks, of paths between them (cut one way, parted, slow), of the way
-to the metadata store (slow, cut, answers lost), and of leaders, replicas and controllers that move. Each kind comes or
-not, by the seed.
+Each kind of fault occurs or not, by the seed:
 
-With page-cache durability a machine goes off only while every replica is in sync, none of them has lost anything, and
-no disk ails: more may lose what was acknowledged, as in Kafka. With fsync any of them may, all at once too, and nothing
-acknowledged is lost.
+- nodes: killed (also in mid-step), stopped, without power, or paused, often longer than their lease;
+- their disks: slow, full, or with failing syncs; and their clocks;
+- paths between nodes: cut one way, parted, slow; and the path to the metadata store: slow, cut, with lost answers;
+- moves of leaders, replicas and controllers.
+
+With page-cache durability, a machine loses power only while every replica is in sync, none of them has lost anything,
+and no disk has faults. More could lose acknowledged records, as in Kafka. With fsync, any machines may lose power, even
+all at once, and no acknowledged record is lost.
 """
 
 from collections.abc import Callable
@@ -28,7 +30,7 @@ KIND_CHANCE = 0.75
 
 
 class ClusterRun:
-    """One seed. `given`, as `ElectedCluster`'s, for tests that ask for something particular."""
+    """One seed. `given`: arguments of `ElectedCluster`, for tests that need particular ones."""
 
     def __init__(self, seed: int, *, keep_all: bool = False, **given: Any) -> None:
         self.cluster = ElectedCluster(seed, keep_all=keep_all, **{**drawn(seed), **given})
@@ -58,7 +60,7 @@ class ClusterRun:
         cluster.settle()
 
     def before_rest(self) -> None:
-        """What has to pass between the trouble and the rest after it."""
+        """Override for work between the faults and the rest after them."""
 
     def _bring_clients(self, cluster: ElectedCluster) -> None:
         rng = cluster.world.stream("clients")
@@ -75,7 +77,7 @@ class ClusterRun:
 
 
 class Trouble:
-    """What goes wrong in a cluster, and when."""
+    """Causes the faults in a cluster, and decides when."""
 
     def __init__(self, cluster: ElectedCluster) -> None:
         self.cluster = cluster
@@ -91,7 +93,7 @@ class Trouble:
         self._gap_us = self.rng.choice((300, 900, 2_000)) * MS
 
     def begin(self) -> None:
-        """From now on trouble strikes."""
+        """Start the faults."""
         for node_id, host in self.cluster.hosts.items():
             forgiven, faults = host.died, self.nodes[node_id]
             host.died = partial(self._died, forgiven, faults)
@@ -102,7 +104,7 @@ class Trouble:
         self._later()
 
     def kinds(self) -> list[Callable[[], None]]:
-        """All that may go wrong, the likely more than once."""
+        """Return all possible faults, the likely ones more than once."""
         return [
             *(self._kill,) * 3,
             *(self._cut_in_mid_step,) * 2,
@@ -121,7 +123,7 @@ class Trouble:
         ]
 
     def end(self) -> None:
-        """Nothing new goes wrong, and what did is mended."""
+        """Cause no new faults, and repair the existing ones."""
         self.active = False
         self.paths.heal()
         for faults in self.nodes.values():
@@ -157,7 +159,7 @@ class Trouble:
         return [-1 if image.controller is None else image.controller.node_id, self.cluster.leader(0) or -1]
 
     def _may_go_off(self) -> bool:
-        """Whether a machine may lose power, and with it what its disk has not taken."""
+        """Whether a machine may lose power, and with it what its disk has not written."""
         cluster = self.cluster
         return cluster.fsync or (
             cluster.is_whole()
@@ -177,7 +179,7 @@ class Trouble:
         faults.cut_in_mid_step()
 
     def kill_any(self) -> None:
-        """One of the nodes is killed, one that matters more often than the others."""
+        """Kill one of the nodes, more often one that matters."""
         self._any().host.kill(power_cut=False)
 
     def _stop(self) -> None:
@@ -187,7 +189,7 @@ class Trouble:
         self._any().stall(self.rng.choice((300, 2 * LEASE_MS)))
 
     def _ail(self) -> None:
-        """Of one disk at a time: two that fail may lose what was acknowledged."""
+        """Cause faults of one disk at a time: two failing disks may lose acknowledged records."""
         faults = self._any()
         if not any(host.disk.ails for host in self.cluster.hosts.values()):
             self.rng.choice((faults.slow_disk, faults.full_disk, faults.failing_syncs))()
@@ -204,11 +206,11 @@ class Trouble:
     # ---- leaders and clients ---------------------------------------------------------------------------------------
 
     def _elect(self) -> None:
-        """Preferred leaders lead again."""
+        """Elect preferred leaders."""
         self.cluster.ask(self.rng.choice(list(self.nodes)), ElectLeadersRequest(0, None))
 
     def _lull(self) -> None:
-        """Nobody produces for a while."""
+        """Pause all producers for a while."""
         for producer in self.cluster.producers:
             if not producer.paused:
                 producer.pause()
@@ -216,7 +218,7 @@ class Trouble:
 
 
 def drawn(seed: int) -> dict[str, Any]:
-    """What sort of cluster a seed has."""
+    """Return the properties of a seed's cluster."""
     return {
         "nodes": (3, 3, 5)[seed % 3],
         "partitions": 1 + seed % 2,

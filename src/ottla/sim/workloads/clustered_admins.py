@@ -1,9 +1,9 @@
-"""Runs administrators on a simulated cluster, whose controllers move and die under what they ask for.
+"""Runs administrators on a simulated cluster, whose controllers move and die during their requests.
 
-They race for the same topics and change the same metadata, each asking any node. In the end what there is agrees with
-what they were told: what was acknowledged is so, what was refused was not done by that request, and only where nobody
-answered, or REQUEST_TIMED_OUT, either may be true. A topic that was to be deleted and is unknown may be one of those:
-the node that handed the request on may have asked twice, as Kafka's do.
+The administrators race for the same topics and change the same metadata, each through any node. In the end, the
+metadata must agree with their answers: an acknowledged change is in effect, and a refused request changed nothing.
+Either may be true only after no answer or REQUEST_TIMED_OUT. An answer that a topic to delete is unknown counts as one
+of those: the forwarding node may have forwarded the request twice, as Kafka's do.
 """
 
 import random
@@ -19,14 +19,14 @@ RACERS = 4
 
 
 class AdminsWorkload(Workload):
-    """Administrators alone: nobody reads or writes."""
+    """Administrators alone, without readers or writers."""
 
     def __init__(self, cluster: WorkloadCluster, plan: Plan) -> None:
         super().__init__(cluster, plan)
         self.racers = [Racer(self, f"racer-{index}", self.races) for index in range(RACERS)]
 
     def topics_stand(self) -> None:
-        """Nobody else comes."""
+        """No other clients start."""
 
 
 class ClusteredAdminsRun(ClusteredRun):
@@ -42,7 +42,7 @@ class ClusteredAdminsRun(ClusteredRun):
         return AdminsWorkload(self.cluster, plan)
 
     def audit(self) -> None:
-        """Hold the metadata against what was told of it."""
+        """Compare the metadata with the answers that the racers received."""
         image = self.cluster.image
         rivals = sum((way.made_by_rivals for way in self.cluster.ways.values()), Counter[str]())
         by_others = {key.removeprefix(PREFIX): count for key, count in rivals.items()}

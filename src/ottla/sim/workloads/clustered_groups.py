@@ -1,8 +1,7 @@
 """Runs groups of both protocols on a simulated cluster: members follow their coordinator, which moves and dies.
 
-On top of what every run on a cluster holds: the promises of `ownership` and of committed offsets (12) at every step,
-whoever coordinates; and in the end each partition that a group reads has one owner, who has read all of it and
-committed so.
+In addition to the checks of every run on a cluster, it checks the promises of `ownership` and of committed offsets (12)
+at every step. In the end, each partition that a group reads has one owner, which has read and committed all of it.
 """
 
 import random

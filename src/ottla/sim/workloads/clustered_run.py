@@ -1,8 +1,8 @@
-"""Runs a workload on a simulated cluster: its clients, who follow leaders and coordinators, and the trouble of both.
+"""Runs a workload on a simulated cluster: its clients, which follow leaders and coordinators, and the faults of both.
 
-What the clients were told is held as on one node, by the same histories and audits; what the replicas hold as in the
-cluster workload. Beside it every coordinator is looked into while it works, nobody's request outlives its deadline, and
-in the end each coordinator knows what its partition says.
+The same histories and audits as on one node check the clients' answers, and those of the cluster workload check the
+replicas. In addition, every coordinator is checked while it works, and no request outlives its deadline. In the end,
+each coordinator's state agrees with its partition.
 """
 
 import random
@@ -41,8 +41,8 @@ COMPACTED_INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 
 
 class WorkloadCluster(ElectedCluster):
-    """A cluster with these topics, which clients make, some of them `compacted`. `stepped` is told of every step of a
-    node."""
+    """A cluster with these topics, which clients create, some of them `compacted`. `stepped` is called after every step
+    of a node."""
 
     def __init__(self, seed: int, topics: Sequence[str], compacted: Sequence[str], **given: Any) -> None:
         super().__init__(seed, **given)
@@ -53,7 +53,7 @@ class WorkloadCluster(ElectedCluster):
         ]
         self.rest_ms = REST_MS
         self.resting: Callable[[], str | None] = lambda: None
-        """What has not come to rest beside nodes and replicas."""
+        """Describes what is not at rest, besides nodes and replicas."""
         self.stepped: Callable[[int], None] = lambda node_id: None
 
     deaf_ms = TRUST_MS + 50
@@ -83,10 +83,10 @@ class WorkloadCluster(ElectedCluster):
     def missing(self) -> str | None:
         return super().missing() or self.resting()
 
-    # ---- who leads -------------------------------------------------------------------------------------------------
+    # ---- leaders ---------------------------------------------------------------------------------------------------
 
     def led(self, topic: str, index: int) -> Partition | None:
-        """This partition at the node that leads it and knows so; None: there is none now."""
+        """Return this partition at the node that leads it and knows so; None if there is none now."""
         placed = self.image.partition(topic, index)
         if placed is None or placed.leader == -1 or not self.hosts[placed.leader].up:
             return None
@@ -94,7 +94,7 @@ class WorkloadCluster(ElectedCluster):
         return None if isinstance(found, ErrorCode) else found
 
     def all_led(self, topics: Sequence[str]) -> list[Partition]:
-        """All partitions of these topics that somebody leads now."""
+        """Return all partitions of these topics that have a leader now."""
         known = [(topic, self.image.topics[topic]) for topic in topics if topic in self.image.topics]
         places = [(topic, index) for topic, image in known for index in range(len(image.partitions))]
         return [found for place in places if (found := self.led(*place)) is not None]
@@ -107,7 +107,7 @@ class WorkloadCluster(ElectedCluster):
                     yield partition, shard
 
     def all_loaded(self, topic: str) -> bool:
-        """Whether every coordinator whose memory is this topic, and that has anything to remember, is there."""
+        """Whether every coordinator whose state is in this topic, and whose log is not empty, is loaded."""
         host_of = KINDS[topic]
         image = self.image.topics.get(topic)
         loaded = {partition.index for partition, _ in self.coordinators(host_of)}
@@ -135,11 +135,11 @@ KINDS = {
     TRANSACTION_STATE_TOPIC: transactions_of,
     SHARE_GROUP_STATE_TOPIC: share_state_of,
 }
-"""Of coordinators, by the topic that is their memory."""
+"""The hosts of coordinators, by the topic with their state."""
 
 
 class ClusterWatch:
-    """Looks into a node every few steps of it. Subclasses look at more."""
+    """Checks a node every few steps. Subclasses check more."""
 
     def __init__(self, cluster: WorkloadCluster) -> None:
         self.cluster = cluster
@@ -173,7 +173,7 @@ class ClientTrouble(Trouble):
         return [*super().kinds(), *(act for act, weight in (*mine, *self.clients.kinds()) for _ in range(weight))]
 
     def likely(self) -> list[int]:
-        """The leaders of internal topics, who coordinate."""
+        """The leaders of internal topics, which are coordinators."""
         image = self.cluster.image
         internal = [image.topics[topic] for topic in INTERNAL_TOPICS if topic in image.topics]
         return [placed.leader for topic in internal for placed in topic.partitions]
@@ -194,13 +194,14 @@ def compaction_settings(rng: random.Random) -> dict[str, str]:
 
 
 class ClusteredRun:
-    """One seed. Subclasses say which clients there are, what goes wrong with them, and what is looked at.
+    """One seed. Subclasses choose the clients, their faults, and further checks.
 
-    `given`, as `ElectedCluster`'s, for tests that ask for something particular."""
+    `given`: arguments of `ElectedCluster`, for tests that need particular ones.
+    """
 
     topics: tuple[str, ...]
     compacted: tuple[str, ...] = ()
-    """Those of them that are compacted, on every replica by itself."""
+    """The compacted topics; each replica compacts by itself."""
 
     def __init__(self, seed: int, *, keep_all: bool = False, **given: Any) -> None:
         how = {**drawn(seed), **given}
@@ -229,7 +230,7 @@ class ClusteredRun:
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def settings(self, rng: random.Random) -> dict[str, str]:
-        """Of every node."""
+        """Settings of every node."""
         return {}
 
     @abstractmethod
@@ -246,7 +247,7 @@ class ClusteredRun:
         self.watch(node_id)
 
     def missing(self) -> str | None:
-        """What has not come to rest yet of clients and coordinators; None: all has."""
+        """Describe what is not at rest yet of clients and coordinators; None if all are at rest."""
         not_loaded = self._not_loaded()
         if not_loaded is not None:
             return not_loaded
@@ -255,7 +256,7 @@ class ClusteredRun:
         return self.workload.missing(ends)
 
     def audit(self) -> None:
-        """Hold what there is in the end against what clients were told."""
+        """Compare the final state with the answers that clients received."""
         audit(self.workload, self.cluster.led)
 
     # ---- the run ---------------------------------------------------------------------------------------------------
@@ -301,7 +302,7 @@ class ClusteredRun:
         return next((f"{each} lacks a coordinator" for each in KINDS if not self.cluster.all_loaded(each)), None)
 
     def _compare_with_replay(self) -> None:
-        """Each coordinator knows what its partition says (14)."""
+        """Check that each coordinator's state is what its partition says (14)."""
         for host_of in KINDS.values():
             for partition, shard in list(self.cluster.coordinators(host_of)):
                 placed = self.cluster.image.partition(partition.topic_name, partition.index)

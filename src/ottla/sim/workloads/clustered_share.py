@@ -1,8 +1,8 @@
 """Runs share groups on a simulated cluster: leaders and coordinators of their state move and die.
 
-On top of what every run on a cluster holds: the promises of `share_history` at every step, by leadership of a partition
-where on one node it is by life; the share partitions' own invariants; and in the end every queue drained, and every
-record accepted or in the dead-letter topic.
+In addition to the checks of every run on a cluster, it checks the promises of `share_history` at every step. They apply
+to each leadership of a partition, instead of each incarnation of the node. It also checks the share partitions' own
+invariants. In the end every queue is drained, and every record is accepted or in the dead-letter topic.
 """
 
 import random
@@ -20,7 +20,7 @@ from ottla.sim.workloads.workload import Plan
 
 
 class ClusteredShareWorkload(ShareWorkload):
-    """The same clients, who ask whoever leads."""
+    """The same clients, which send their requests to the leaders."""
 
     def __init__(self, cluster: WorkloadCluster, plan: Plan) -> None:
         super().__init__(cluster, plan)
@@ -35,7 +35,7 @@ class ClusteredShareWorkload(ShareWorkload):
 
 
 class ClusteredShareWatch(ClusterWatch):
-    """Looks at the share partitions too."""
+    """Checks the share partitions too."""
 
     def look(self, node_id: int, node: Node) -> None:
         super().look(node_id, node)

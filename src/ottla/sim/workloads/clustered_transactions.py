@@ -1,9 +1,13 @@
-"""Runs transactions on a simulated cluster: everything of the workload of one node, whose clients follow leaders and
-coordinators, while nodes die at every step of an end and whatever there is moves.
+"""Runs transactions on a simulated cluster: the workload of one node, with clients that follow leaders and
+coordinators.
 
-On top of what every run on a cluster holds: the promises of `transaction_history` at every step; the last stable offset
-of a partition does not fall under one leadership; a transaction that is open where it is led is open, or being ended,
-at its coordinator, wherever that is; in the end no transaction is under way, and the audit of every log.
+Nodes die at every step of ending a transaction, and leaders and coordinators move. In addition to the checks of every
+run on a cluster, it checks:
+
+- The promises of `transaction_history` hold at every step.
+- The last stable offset of a partition does not fall under one leadership.
+- A transaction that is open at a partition's leader is open, or being ended, at its coordinator, on whichever node.
+- In the end no transaction is open, and the audit of every log passes.
 """
 
 import random
@@ -44,7 +48,7 @@ from ottla.txn.transaction import NO_ID, Transaction
 
 
 def transactions_known(cluster: WorkloadCluster) -> dict[str, Transaction]:
-    """What the coordinators of a cluster know, by transactional id."""
+    """Return the state of all coordinators of a cluster, by transactional id."""
     known: dict[str, Transaction] = {}
     for _, shard in cluster.coordinators(transactions_of):
         assert isinstance(shard, TransactionShard)
@@ -53,13 +57,13 @@ def transactions_known(cluster: WorkloadCluster) -> dict[str, Transaction]:
 
 
 class ClusteredTransactionWatch(ClusterWatch):
-    """Looks at transactions too, wherever their coordinators are."""
+    """Checks transactions too, on the nodes of their coordinators."""
 
     def __init__(self, cluster: WorkloadCluster, workload: TransactionWorkload) -> None:
         super().__init__(cluster)
         self._workload = workload
         self._stable: dict[tuple[int, Partition], tuple[int, int]] = {}
-        """By node and partition: the epoch in which it is led there, and its last stable offset."""
+        """By node and partition: the epoch in which the node leads it, and its last stable offset."""
 
     def look(self, node_id: int, node: Node) -> None:
         super().look(node_id, node)
@@ -87,13 +91,13 @@ class ClusteredTransactionWatch(ClusterWatch):
 
 
 class TransactionTrouble(ClientTrouble):
-    """Beside all else a node dies while the end of a transaction is under way, and where that uses a producer id up its
-    coordinator does."""
+    """In addition to the other faults, a node dies while a transaction is being ended. If that end uses up a producer
+    id, the node is its coordinator."""
 
     def __init__(self, cluster: WorkloadCluster, workload: TransactionWorkload) -> None:
         super().__init__(cluster, TransactionClientFaults(workload, cluster.world.stream("client-trouble")))
         self._steps_from_prepare: int | None = None
-        """After so many steps of nodes that have a prepared transaction one of those that matter dies."""
+        """Steps, of nodes that have a prepared transaction, until one of the nodes that matter dies."""
         self._workload = workload
         self._used_up: set[int] = set()
         """Producer ids whose last transaction was seen to be prepared."""

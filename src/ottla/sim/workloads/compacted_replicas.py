@@ -1,14 +1,14 @@
-"""Holds the replicas of a compacted topic, each of which compacts on its own, against what is committed.
+"""Checks the replicas of a compacted topic, each of which compacts on its own, against the committed records.
 
-Knows what is committed: the batches as their leaders first had them below the high watermark, in one log. Of these a
-replica may lack a record only
+The checker keeps one log of what is committed: the batches as their leaders first had them below the high watermark. A
+replica may lack a record of these only in three cases:
 
-- whose key has a later one that is committed, and whose transaction, if it has one, is;
-- that was written in a transaction that was aborted;
-- that is a tombstone, where `delete.retention.ms` is short.
+- Its key has a later record that is committed, also by its transaction, if it has one.
+- It was written in a transaction that was aborted.
+- It is a tombstone, and `delete.retention.ms` is short.
 
-What is left of a batch keeps its place, its offsets and its producer, and a marker outlives the data that it is about.
-Everything else of `replica_checkers` holds as it stands.
+The rest of a batch keeps its position, its offsets and its producer, and a marker outlives the data of its transaction.
+Everything else of `replica_checkers` applies unchanged.
 
 Source: Kafka's LogCleaner.scala; its documentation, "Log Compaction".
 """
@@ -24,22 +24,22 @@ from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.replica_checkers import Copy, ReplicaChecker
 
 RETENTION_LONG_MS = 86_400_000
-"""No tombstone goes within a run where they stay for so long, whatever clocks say."""
+"""Retention with which no tombstone is removed within a run, whatever clocks show."""
 
 
 @dataclass(slots=True)
 class Committed:
-    """The committed part of one partition. `end`: behind it."""
+    """The committed part of one partition. `end`: its end offset."""
 
     end: int = 0
     batches: dict[int, Batch] = field(default_factory=dict[int, Batch])
     """By base offset, as they were written."""
     newest: dict[bytes | None, int] = field(default_factory=dict[bytes | None, int])
-    """The last offset of each key that a reader of committed records is given."""
+    """The last offset of each key that a reader of committed records sees."""
     aborted: set[int] = field(default_factory=set[int])
-    """Offsets of records that no such reader is given."""
+    """Offsets of records that no such reader sees."""
     ended: dict[int, list[Note]] = field(default_factory=dict[int, list[Note]])
-    """By the offset of a marker: the records that it is about."""
+    """By the offset of a marker: the records of its transaction."""
     _open: dict[int, list[Note]] = field(default_factory=dict[int, list[Note]])
 
     def add(self, batch: Batch) -> None:
@@ -113,21 +113,22 @@ class CompactedReplicaChecker(ReplicaChecker):
         return next((note.key for batch in batches for note in batch.notes if note.offset == offset), None)
 
     def _may_go(self, index: int, note: Note) -> bool:
-        """Whether a replica may lack this record, which is committed."""
+        """Whether a replica may lack this committed record."""
         committed = self.committed.setdefault(index, Committed())
         if committed.newest.get(note.key, -1) > note.offset or note.offset in committed.aborted:
             return True
         return note.value is None and self._tombstones_go
 
     def _look_at_cut(self, node_id: int, index: int, before: list[Batch], copy: Copy, *, same_life: bool) -> None:
-        """What is committed and was there is there, or may be gone; the rest may have been cut."""
+        """Check a log after a cut. It must still have the committed records that it had, except those that compaction
+        may remove."""
         if not same_life and (node_id, index) in self._cut_forgiven:
             self._cut_forgiven.discard((node_id, index))
             return
         self._look_at_kept(node_id, index, before, copy)
 
     def _look_at_kept(self, node_id: int, index: int, batches: Iterable[Batch], copy: Copy) -> None:
-        """Those of these batches that are committed are there as far as they have to be. Raises Broken."""
+        """Check that the replica has the committed ones of these batches, as far as it must. Raises Broken."""
         committed = self.committed.setdefault(index, Committed())
         for batch in batches:
             if batch.base_offset < copy.log_start or not self._is_of(committed, batch):
@@ -154,7 +155,7 @@ class CompactedReplicaChecker(ReplicaChecker):
         return batch is not None and note in batch.notes
 
     def look_at_rest(self, nodes: list[Node]) -> None:
-        """Everything is at rest: each replica has all of what is committed that it must have, and nothing else."""
+        """Check at rest that each replica has all committed records that it must have, and no others."""
         for (node_id, index), copy in self.copies.items():
             committed = self.committed.setdefault(index, Committed())
             self._look_at_kept(node_id, index, committed.batches.values(), copy)
@@ -168,6 +169,6 @@ class CompactedReplicaChecker(ReplicaChecker):
 
 
 def _is_left_of(batch: Batch, written: Batch) -> bool:
-    """Whether compaction can have left this batch of that one, or nothing has happened to it."""
+    """Whether `batch` is `written`, unchanged or as compaction can have left it."""
     same = replace(written, notes=batch.notes, commits=batch.commits)
     return same == batch and set(batch.notes) <= set(written.notes) and batch.commits in (written.commits, None)

@@ -1,11 +1,11 @@
-"""Compacts the log of a compacted topic with transactions to its end, and looks at what is left.
+"""Compacts the log of a compacted topic with transactions completely, and checks the result.
 
-When all is quiet a log is compacted as if for the first time, again and again, with so much time in between that
-everything goes that may go:
+When all clients are at rest, a log is compacted as if for the first time, repeatedly. The time between the compactions
+is long enough for every removable record to be removed. Checks:
 
-- a reader of committed records finds the newest of each key as before, and nothing that was not there;
-- data of aborted transactions is gone, and so is each marker whose batches are;
-- the batches say of every producer what the log remembers of it: it can be told from them after a power cut.
+- A reader of committed records finds the newest record of each key as before, and no record that was not there.
+- The data of aborted transactions is gone, and so is each marker whose batches are gone.
+- The batches have the log's state of every producer, so a power cut does not lose it.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,13 @@ from ottla.sim.clients.batches import Batch, Note
 from ottla.sim.kernel.trace import Broken
 
 ROUNDS_AT_REST = 3
-"""So many rounds that leave every segment as long as it was are the end: markers are seen to have no data in one, and
-go in the next. Before, segments become fewer from round to round, and the last batch of each has to stay."""
+"""Compactions that leave all segment sizes unchanged before the log counts as fully compacted. One finds that a marker
+has no data, and the next removes it. In earlier ones, the number of segments falls, and the last batch of each has to
+stay."""
 
 
 PAUSE_MS: Millis = 86_400_000
-"""Between two rounds; more than markers stay, also where the wall clock was set back by hours."""
+"""Time between two compactions; longer than markers are kept, even if the wall clock was set back by hours."""
 
 
 def audit_compaction(
@@ -32,7 +33,7 @@ def audit_compaction(
     read_committed: Callable[[Partition], dict[int, Note]],
     batches_of: Callable[[Partition], list[Batch]],
 ) -> None:
-    """`now`: the node's time; the log's goes on from there."""
+    """Compact the log completely and check the result. `now`: the node's time, from which the log's time continues."""
     before = read_committed(partition)
     log = partition.log
     log.roll(now)
@@ -58,7 +59,7 @@ def _newest(notes: dict[int, Note]) -> dict[bytes | None, Note]:
 
 
 def _look_at_markers(partition: Partition, batches: list[Batch]) -> None:
-    """A batch that stays empty, for what it says of its producer, counts as data."""
+    """Check the markers. An empty batch that is kept for its producer's state counts as data."""
     has_records: dict[int, bool] = {}
     for batch in batches:
         producer_id = batch.producer_id

@@ -1,10 +1,10 @@
-"""Simulates a cluster as it is: nodes that share a metadata store, register in it, and elect a controller among them.
+"""Simulates a real cluster: nodes that share a metadata store, register in it, and elect a controller among them.
 
-Each node has its own way to the store, with its own trouble, and a clock of its own. Topics are made by asking a node
-for them. Every commit is checked by the `WatchedStore`.
+Each node has its own path to the store, with its own faults, and its own clock. Topics are created by requests to a
+node. The `WatchedStore` checks every commit.
 
-A seam for others: a client is added with `add`, and is wound down and waited for like the rest; a class of nodes or
-what an admin does is a matter of `ask`.
+To extend it, add a client with `add`: it is wound down and waited for like the others. `ask` sends an administrator's
+requests.
 """
 
 from collections.abc import Mapping
@@ -39,12 +39,13 @@ OFFSETS_PARTITIONS = 2
 REPLICAS_MAX = 3
 DRIFT_PPM_MAX = 200
 LEAVE_MS = 5_000
-"""How long a node that stops waits for others to lead what it led (server/main.py)."""
+"""How long a stopping node waits for other nodes to lead its partitions (server/main.py)."""
 
 
 class ElectedCluster(Cluster):
-    """See the module's docstring. `by_locks`: a killed node is missed at once, as on one machine; else when its lease
-    has run out. `fsync`: what is acknowledged is on the disks, and no power cut takes it. `replicas`: of each topic."""
+    """See the module's docstring. `by_locks`: a killed node is missed at once, as on one machine; otherwise when its
+    lease has expired. `fsync`: acknowledged records are on the disks, and no power cut loses them. `replicas`: of each
+    topic."""
 
     def __init__(
         self,
@@ -107,11 +108,12 @@ class ElectedCluster(Cluster):
             self.following.begin(node_id)
 
     def kill(self, node_id: int, *, power_cut: bool = False) -> None:
-        """Its process dies, or its machine goes off."""
+        """Kill its process, or cut its machine's power."""
         self.hosts[node_id].kill(power_cut=power_cut)
 
     def leave(self, node_id: int) -> None:
-        """Its process is told to stop, as by SIGTERM: it does when others lead what it led, or after a while anyway."""
+        """Ask the node's process to stop, as SIGTERM does. It stops when other nodes lead its partitions, or after a
+        while anyway."""
         life = self.hosts[node_id].life
         if life is None or not life.alive:
             return
@@ -138,11 +140,12 @@ class ElectedCluster(Cluster):
         self.following.leave(node_id)
 
     def _look_at_stop(self, node_id: int) -> None:
-        """Raises Broken where a node that serves would send clients to this one, which stops, though another leads.
+        """Raises Broken if a serving node would send clients to this stopping one, although another node leads.
 
-        One that the cluster has given up need not wait: it answers nobody any more, whoever has heard of that
-        (BrokerHeartbeatManager.calculateNextBrokerState: a fenced broker is granted an immediate shutdown). Nor need
-        one that is elected just now and has not heard of it, as all in sync are leaving: it has nobody to give that to.
+        A fenced node need not wait, because no node that has learned of the fencing sends clients to it
+        (BrokerHeartbeatManager.calculateNextBrokerState: a fenced broker is granted an immediate shutdown). Nor need a
+        node that was elected just now and has not learned of it, because all in-sync replicas are stopping: no other
+        node can take over.
         """
         stopping = self.node(node_id)
         assert stopping.membership is not None
@@ -164,7 +167,7 @@ class ElectedCluster(Cluster):
                         raise Broken(f"24: node {node_id} stops, and node {other} has it lead {name}-{index} still")
 
     def died(self, node_id: int, *, power_cut: bool) -> None:
-        """A node has died, whatever of: what its replicas have lost is forgiven where they may lose it."""
+        """Handle the death of a node, from any cause: exempt its replicas from checks on records that they may lose."""
         if power_cut:
             for checker in self.checkers:
                 checker.lost_power(node_id, in_sync_too=not self.fsync)
@@ -183,7 +186,7 @@ class ElectedCluster(Cluster):
     # ---- topics and clients ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Every node, and the topics."""
+        """Start every node, and create the topics."""
         for node_id, host in self.hosts.items():
             host.died = lambda power_cut, node_id=node_id: self.died(node_id, power_cut=power_cut)
             self.begin(node_id)
@@ -191,11 +194,11 @@ class ElectedCluster(Cluster):
         self.until(self.has_topics, 5_000)
 
     def states(self) -> set[NodeState]:
-        """Those of all nodes, as the store says."""
+        """Return the states of all nodes, by the store."""
         return {record.state for record in self.image.nodes.values()}
 
     def has_topics(self) -> bool:
-        """Whether the topics are there; those that are not are asked for."""
+        """Whether the topics exist; missing ones are requested."""
         missing = [name for name in (TOPIC, CONSUMER_OFFSETS_TOPIC) if name not in self.image.topics]
         node_id = self.rng.choice(list(self.hosts))
         if TOPIC in missing:
@@ -206,7 +209,7 @@ class ElectedCluster(Cluster):
         return not missing
 
     def ask(self, node_id: int, message: Any) -> None:
-        """A client's request to this node, whose answer nobody waits for."""
+        """Send a client's request to this node, without waiting for the answer."""
         life = self.hosts[node_id].life
         if life is None or not life.alive or life.paused:
             return
@@ -215,12 +218,12 @@ class ElectedCluster(Cluster):
         life.enter(_receive, life, Session(Address(self._identity, "admin")), memoryview(bytearray(frame))[4:])
 
     def add(self, client: LeaderClient) -> None:
-        """A client that begins now, is wound down at the end, and waited for."""
+        """Start a client, which is wound down at the end and waited for."""
         self.others.append(client)
         client.go()
 
     def commit_offsets(self, group: str) -> OffsetCommitter:
-        """A client that commits offsets for this group, and begins now."""
+        """Start a client that commits offsets for this group."""
         place = CONSUMER_OFFSETS_TOPIC, partition_of(group, OFFSETS_PARTITIONS)
         committer = OffsetCommitter(
             self, f"committer-{group}", place, group=group, about=(TOPIC, 0), history=self.history

@@ -1,8 +1,8 @@
-"""Plans what goes wrong in a run, and when, and makes it good again.
+"""Plans the faults of a run and their times, and repairs them.
 
-Each run draws which kinds of faults it has and how often, so that some runs are calm enough to get far and others
-never leave the node a second. `heal` ends all of it: the network gentle, the disk fast and wide, everybody awake, the
-node up.
+Each run draws its kinds of faults and their frequency. Some runs are calm enough to get far, and others never leave the
+node alone for a second. `heal` ends all faults: the network is reliable, the disk fast and large, all clients run, the
+node is up.
 """
 
 import random
@@ -15,11 +15,12 @@ from ottla.sim.workloads.workload import Plan, Workload
 
 HOUR_MS = 3_600_000
 LEAP_APART_US = 30_000 * MS
-"""Between two leaps back: records on their way would rightly be refused as more than an hour ahead of the clock."""
+"""Time between two leaps back. With less, records in flight would rightly be refused as more than an hour ahead of the
+clock."""
 
 
 class ClientFaults:
-    """The trouble of the clients of a run; there may be more of them by and by."""
+    """The faults of the clients of a run; clients may be added later."""
 
     def __init__(self, workload: Workload, rng: random.Random) -> None:
         self.rng = rng
@@ -28,7 +29,8 @@ class ClientFaults:
         self._trace = workload.world.trace
 
     def kinds(self) -> list[tuple[Callable[[], None], int]]:
-        """What goes wrong with some of these clients only, and how often, beside the three below."""
+        """Return the faults that only some of these clients have, and their frequency, in addition to the three
+        below."""
         return []
 
     def pause(self) -> None:
@@ -53,13 +55,13 @@ class ClientFaults:
                 self._agenda.after(self.rng.randrange(5_000 * MS), member.rejoin)
 
     def heal(self) -> None:
-        """Everybody is awake."""
+        """Resume all clients."""
         for client in self._workload.clients:
             client.resume()
 
 
 class Faults:
-    """The source of trouble of one run."""
+    """Causes the faults of one run."""
 
     def __init__(self, host: Host, workload: Workload, plan: Plan) -> None:
         self.world = host.world
@@ -114,13 +116,13 @@ class Faults:
         self.world.jump_wall(by_ms)
 
     def calm(self) -> None:
-        """Nothing new goes wrong."""
+        """Cause no new faults."""
         self.active = self.node.active = False
 
     # ---- the end of it ---------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """From now on nothing goes wrong."""
+        """End all faults, and cause no new ones."""
         self.calm()
         self.world.trace.add("faults", "everything heals")
         self.network.heal()

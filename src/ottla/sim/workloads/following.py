@@ -1,11 +1,11 @@
-"""Simulates who is there in a cluster, and how its nodes hear of that and of what was committed.
+"""Simulates how the nodes of a cluster learn which nodes are present and what was committed.
 
-Each node looks every few milliseconds, as `ottla.server.following` does: it renews its lease, sees which lives of other
-nodes are there, reads what the metadata store has that its image has not, and tells the node. A node whose way to the
-store is cut renews nothing, and is taken for gone when its lease has run out. A node that is killed is missed at once
-where a lock tells so (`by_locks`, nodes of one machine), else when its lease has run out.
+Each node polls every few milliseconds, as `ottla.server.following` does. It renews its lease, reads which incarnations
+of other nodes are present, reads what its image lacks from the metadata store, and informs the node. A node that is cut
+off from the store renews nothing, and counts as gone when its lease has expired. A killed node is missed at once if a
+lock reveals that (`by_locks`, nodes of one machine), otherwise when its lease has expired.
 
-Source: server/following.py and server/presence.py, which these looks stand for.
+Source: server/following.py and server/presence.py, which this module replaces.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ from ottla.sim.kernel.world import World
 
 LEASE_MS = 2_000
 TRUST_MS = 1_300
-"""How long a node trusts what it knows: it stops before others take it for dead."""
+"""How long a node trusts its state: it stops before other nodes consider it dead."""
 LOOK_US: Micros = 15 * MS
 
 
 class Following:
-    """The looks of the nodes on these hosts, by node id; each host has its way to the store."""
+    """The polls of the nodes on these hosts, by node id; each host has its path to the store."""
 
     def __init__(self, world: World, hosts: Mapping[int, Host], *, by_locks: bool = True) -> None:
         self._world = world
@@ -34,24 +34,24 @@ class Following:
         self._by_locks = by_locks
         self._rng = world.stream("following")
         self._renewed: dict[int, tuple[Micros, int, str]] = {}
-        """When each node last renewed its lease, and which life of it that was, by number and by name."""
+        """When each node last renewed its lease, and in which incarnation, by number and by name."""
 
     def incarnation_of(self, node_id: int) -> str:
-        """The name of the present life of this node."""
+        """Return the name of this node's current incarnation."""
         return f"{node_id}-{self._hosts[node_id].lives}"
 
     def begin(self, node_id: int) -> None:
-        """The node has begun a new life: it looks from now on."""
+        """Start polling for a node that has started a new incarnation."""
         life = self._hosts[node_id].life
         assert life is not None
         self._look(node_id, life)
 
     def leave(self, node_id: int) -> None:
-        """The node has stopped, and says so."""
+        """Handle the report of a node that has stopped."""
         self._renewed.pop(node_id, None)
 
     def present(self) -> dict[int, str]:
-        """The lives that are there now, by node id."""
+        """Return the incarnations that are present now, by node id."""
         oldest_us = self._world.clock.now_us - LEASE_MS * MS
         present: dict[int, str] = {}
         for node_id, (renewed_us, lives, incarnation) in sorted(self._renewed.items()):
@@ -60,7 +60,7 @@ class Following:
                 present[node_id] = incarnation
         return present
 
-    # ---- looks -----------------------------------------------------------------------------------------------------
+    # ---- polls -----------------------------------------------------------------------------------------------------
 
     def _look(self, node_id: int, life: Life) -> None:
         if not life.alive:
@@ -77,7 +77,7 @@ class Following:
         agenda.after(store.latency(2 * MS), self._hear, node_id, life, delta, present, renewed_at)
 
     def _news(self, life: Life, store: FarStore) -> MetadataDelta | None:
-        """What the store has that the node has not heard of."""
+        """Return the store's changes that the node's image lacks."""
         assert isinstance(life.node, Node)
         image = life.node.image
         return delta_since(store, image) if store.generation != image.generation else None
@@ -89,14 +89,14 @@ class Following:
             self._world.agenda.after(LOOK_US, self._hear, node_id, life, delta, present, renewed_at)
         elif life.alive:
             if self._is_known(life, delta, present):
-                self._membership(life).confirmed(renewed_at)  # as nearly all looks end, and nothing else comes of it
+                self._membership(life).confirmed(renewed_at)  # nearly all polls end here, without further effects
                 life.stepped()
             else:
                 life.enter(self._tell, life.node, delta, present, renewed_at)
             self._world.agenda.after(self._rng.randrange(LOOK_US), self._look, node_id, life)
 
     def _is_known(self, life: Life, delta: MetadataDelta | None, present: Mapping[int, str]) -> bool:
-        """Whether a node that is trusted knows all that a look has found."""
+        """Whether a node with a valid lease already knows everything that a poll has found."""
         membership, clock = self._membership(life), life.host.clock
         if delta is not None or present != membership.present:
             return False

@@ -1,7 +1,7 @@
-"""Makes who is there in a run of groups: members of both protocols, of one group each or mixed, topics that grow.
+"""Makes the clients of a run of groups: members of both protocols, of one group each or mixed, and topics that grow.
 
-`classic` has members of the classic protocol, `modern` those of KIP-848, which change what they subscribe to, `mixed`
-both: it becomes a group of the other kind whenever the first of one comes or the last of the other goes.
+`classic` has members of the classic protocol. `modern` has those of KIP-848, which change what they subscribe to.
+`mixed` has both: it changes its type whenever the first member of one type joins or the last of the other leaves.
 """
 
 import re
@@ -136,7 +136,7 @@ class GroupsWorkload(Workload):
 
 
 class Grower(KafkaClient):
-    """Gives a topic another partition now and then."""
+    """Adds a partition to a topic now and then."""
 
     def __init__(self, workload: GroupsWorkload, name: str) -> None:
         super().__init__(workload, name)
@@ -154,6 +154,6 @@ class Grower(KafkaClient):
             self.request(ApiKey.CREATE_PARTITIONS, request, self._grew)
 
     def _grew(self, message: Any) -> None:
-        """Where nobody knows, the next one asks for the same once more."""
+        """Count the new partition. After an unknown outcome, the next request asks for the same count again."""
         if message is not None:
             self._count += 1

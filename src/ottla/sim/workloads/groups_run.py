@@ -1,7 +1,7 @@
-"""Runs groups of both protocols: members that hang, leave, change; groups that change their kind; topics that grow.
+"""Runs groups of both protocols: members that hang, leave, change; groups that change their type; topics that grow.
 
-On top of what every run holds: the promises of `ownership` at every step, and in the end each partition that a group
-reads has one owner, who has read all of it and committed so. Nothing that was promised may be lost in these runs: power
+In addition to the checks of every run, it checks the promises of `ownership` at every step. In the end, each partition
+that a group reads has one owner, which has read and committed all of it. These runs may not lose any promise: power
 cuts come with fsync durability only.
 """
 
@@ -19,7 +19,7 @@ from ottla.sim.workloads.workload import FSYNC, Plan, Workload
 
 
 class GroupsClientFaults(ClientFaults):
-    """Members of the new protocol go, come back, and change what they read."""
+    """Lets members of the new protocol leave, come back, and change their subscriptions."""
 
     def __init__(self, workload: GroupsWorkload, rng: random.Random) -> None:
         super().__init__(workload, rng)
@@ -64,7 +64,7 @@ class GroupsFaults(Faults):
 
 
 def groups_settings(rng: random.Random) -> dict[str, str]:
-    """Of nodes that coordinate the groups of a run."""
+    """Return the settings of nodes that coordinate the groups of a run."""
     return {
         "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.session.timeout.ms": str(SESSION_MS),

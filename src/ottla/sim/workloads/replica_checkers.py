@@ -1,28 +1,32 @@
-"""Checks what must hold of the replicas of a simulated cluster at every step of every node.
+"""Checks the invariants of the replicas of a simulated cluster at every step of every node.
 
-Sees the logs of all nodes, the metadata that all share, and what clients were told. The numbers are those of the
+The checker sees the logs of all nodes, the shared metadata, and the answers to clients. The numbers are those of the
 invariants of a replicated log:
 
-1. one leader per epoch: one node at most leads a partition in an epoch;
-2. log matching: a batch of one (base offset, epoch) has the same bytes wherever it stands, and so has all before it;
-3. leader completeness: who begins to lead holds all that was acknowledged or exposed under earlier epochs;
-4. in-sync and eligible replicas are durable: each has everything below the high watermark of any leader until now,
-   when that moves and when they become so;
-5. the high watermark never goes back under one leadership, and a follower's is no higher than a leader's was;
-6. nothing committed is cut: no cut removes what was below the high watermark of a leader;
-7. the in-sync replicas are among the replicas, with the leader, and apart from the eligible ones (more of it, and 9,
-   `watched_store` checks);
-10. an acknowledged record lies below the high watermark of a leader;
-11. what a producer numbered stands once in a log;
-13. the last stable offset is in no transaction whose marker was below no leader's high watermark.
+1. One leader per epoch: at most one node leads a partition in an epoch.
+2. Log matching: a batch of one (base offset, epoch) has the same bytes in every log, and so have all batches before it.
+3. Leader completeness: a new leader has all records that were acknowledged or exposed under earlier epochs.
+4. In-sync and eligible replicas are durable: each has everything below the high watermark of any leader so far, when
+   that moves and when they become in-sync or eligible.
+5. The high watermark never goes back under one leadership, and a follower's is no higher than a leader's was.
+6. No committed record is cut: no cut removes records that were below the high watermark of a leader.
+7. The in-sync replicas are among the replicas, include the leader, and exclude the eligible ones (`watched_store`
+   checks more of 7, and 9).
 
-The others are checked elsewhere: 8, what is stale changes nothing, by the proposals of tests/sim/controllers.py and in
-`watched_store`; 12, committed offsets never go back, by the history of whoever commits; what else there is of
-transactions, by `transaction_checkers`, and 14, a coordinator's memory is what its log says, by `clustered_run`; 15,
-that all comes to rest, by `Cluster.settle`.
+10. An acknowledged record is below the high watermark of a leader.
+11. A producer's numbered batch is in a log once.
 
-A replica that may have lost bytes which it had (`lost_power`) is forgiven 4 until it has left the in-sync and eligible
-ones, as it then has to, and 6 when it is first read again.
+13. The last stable offset is in no transaction whose marker was below no leader's high watermark.
+
+Other modules check the other invariants:
+
+- 8, stale requests change nothing: the proposals of tests/sim/controllers.py and `watched_store`.
+- 12, committed offsets never go back: the history of the committing clients.
+- 14, a coordinator's state is what its log says: `clustered_run`. `transaction_checkers` checks more of transactions.
+- 15, everything comes to rest: `Cluster.settle`.
+
+A replica that may have lost bytes (`lost_power`) is exempt from 4 until it has left the in-sync and eligible replicas,
+as it must. It is exempt from 6 when it is first read again.
 """
 
 from dataclasses import dataclass, field
@@ -40,7 +44,7 @@ READ_BYTES = 1 << 22
 
 
 class Told(NamedTuple):
-    """A record that a client was told of, and the first epoch in which a leader had it below its high watermark."""
+    """A record that a client learned of, and the first epoch in which a leader had it below its high watermark."""
 
     value: bytes
     epoch: int
@@ -48,7 +52,7 @@ class Told(NamedTuple):
 
 @dataclass(slots=True)
 class Copy:
-    """A partition's log on one node, as it was last looked at: its batches in order, and what tells a change."""
+    """A partition's log on one node at the last check: its batches in order, and the values that reveal a change."""
 
     partition: Partition | None = None
     batches: list[Batch] = field(default_factory=list[Batch])
@@ -58,13 +62,13 @@ class Copy:
     high_watermark: int = 0
     leadership: tuple[int, bool] = (-1, False)
     seen: tuple[object, ...] = ()
-    """What a look goes by: where nothing of it has changed, the last look has seen all there is."""
+    """The values that the last check saw; if none has changed, there is nothing to check."""
     numbers: set[tuple[int, int, int]] = field(default_factory=set[tuple[int, int, int]])
     """Producer id, epoch and sequence of each numbered batch."""
 
     @property
     def start(self) -> int:
-        """Where the first batch begins that is there."""
+        """Base offset of the first batch in the log."""
         return self.batches[0].base_offset if self.batches else self.end
 
     def at(self, offset: int) -> Batch | None:
@@ -93,7 +97,7 @@ class ReplicaChecker:
     def __init__(self, topic: str, topic_id: bytes | None = None) -> None:
         self.topic = topic
         self._topic_id = topic_id
-        """Which topic of that name it is now: one that is made anew has nothing to do with the old one."""
+        """Id of the current topic of this name; the checks ignore earlier topics of the name."""
         self.copies: dict[tuple[int, int], Copy] = {}
         """By node and partition."""
         self._places: dict[int, set[int]] = {}
@@ -106,16 +110,17 @@ class ReplicaChecker:
         self._committed: dict[int, dict[int, int]] = {}
         """By partition: the highest high watermark of the leader of each epoch."""
         self.liars: set[int] = set()
-        """The nodes whose disks were spoiled: some batches of theirs can't be read before that is noticed."""
+        """The nodes whose disks were spoiled: some of their batches cannot be read before the node notices the
+        damage."""
         self._isr_forgiven: set[tuple[int, int]] = set()
         self._cut_forgiven: set[tuple[int, int]] = set()
         self._in_sync: dict[int, tuple[int, ...]] = {}
-        """Who was in sync, or eligible, by partition, when that was last looked at."""
+        """The in-sync and eligible replicas at the last check, by partition."""
 
-    # ---- what clients were told ------------------------------------------------------------------------------------
+    # ---- what clients learned --------------------------------------------------------------------------------------
 
     def acknowledged(self, index: int, offset: int, value: bytes) -> None:
-        """A producer with acks=all was told that its record stands there."""
+        """Record that a producer with acks=all received the acknowledgement of its record at this offset."""
         known = self.acks.setdefault(index, {}).setdefault(offset, self._told(index, offset, value, "acknowledged"))
         if known.value != value:
             raise Broken(f"{self.topic}-{index}: {known.value!r} and {value!r} are both acknowledged at {offset}")
@@ -127,16 +132,16 @@ class ReplicaChecker:
         return Told(value, min(epochs))
 
     def acknowledged_end(self, index: int) -> int:
-        """Behind the last record that was acknowledged to acks=all until now."""
+        """Return the end of the records acknowledged with acks=all so far."""
         return max(self.acks.get(index, ()), default=-1) + 1
 
     def _committed_end(self, index: int, epoch: int | None = None) -> int:
-        """How far the high watermark of any leader of a partition was, or of those up to this epoch."""
+        """Return the highest high watermark of any leader of a partition, or of those up to this epoch."""
         marks = self._committed.get(index, {})
         return max((mark for each, mark in marks.items() if epoch is None or each <= epoch), default=0)
 
     def exposed(self, index: int, offset: int, epoch: int, value: bytes) -> None:
-        """A consumer was given this record."""
+        """Record that a consumer received this record."""
         known = self.reads.setdefault(index, {}).get(offset)
         if known is None:
             known = self.reads[index][offset] = self._told(index, offset, value, "given to a consumer")
@@ -145,25 +150,25 @@ class ReplicaChecker:
 
     @property
     def forgives(self) -> bool:
-        """Whether a replica counts as in sync, or eligible, that may have lost bytes which it had."""
+        """Whether a replica that may have lost bytes still counts as in sync or eligible."""
         return bool(self._isr_forgiven)
 
     # ---- a node has done something ---------------------------------------------------------------------------------
 
     def lost_power(self, node_id: int, *, in_sync_too: bool) -> None:
-        """This node lost power: what its disk had not yet taken may be gone, `in_sync_too`: also what it had said to
-        have as one of the in-sync replicas."""
+        """Handle a power cut of this node: what its disk had not written may be gone. `in_sync_too`: also what it had
+        reported as an in-sync replica."""
         places = [place for place in self.copies if place[0] == node_id]
         self._cut_forgiven.update(places)
         if in_sync_too:
             self._isr_forgiven.update(place for place in places if node_id in self._in_sync.get(place[1], ()))
 
     def look(self, node: Node, image: MetadataImage) -> None:
-        """Look at every partition of the topic on this node. Raises Broken."""
+        """Check every partition of the topic on this node. Raises Broken."""
         local = node.replicas.by_name.get(self.topic)
         partitions = {} if local is None else local.partitions
         for index in [index for index in self._places.get(node.node_id, ()) if index not in partitions]:
-            del self.copies[node.node_id, index]  # its replica was moved away; one that comes back begins anew
+            del self.copies[node.node_id, index]  # its replica was moved away; one that comes back starts from nothing
             self._places[node.node_id].discard(index)
         if local is None or local.id != self._topic_id:
             return
@@ -215,14 +220,15 @@ class ReplicaChecker:
                 self._count(node_id, index, batch, copy)
                 copy.batches.append(batch)
                 at = batch.last_offset + 1
-        # One that is not in sync may take back what an fsync did not cover: it has told nobody that it had it.
+        # A replica out of sync may drop records that no fsync covered: it has not reported them to the leader.
         took_back = partition.fsyncs_each and node_id not in self._in_sync.get(index, ())
         if copy.batches is not before and before and not took_back:
             self._look_at_cut(node_id, index, before, copy, same_life=partition is copy.partition)
         copy.partition, copy.end, copy.cuts = partition, log.log_end_offset, log.compaction_epoch
 
     def _decoded(self, node_id: int, index: int, at: int, octets: bytes) -> list[Batch] | None:
-        """The batches in what was read; None where a spoiled disk has damaged one, also where no checksum covers it."""
+        """Return the batches that were read; None if a spoiled disk has damaged one, even where no checksum covers
+        it."""
         if node_id not in self.liars:
             return decode_batches(octets)
         try:
@@ -280,7 +286,7 @@ class ReplicaChecker:
                 f"{log.high_watermark}"
             )
         copy.high_watermark = log.high_watermark
-        knows_leader = index in self._committed  # who has just heard of the topic may look at a follower first
+        knows_leader = index in self._committed  # a new checker may see a follower before the leader
         if (
             not partition.leads
             and knows_leader
@@ -338,14 +344,14 @@ class ReplicaChecker:
                 self._look_at_members(index, placed, mark)
 
     def _look_at_members(self, index: int, placed: PartitionRecord, mark: int) -> None:
-        """Those in sync, and those that are eligible, have all below this mark, and the same."""
+        """Check that the in-sync and eligible replicas have everything below this mark, and the same."""
         leader = self.copies.get((placed.leader, index))
         for member in (*placed.isr, *placed.elr):
             copy = self.copies.get((member, index))
             if (member, index) in self._isr_forgiven or copy is None:
                 continue
             if copy.partition is None and member in self.liars:
-                continue  # nobody has noticed the damage yet
+                continue  # the damage is not noticed yet
             if copy.end < mark:
                 raise Broken(
                     f"4: {self.topic}-{index}: the high watermark was {mark}, node {member} in sync ends at {copy.end}"
@@ -356,16 +362,16 @@ class ReplicaChecker:
                 raise Broken(f"4: {self.topic}-{index}: node {member} in sync differs from the leader below {mark}")
 
     def _differ(self, one: Batch | None, other: Batch | None) -> bool:
-        """Whether these are not the same batch on two replicas."""
+        """Whether these batches of two replicas differ."""
         return one != other
 
     def _is_there(self, index: int, copy: Copy, offset: int, value: bytes) -> bool:
-        """Whether a replica has this record, which is committed, or need not have it."""
+        """Whether a replica has this committed record, or need not have it."""
         return copy.value_at(offset) == value
 
     def _look_at_new_leader(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
         if copy.partition is None and node_id in self.liars:
-            return  # nobody has noticed the damage yet
+            return  # the damage is not noticed yet
         start = partition.log.log_start_offset
         for told, what in ((self.acks, "acknowledged"), (self.reads, "given to a consumer")):
             for offset, (value, epoch) in told.get(index, {}).items():
@@ -380,7 +386,7 @@ class ReplicaChecker:
     # ---- metadata, and the end -------------------------------------------------------------------------------------
 
     def look_at_metadata(self, image: MetadataImage) -> None:
-        """The controller has committed something. Raises Broken."""
+        """Check the metadata after a commit of the controller. Raises Broken."""
         topic = image.topics.get(self.topic)
         if topic is not None and topic.id != self._topic_id:
             liars = self.liars
@@ -398,8 +404,8 @@ class ReplicaChecker:
                 self._look_at_members(index, placed, self._committed_end(index))
 
     def look_at_rest(self, nodes: list[Node]) -> None:
-        """Everything is at rest: from where all begin, the replicas are alike, byte for byte, and hold what was
-        promised."""
+        """Check at rest that the replicas are equal, byte for byte, from the latest of their start offsets on, and that
+        all promises are kept."""
         for index in {index for _, index in self.copies}:
             copies = [self.copies[node.node_id, index] for node in nodes if (node.node_id, index) in self.copies]
             start = max(copy.start for copy in copies)

@@ -1,10 +1,10 @@
 """Runs one seed: a node and its clients, faults, a time without faults, and the last checks.
 
-    safety     faults strike; what must never happen is checked at every step
-    liveness   everything heals; producers get rid of what they have, groups become stable and read to the end
-    at rest    replay equals live state; after one more death the audit reads everything
+    safety      faults strike; the invariants are checked at every step
+    liveness    everything heals; producers send what they have, groups become stable and read to the end
+    at rest     replay equals live state; after one more death the audit reads everything
 
-A failure is a `Broken` promise, or any other exception that the node lets out: its own assertions are checkers too.
+A failure is a `Broken` promise, or any other exception from the node: its own assertions are checkers too.
 """
 
 import copy
@@ -29,14 +29,14 @@ from ottla.sim.workloads.workload import Plan, Workload, draw_plan
 
 DIRECTORY = "/data"
 NODE_ITSELF = -1
-"""The connection of requests that the node makes by itself."""
+"""The connection of requests that the node makes itself."""
 LIVENESS_MS = 60_000
 LIVENESS_STEP_MS = 250
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one seed. `failure` None: all promises held."""
+    """Result of one seed. `failure` None: all promises were kept."""
 
     seed: int
     digest: str
@@ -49,16 +49,16 @@ class Outcome:
     simulated_ms: int
     plan: Plan | None = None
     deliveries: int = 0
-    """To members of share groups."""
+    """Deliveries to members of share groups."""
     transactions: int = 0
-    """Those that were committed."""
+    """Committed transactions."""
 
 
 NodeMaker = Callable[[Host, SimStore, Plan, bool], NodeUnderTest]
 
 
 def make_node(host: Host, store: SimStore, plan: Plan, same_boot: bool) -> Node:
-    """The node under test, as a shell makes it."""
+    """Make the node under test, as an I/O host makes it."""
     return node_on(host, store, plan.settings, same_boot)
 
 
@@ -77,7 +77,7 @@ def node_on(host: Host, store: MetadataStore, settings: Mapping[str, str], same_
 
 
 def failure_of(go: Callable[[], None], trace: Trace) -> str | None:
-    """Why the run did not come well to its end; it is the last line of the trace then."""
+    """Return the reason of a run's failure, which is then the last line of the trace; None if it succeeded."""
     failure: str | None = None
     try:
         go()
@@ -93,7 +93,7 @@ def failure_of(go: Callable[[], None], trace: Trace) -> str | None:
 def outcome_of(
     world: World, failure: str | None, *, lives: int, acknowledged: int, seen: int, plan: Plan | None = None
 ) -> Outcome:
-    """What came of the seed of this world, whose run is over."""
+    """Return the result of this world's seed, after its run."""
     trace = world.trace
     return Outcome(
         world.seed,
@@ -110,7 +110,7 @@ def outcome_of(
 
 
 class Run:
-    """One seed. `make` and `lies` are for tests that plant bugs."""
+    """One seed. `make` and `lies` are for tests that inject bugs."""
 
     def __init__(self, seed: int, *, keep_all: bool = False, make: NodeMaker = make_node, lies: bool = False) -> None:
         self._make = make
@@ -136,11 +136,11 @@ class Run:
         return Faults(self.host, self.workload, self.plan)
 
     def image_of(self, node: Node) -> dict[str, Any]:
-        """What must be the same after a restart."""
+        """Return the state that must be the same after a restart."""
         return image_of(node)
 
     def audit(self, node: Node) -> None:
-        """Hold what there is in the end against what clients were told."""
+        """Compare the final state with the answers that clients received."""
         audit_races(self.workload, self.host, node)
         audit(self.workload, node.replicas.get)
 
@@ -157,7 +157,7 @@ class Run:
     # ---- phases ----------------------------------------------------------------------------------------------------
 
     def go(self) -> None:
-        """Raises Broken, or whatever the node lets out."""
+        """Run the seed. Raises Broken, or any exception from the node."""
         world, host = self.world, self.host
         world.trace.add("run", str(self.plan))
         host.start()
@@ -176,7 +176,7 @@ class Run:
             world.run(world.clock.now_us + LIVENESS_STEP_MS * MS)
 
     def _missing(self) -> str | None:
-        """What has not come to rest yet, as a sentence; None: everything has."""
+        """Describe in a sentence what is not at rest yet; None if everything is."""
         life = self.host.life
         if life is None or not life.alive:
             return "the node is down"
@@ -208,7 +208,7 @@ class Run:
         self.audit(node_of(host.life))
 
     def _image_after_replay(self) -> dict[str, object]:
-        """What a second node makes of a copy of the disk and the store."""
+        """Return the state of a second node that starts from a copy of the disk and the store."""
         host = self.host
         disk = host.disk.clone(host.stream("clone"))
         twin = Node(

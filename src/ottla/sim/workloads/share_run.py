@@ -1,8 +1,8 @@
 """Runs share groups: members that misbehave, a node that dies at every step, a dead-letter topic that fails.
 
-On top of what every run holds: the promises of `share_history` at every step, the share partitions' own invariants, and
-in the end every queue drained, the coordinator's state equal after one more death, and every record accepted or in the
-dead-letter topic.
+In addition to the checks of every run, it checks the promises of `share_history` at every step and the share
+partitions' own invariants. In the end every queue is drained, the coordinator's state is the same after one more death,
+and every record is accepted or in the dead-letter topic.
 """
 
 import random
@@ -26,7 +26,7 @@ from ottla.sim.workloads.workload import Plan
 
 
 class ShareWatch(Watch):
-    """Looks at the share partitions too."""
+    """Checks the share partitions too."""
 
     def look(self, life: Life) -> None:
         super().look(life)
@@ -39,7 +39,7 @@ class ShareWatch(Watch):
 
 
 def share_settings(rng: random.Random) -> dict[str, str]:
-    """Of nodes that coordinate the share groups of a run."""
+    """Return the settings of nodes that coordinate the share groups of a run."""
     return {
         "group.share.min.record.lock.duration.ms": "1000",
         "share.coordinator.state.topic.num.partitions": str(rng.choice((1, 3))),
@@ -108,8 +108,8 @@ def _jobs(node: Node) -> list[Partition]:
 
 
 def missing_of_share(workload: ShareWorkload, described: Iterable[Any], jobs: Iterable[Partition]) -> str | None:
-    """What the groups have not done yet of these partitions, as a sentence, by what the node says of each; None:
-    nothing."""
+    """Describe in a sentence what the groups still have to do on these partitions, by the node's own descriptions; None
+    if nothing is left."""
     seen = {(each.group_id, each.topic, each.partition): each for each in described}
     for partition in jobs:
         for group in workload.shares:
@@ -125,7 +125,7 @@ def missing_of_share(workload: ShareWorkload, described: Iterable[Any], jobs: It
 
 
 def audit_share(workload: ShareWorkload, jobs: Iterable[Partition], letters: Partition) -> None:
-    """Every record was accepted by somebody, or is in the dead-letter topic."""
+    """Check that a member accepted every record, or that it is in the dead-letter topic."""
     found = _letters(letters)
     for partition in jobs:
         for group, shares in workload.shares.items():

@@ -1,4 +1,4 @@
-"""Makes who is there in a run of share groups: producers of one topic, members of groups, an administrator."""
+"""Makes the clients of a run of share groups: producers of one topic, members of groups, an administrator."""
 
 from ottla.sim.clients.history import History, TopicPartition, TopicRule
 from ottla.sim.clients.kafka import KafkaClient
@@ -48,7 +48,7 @@ class ShareWorkload(Workload):
             self.share_admin = ShareAdmin(self, "keeper")
 
     def groups_stand(self) -> None:
-        """The groups are configured: everybody may come."""
+        """Start the other clients, because the groups are configured."""
         if self.producers:
             return
         rng = self.rng
@@ -65,7 +65,8 @@ class ShareWorkload(Workload):
         return self.lives
 
     def share_start_offset(self, group: str, where: TopicPartition, life: int) -> int | None:
-        """Where the group's window begins, if the node is still in that life and has loaded it."""
+        """Return the group's share-partition start offset, if the node is still in that incarnation and has loaded
+        it."""
         host = self.site
         if not isinstance(host, Host) or not host.up or host.lives != life:
             return None

@@ -1,9 +1,9 @@
-"""Runs a cluster whose disks lie: what lies on a minority of them is spoiled while their nodes are down.
+"""Runs a cluster whose disks lie: the disks of a minority are spoiled while their nodes are down.
 
-Beside the trouble of `cluster_run` one node of three, or up to two of five, has bits of its files flipped, files cut
-or lost, directories lost, or a copy of its data directory back that was made while it was down. Nothing acknowledged
-may be lost, and in the end all replicas are whole and equal without an operator. Machines keep their power: a second
-fault may lose what the first one has left.
+In addition to the faults of `cluster_run`, the disks of one node of three, or up to two of five, are damaged. Bits of
+files flip, files are cut or lost, directories are lost, or the data directory is replaced by a copy made while the node
+was down. No acknowledged record may be lost, and in the end all replicas are complete and equal without an operator.
+Machines keep their power: a second fault may lose what the first one has left.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ class SpoiledRun(ClusterRun):
         self.trouble: SpoilingTrouble = SpoilingTrouble(self.cluster, liars=2 if two else 1)
 
     def before_rest(self) -> None:
-        """Every log is scrubbed, and what that finds is copied again."""
+        """Scrub every log, and let the nodes copy the damaged parts again."""
         self.cluster.heal()
         self.cluster.run(2 * SCRUB_MS)
 
 
 class SpoilingTrouble(Trouble):
-    """What goes wrong; `liars`: of how many nodes the disks are spoiled."""
+    """Causes the faults; `liars`: number of nodes whose disks are spoiled."""
 
     def __init__(self, cluster: ElectedCluster, liars: int) -> None:
         super().__init__(cluster)
@@ -47,7 +47,7 @@ class SpoilingTrouble(Trouble):
             for node_id in chosen
         }
         self.strikes: list[str] = []
-        """What was done to disks, for tests."""
+        """The damage done to disks, for tests."""
 
     def kinds(self) -> list[Callable[[], None]]:
         return [*super().kinds(), *(self._spoil,) * 6]
@@ -59,10 +59,10 @@ class SpoilingTrouble(Trouble):
         self._any().cut_in_mid_step()
 
     def _ail(self) -> None:
-        """Disks only lie here."""
+        """No disk faults: disks only lie here."""
 
     def _spoil(self) -> None:
-        """One of the liars is down, killed or stopped, and comes back to a spoiled disk."""
+        """Stop or kill one of the liars; it comes back to a spoiled disk."""
         node_id = self.rng.choice(sorted(self.spoilers))
         host = self.cluster.hosts[node_id]
         if host.up:

@@ -1,12 +1,12 @@
-"""Checks what transactions leave inside: at every look, at rest, and in the whole of every log at the end.
+"""Checks the internal effects of transactions: at every check, at rest, and in all logs at the end.
 
-- the last stable offset of a partition does not fall within a life, and the state of its producers is sound;
-- a transaction that is open in a partition is open, or being ended, at its coordinator, which knows of the partition;
-- what EndTxn answered is what the coordinator knows, until somebody asks for more, also after a restart;
-- the index of aborted transactions says of each log what its markers say; no transaction has markers of both kinds;
-- whoever reads committed records to the end is shown all of a committed transaction and nothing of any other, in order;
-- every input record that is committed has its effect;
-- what compaction may do to all this it does, and no more (`compaction_checkers`).
+- The last stable offset of a partition does not fall within an incarnation, and the state of its producers is sound.
+- A transaction that is open in a partition is open, or being ended, at its coordinator, which knows of the partition.
+- EndTxn's answer is the coordinator's state, until the next request, also after a restart.
+- The index of aborted transactions of each log agrees with its markers; no transaction has markers of both kinds.
+- A reader of committed records sees all of a committed transaction and nothing of any other, in order.
+- Every committed input record has its effect.
+- Compaction removes everything of this that it may, and no more (`compaction_checkers`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ from ottla.txn.transaction import Transaction as KnownTransaction
 
 
 def known_transactions(node: Node) -> dict[str, KnownTransaction]:
-    """What the loaded coordinators know, by transactional id."""
+    """Return the state of the loaded coordinators, by transactional id."""
     known: dict[str, KnownTransaction] = {}
     for shard in node.transactions.shards():
         assert isinstance(shard, TransactionShard)
@@ -42,8 +42,8 @@ def known_transactions(node: Node) -> dict[str, KnownTransaction]:
 
 
 def missing_of_transactions(known: Mapping[str, KnownTransaction], led: Iterable[Partition]) -> str | None:
-    """What is under way still, as a sentence, of what coordinators know and in the partitions with their leaders; None:
-    nothing."""
+    """Describe in a sentence which transaction is still open, by the coordinators' state and the leaders' partitions;
+    None if there is none."""
     for transactional_id, each in known.items():
         if not each.is_idle:
             return f"{transactional_id} is {each.state.name}"
@@ -58,7 +58,7 @@ def missing_of_transactions(known: Mapping[str, KnownTransaction], led: Iterable
 
 
 class TransactionWatch(Watch):
-    """Looks at transactions too."""
+    """Checks transactions too."""
 
     def __init__(self, host: Host, workload: TransactionWorkload) -> None:
         super().__init__(host)
@@ -90,7 +90,7 @@ class TransactionWatch(Watch):
 
 
 def _all_loaded(node: Node) -> bool:
-    """Whether every coordinator of transactions that has anything to remember is there."""
+    """Whether every transaction coordinator whose log is not empty is loaded."""
     loaded = {partition for partition, _ in node.transactions.loaded()}
     topic = node.image.topics.get(TRANSACTION_STATE_TOPIC)
     for index in range(0 if topic is None else len(topic.partitions)):
@@ -101,14 +101,14 @@ def _all_loaded(node: Node) -> bool:
 
 
 def look_at_open(partition: Partition, offset: int, known: KnownTransaction | None) -> None:
-    """Hold what is open in a partition from this offset on against what its coordinator knows."""
+    """Compare the open transactions of a partition, from this offset on, with the state of their coordinators."""
     where = (partition.topic_name, partition.index)
     if known is None or known.is_idle or where not in known.partitions:
         raise Broken(f"{partition.name}: the transaction that is open from {offset} on nobody will end: {known}")
 
 
 def look_at_ends(workload: TransactionWorkload, known: Mapping[str, KnownTransaction]) -> None:
-    """Hold what the coordinators know, by transactional id, against what EndTxn answered."""
+    """Compare the coordinators' state, by transactional id, with EndTxn's answers."""
     for name, ended in workload.told.ends.standing.items():
         found = known.get(name)
         if found is None and workload.ids_expire:
@@ -129,7 +129,7 @@ def look_at_ends(workload: TransactionWorkload, known: Mapping[str, KnownTransac
 
 
 def audit_transactions(workload: TransactionWorkload, replicas: Replicas) -> None:
-    """Read every partition in both ways and hold what is shown against what clients were told."""
+    """Read every partition at both isolation levels and compare the records with the answers that clients received."""
     shown: dict[TopicPartition, dict[int, Note]] = {}
     for rule, partition in audited(workload, replicas):
         notes = shown[rule.name, partition.index] = _read_committed(workload, partition)
@@ -140,7 +140,7 @@ def audit_transactions(workload: TransactionWorkload, replicas: Replicas) -> Non
 
 
 def compact_all(workload: TransactionWorkload, replicas: Replicas) -> None:
-    """Compact every log that is compacted to its end, and look at what is left: see `audit_compaction`."""
+    """Compact every compacted log completely, and check the result: see `audit_compaction`."""
     for rule, partition in audited(workload, replicas):
         if rule.compacted:
             _compact(workload, partition)
@@ -156,7 +156,7 @@ def _compact(workload: TransactionWorkload, partition: Partition) -> None:
 
 
 def compact_replicas(workload: TransactionWorkload, nodes: Iterable[Node]) -> None:
-    """The same on every node of a cluster: each replica is compacted by itself, and all show the same in the end."""
+    """Compact each replica on every node of a cluster by itself, and check that all show the same in the end."""
     committed: dict[TopicPartition, tuple[int, dict[int, Note]]] = {}
     for node in nodes:
         mine = {
@@ -174,7 +174,7 @@ def compact_replicas(workload: TransactionWorkload, nodes: Iterable[Node]) -> No
 
 
 def batches_of(partition: Partition, isolation: Isolation) -> Iterator[tuple[Batch, bool]]:
-    """Every batch that this isolation level shows, and whether its reader passes it over as aborted."""
+    """Yield every batch at this isolation level, and whether its reader skips it as aborted."""
     log = partition.log
     position = log.log_start_offset
     while position < log.log_end_offset:
@@ -191,8 +191,8 @@ def batches_of(partition: Partition, isolation: Isolation) -> Iterator[tuple[Bat
 
 
 def aborted_with_data(partition: Partition) -> list[AbortedTransaction]:
-    """The entries of the index of aborted transactions that pass something over. Compaction takes one away once it
-    finds none of its data; a recovery may put it there again, by its marker."""
+    """Return the entries of the index of aborted transactions that cause batches to be skipped. Compaction removes an
+    entry once it finds none of its data; a recovery may add it again, from its marker."""
     data = [batch for batch, _ in batches_of(partition, Isolation.LOG_END) if batch.transactional and batch.notes]
     return [
         entry
@@ -206,7 +206,7 @@ def aborted_with_data(partition: Partition) -> list[AbortedTransaction]:
 
 
 def _read_committed(workload: TransactionWorkload, partition: Partition) -> dict[int, Note]:
-    """By the index of aborted transactions, as the answer to a fetch is made."""
+    """Read by the index of aborted transactions, as the answer to a fetch does."""
     now_us, where = workload.world.clock.now_us, (partition.topic_name, partition.index)
     who = f"the audit of {partition.name}"
     order = OrderOfShown()
@@ -226,7 +226,7 @@ def _read_committed(workload: TransactionWorkload, partition: Partition) -> dict
 def _audit_markers(
     workload: TransactionWorkload, partition: Partition, shown: dict[int, Note], *, compacted: bool
 ) -> None:
-    """By the markers alone, which stand behind what they end."""
+    """Check the batches by the markers alone, which follow the data of their transactions."""
     now_us = workload.world.clock.now_us
     open_notes: dict[int, list[Note]] = {}
     committed: set[int] = set()
@@ -255,7 +255,7 @@ def _audit_markers(
 
 
 def _audit_whole(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
-    """Of each transaction everything is shown, or nothing."""
+    """Check that all of each transaction is shown, or nothing."""
     seen: dict[int, set[tuple[TopicPartition, int]]] = {}
     for where, notes in shown.items():
         for note in notes.values():
@@ -274,7 +274,7 @@ def _audit_whole(workload: TransactionWorkload, shown: dict[TopicPartition, dict
 
 
 def _audit_accounts(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
-    """Of each key of a compacted topic the last committed value is there."""
+    """Check that the last committed value of each key of a compacted topic exists."""
     for where, contents in workload.history.acknowledged.items():
         if not workload.rules[where[0]].compacted:
             continue
@@ -287,7 +287,7 @@ def _audit_accounts(workload: TransactionWorkload, shown: dict[TopicPartition, d
 
 
 def _audit_effects(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
-    """Of each input record that counts there is one result."""
+    """Check that each committed input record has one result."""
     results: dict[bytes | None, int] = {}
     for where, notes in shown.items():
         if where[0] == RESULTS:

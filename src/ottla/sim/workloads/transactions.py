@@ -1,9 +1,10 @@
-"""Makes who is there in a run of transactions: producers of both versions, loops of groups, readers of both isolations.
+"""Makes the clients of a run of transactions: producers of both versions, transformers in groups, readers of both
+isolation levels.
 
-`ledger` is written by transactional producers, and by one without transactions, whose records stand between theirs;
-`accounts` is compacted; groups of transformers read `ledger` and write `results`. A transactional id has one client
-that may use it, and perhaps zombies. In some runs the ids begin near the end of their epochs: an operator has written
-so into `__transaction_state`, and killed the nodes.
+Transactional producers write `ledger`, and so does one without transactions, whose records are between theirs.
+`accounts` is compacted. Groups of transformers read `ledger` and write `results`. A transactional id has one client
+that may use it, and perhaps zombies. In some runs the epochs of the ids begin near their maximum: the run has written
+that to `__transaction_state` and killed the nodes.
 """
 
 from collections.abc import Mapping
@@ -36,10 +37,10 @@ TIMEOUTS_MS = (800, 2_500, 6_000)
 INTERNAL_TOPICS_CLIENT = "__admin_client"
 AGED_CHANCE = 0.3
 ABORTS_AT_ONCE_FROM, ABORTS_AT_ONCE_TO = 0.5, 0.85
-"""Bounds of the draw by which clients of a run abort at once: seeds that are kept for other bugs keep their traces."""
+"""Bounds of the draw by which clients of a run abort at once, so that seeds kept for other bugs keep their traces."""
 AGED = ("pay-0", "pay-1", "pay-2")
 AGED_ON_CLUSTERS = (*AGED, "loop-0", "loop-1")
-"""The ids that are old where any are."""
+"""The aged ids in runs that have any."""
 
 
 class TransactionWorkload(Workload):
@@ -57,7 +58,7 @@ class TransactionWorkload(Workload):
         self.history = self.admin.history = History(rules, groups_vanish=self.history.groups_vanish)
         self.told = TransactionHistory(self.history)
         self.transactional: list[TransactionalProducer] = []
-        """Whoever may write under a transactional id, the newest of each; then the zombies."""
+        """The clients that may write under a transactional id, the newest of each; then the zombies."""
         self.transformers: list[Transformer] = []
         self.ager: Ager | None = None
         draw = self.world.stream("aborts-at-once").random()
@@ -65,7 +66,8 @@ class TransactionWorkload(Workload):
         self._instances = 0
 
     def configs_of(self, rule: TopicRule) -> list[tuple[str, str]]:
-        """In half of the runs segments of compacted topics are small, so that compaction makes many of many."""
+        """In half of the runs, segments of compacted topics are small, so that compaction has many segments to
+        merge."""
         configs = dict(super().configs_of(rule))
         if rule.compacted and self.world.stream("short-segments").random() < 0.5:
             configs |= {"segment.index.bytes": "40", "index.interval.bytes": "0"}
@@ -78,7 +80,7 @@ class TransactionWorkload(Workload):
 
     @property
     def ids_expire(self) -> bool:
-        """Whether transactional ids are forgotten that nobody uses for some seconds."""
+        """Whether transactional ids expire after a few seconds without use."""
         return int(self.plan.settings["transactional.id.expiration.ms"]) < self.plan.safety_ms
 
     def topics_stand(self) -> None:
@@ -93,7 +95,7 @@ class TransactionWorkload(Workload):
             self.ids_stand()
 
     def ids_stand(self) -> None:
-        """What is known of the transactional ids is as the run wants it: everybody may come."""
+        """Start the clients, because the state of the transactional ids is ready."""
         if self.producers:
             return
         rng = self.rng
@@ -115,7 +117,7 @@ class TransactionWorkload(Workload):
             self.wind_down()
 
     def add_producer(self, transactional_id: str, topics: tuple[str, ...]) -> TransactionalProducer:
-        """A client that takes this transactional id."""
+        """Start a client that takes this transactional id."""
         rng = self.rng
         producer = TransactionalProducer(
             self,
@@ -148,7 +150,7 @@ class TransactionWorkload(Workload):
     # ---- one after the other ---------------------------------------------------------------------------------------
 
     def replace_one(self, *, dies: bool) -> None:
-        """A transactional id is taken by another client. The one before it dies, or goes on as a zombie."""
+        """Give a transactional id to a new client. The previous one dies, or continues as a zombie."""
         alive = [each for each in self.transactional if each.state != "over" and not each.zombie]
         if not alive:
             return
@@ -179,8 +181,8 @@ class TransactionWorkload(Workload):
 
 
 class Ager(KafkaClient):
-    """An operator who writes that transactional ids have come near the end of their epochs, and kills every node: what
-    coordinators read when they are there again is this."""
+    """An operator who writes that transactional ids have come near the end of their epochs, and kills every node. The
+    restarted coordinators read that."""
 
     def __init__(self, workload: TransactionWorkload, ids: tuple[str, ...]) -> None:
         super().__init__(workload, INTERNAL_TOPICS_CLIENT)
@@ -207,7 +209,7 @@ class Ager(KafkaClient):
             self.ready()
 
     def _write(self, message: Any) -> None:
-        """One record for each id, one after the other, with a producer id that nobody else has."""
+        """Write one record for each id in turn, with a new producer id."""
         if message is None:
             return
         if message.error_code:

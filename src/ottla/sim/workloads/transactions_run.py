@@ -1,9 +1,10 @@
-"""Runs transactions: producers that die and come back, time-outs, a node that dies at every step of an end.
+"""Runs transactions: producers that die and come back, time-outs, a node that dies at every step of ending a
+transaction.
 
-On top of what every run holds: the promises of `transaction_history` at every step, those of `transaction_checkers` at
-every look, and in the end no transaction under way, every last stable offset at its log's end, the coordinators' state
-equal after one more death, and the audit of every log. Nothing that was promised may be lost in these runs: power cuts
-come with fsync durability only.
+In addition to the checks of every run, it checks the promises of `transaction_history` at every step, and those of
+`transaction_checkers` at every check. In the end no transaction is open and every last stable offset is at its log's
+end. The coordinators' state is the same after one more death, and the audit of every log passes. These runs may not
+lose any promise: power cuts come with fsync durability only.
 """
 
 import random
@@ -33,7 +34,7 @@ STEPS_FROM_PREPARE_MAX = 12
 
 
 class TransactionClientFaults(ClientFaults):
-    """Clients that others take the place of, and requests that are late."""
+    """Replaces clients by others, and delays requests."""
 
     def __init__(self, workload: TransactionWorkload, rng: random.Random) -> None:
         super().__init__(workload, rng)
@@ -49,7 +50,7 @@ class TransactionClientFaults(ClientFaults):
         self._transactions.replace_one(dies=True)
 
     def late_requests(self) -> None:
-        """What a client sends is long under way, and it goes on without, over another connection."""
+        """Delay a client's next request; the client continues without its answer, over another connection."""
         writing = [each for each in self._transactions.transactional if each.state != "over"]
         if writing:
             client = self.rng.choice(writing)
@@ -57,13 +58,13 @@ class TransactionClientFaults(ClientFaults):
 
 
 class TransactionFaults(Faults):
-    """Beside those of clients a node that dies while the end of a transaction is under way."""
+    """In addition to the faults of clients, the node dies while a transaction is being ended."""
 
     def __init__(self, host: Host, workload: TransactionWorkload, plan: Plan) -> None:
         self._transactions = workload
         super().__init__(host, workload, plan)
         self.steps_from_prepare: int | None = None
-        """After so many steps of the node with a prepared transaction it dies."""
+        """Steps of the node with a prepared transaction after which it dies."""
         zombie, client_dies, late_requests = self.clients.kinds()
         own = [zombie, client_dies, (self.die_while_ending, 4), late_requests]
         self._kinds += [(act, weight) for act, weight in own if self.rng.random() < 0.7]
@@ -87,7 +88,7 @@ class TransactionFaults(Faults):
 
 
 def transaction_settings(rng: random.Random) -> dict[str, str]:
-    """Of nodes that coordinate the transactions of a run."""
+    """Return the settings of nodes that coordinate the transactions of a run."""
     return {
         "transaction.state.log.num.partitions": str(rng.choice((1, 3))),
         "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",

@@ -1,9 +1,9 @@
-"""Checks every commit of a cluster's metadata store as it is done: who wrote it, and what becomes of partitions.
+"""Checks every commit of a cluster's metadata store when it is made: its writer, and the changes of partitions.
 
-    7   in-sync and eligible replicas are replicas, nobody is both; a leader is in sync; only active nodes join, in the
+    7   in-sync and eligible replicas are replicas, none is both; a leader is in sync; only active nodes join, in the
         broker epoch that was named; epochs only rise
-    9   what a topic's row says of its partitions is written by the life of the node that has the claim of the
-        controller; configs may be those of one that had it, as a row that somebody else has changed is read again first
+    9   only the incarnation of the node that has the controller's claim writes the partitions in a topic's row; a
+        former controller may write configs, because a row that another node has changed is read again first
     3   a leader that was elected cleanly was in sync, or eligible
 
 The numbers are those of the invariants of a replicated log (`replica_checkers`).
@@ -25,8 +25,8 @@ from ottla.sim.kernel.trace import Broken
 
 
 class WatchedStore(SimStore):
-    """The store of all. `incarnation_of`: the name of a node's present life; `writer`: whose commit it is;
-    `committed` is called after each."""
+    """The cluster's store. `incarnation_of`: returns the name of a node's current incarnation; `writer`: the node that
+    commits; `committed` is called after each commit."""
 
     __slots__ = ("_incarnation_of", "_min_isr", "committed", "writer")
 
@@ -102,7 +102,7 @@ class WatchedStore(SimStore):
 
 
 class OwnStore(FarStore):
-    """One node's way to the store."""
+    """One node's path to the store."""
 
     def __init__(self, store: WatchedStore, rng: random.Random, node_id: int) -> None:
         super().__init__(store, rng)

@@ -1,4 +1,4 @@
-"""Makes who is there in one run: topics, producers, groups, readers, an administrator; and configures the node.
+"""Makes the clients of one run (topics, producers, groups, readers, an administrator), and configures the node.
 
 Everything is drawn from the seed, and kept small, so that one run takes well under a second of real time.
 """
@@ -28,7 +28,8 @@ PAGE_CACHE = "page-cache"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a seed decides before anything runs. Power cuts with page-cache durability may lose what is not fsynced."""
+    """The properties of a run, drawn from the seed before it starts. Power cuts with page-cache durability may lose
+    records that are not fsynced."""
 
     durability: str
     power_cuts: bool
@@ -67,7 +68,7 @@ def draw_plan(rng: random.Random) -> Plan:
 
 
 class Site(Protocol):
-    """Where the clients of a run find nodes: one host, or a cluster."""
+    """The nodes of a run's clients: one host, or a cluster."""
 
     @property
     def world(self) -> World: ...
@@ -84,12 +85,12 @@ class Site(Protocol):
 
     @property
     def lives(self) -> int:
-        """Rises whenever a node begins a new life, or a coordinator moves."""
+        """Rises whenever a node starts a new incarnation, or a coordinator moves."""
         ...
 
     @property
     def deaf_ms(self) -> int:
-        """For how long a node may go on after another one has taken its place, as it does not know so."""
+        """How long a node may continue after another one has taken its place, because it does not know."""
         ...
 
 
@@ -153,7 +154,7 @@ class Workload:
         return configs
 
     def topics_stand(self) -> None:
-        """The topics are there: everybody else may come."""
+        """Start the other clients, because the topics exist."""
         if self.producers:
             return
         rng = self.rng
@@ -180,8 +181,8 @@ class Workload:
             self.wind_down()
 
     def may_forget(self, topic: str) -> bool:
-        """Whether the batches that would tell a late duplicate may be gone from a topic: by retention or compaction,
-        and then only a snapshot knows of them, which a recovery after a power cut does not trust."""
+        """Whether a topic may have lost the batches that reveal a late duplicate, by retention or compaction. Then only
+        a snapshot has that knowledge, and a recovery after a power cut does not trust it."""
         rule = self.rules[topic]
         return rule.sparse or (rule.compacted and self.plan.power_cuts)
 
@@ -191,8 +192,8 @@ class Workload:
         self._producer_ids.add(producer_id)
 
     def missing(self, ends: Mapping[TopicPartition, int]) -> str | None:
-        """What the clients have not done yet, as a sentence, where `ends` are those of the partitions; None: they are
-        at rest."""
+        """Describe in a sentence what the clients have not done yet, where `ends` are those of the partitions; None if
+        they are at rest."""
         if not self.admin.created:
             return "the topics are not created"
         for producer in self.producers:
@@ -201,7 +202,8 @@ class Workload:
         return self.missing_of_groups(ends)
 
     def missing_of_groups(self, ends: Mapping[TopicPartition, int]) -> str | None:
-        """The same of the members of groups: each partition has one owner, who has read and committed all of it."""
+        """Describe the work left of the groups' members: each partition must have one owner, which has read and
+        committed all of it."""
         groups: dict[str, list[GroupMember]] = {}
         for member in self.members:
             groups.setdefault(member.group, []).append(member)
@@ -224,7 +226,7 @@ class Workload:
         return None
 
     def wind_down(self) -> None:
-        """No more new work: what is under way is to be finished. Who comes later, with late topics, makes none."""
+        """Start no new work, and finish what was begun. Clients that start later, with late topics, begin none."""
         self.winding_down = True
         self.admin.disturbs = False
         for racer in self.racers:

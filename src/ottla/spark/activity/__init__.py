@@ -1,7 +1,7 @@
 """Turns website activity (access logs, click events) from topics into events, windows, pages and sessions.
 
-`parse`, `events`, `malformed`, `sessionise`, `conversions`, `windowed` and `top_pages` take and give DataFrames; `run`
-is the pipeline over them, as `ottla pipeline activity` calls it.
+`parse`, `events`, `malformed`, `sessionise`, `conversions`, `windowed` and `top_pages` map DataFrames to DataFrames;
+`run` is the pipeline over them, as `ottla pipeline activity` calls it.
 """
 
 from ottla.spark.activity.parse import events, malformed, parse

@@ -1,6 +1,6 @@
-"""Makes windows, pages, sessions and conversions of events: `local` in this process, `spark` by Spark's jobs.
+"""Declares what `Batches` needs to make windows, pages, sessions and conversions from events.
 
-Knows: what both are asked for. Does not know: which rows are to be taken; that is `batches`' matter.
+`local` does it in this process, `spark` by Spark jobs. `batches` chooses the rows.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from ottla.spark.activity.tables import Tables
 from ottla.spark.lake.parquet_files import WrittenFiles
 
 Span = tuple[datetime | None, datetime | None]
-"""From a time on, until before a time; None: without that bound."""
+"""(first time, end time), the end excluded; None: no bound."""
 
 
 class Aggregator(Protocol):
-    """Writes what it makes of rows to files below `folder`. `final`: false for what may still change."""
+    """Aggregates rows and writes the results to files below `folder`. `final`: false for results that may still
+    change."""
 
     tables: Tables
 
     def merge_sessions(
         self, pending: Sequence[Path], new: Sequence[Path], over_until_us: int | None, folder: Path
     ) -> WrittenFiles:
-        """Merge sessions that were open with new events. Those with an end before `over_until_us` are written as rows
+        """Merge sessions that were open with new events. Sessions that end before `over_until_us` are written as rows
         of `sessions`, the others as pieces below `folder / "open"`."""
         ...
 

@@ -1,21 +1,27 @@
 """Writes each micro-batch to the tables: `Batches` is what `foreachBatch` calls.
 
-Knows: the order of things that makes the tables exactly once, and the watermark. Does not know: Kafka, the CLI.
+The watermark of a batch is the latest event time of all earlier batches, minus `delay_s`. The first batch has none. An
+event before the watermark is late: it goes to `late` only, together with the watermark it missed. Spark's own watermark
+is not used, because its aggregations drop late events silently, each operator by its own rule.
 
-The watermark of a batch is the latest event of all batches before it, less `delay_s`: none for the first batch. An
-event before it is late: it goes to `late`, with the watermark it missed, and into nothing else. Spark's own watermark
-is not used, because its aggregations drop what is late without a word, and by a rule of each operator's own. A window
-is written, for good, in the batch after which the watermark has reached its end, a session when its last event lies
-more than the gap before the watermark: nothing that is not late can belong to either any more.
+A window is written, finally, in the batch after which the watermark has reached its end. A session is written when its
+last event lies more than the gap before the watermark. From then on, only late events could belong to it.
 
-For each batch: (1) one pass over the records writes the parsed rows to files, by outcome; (2) sessions that were open
-are merged with the batch's pieces; (3) the files of 1 are committed to `events`, `late`, `malformed`, sessions that are
-over to theirs; (4) windows that are over are counted from `events` and committed; (5) open sessions are put in their
-place and the ledger is replaced. Every commit carries the batch's number. Killed anywhere before the ledger, the batch
-is done again over the same offsets: what was committed is passed over, the rest is made again, from the same rows.
+Steps of each batch:
 
-Only 1 is always Spark's work. What is made of up to `local_rows_max` rows is made in this process, for a Spark job
-takes longer to begin than that takes; of more rows by Spark.
+1. One pass over the records writes the parsed rows to files, by outcome.
+2. Sessions that were open are merged with the session pieces of the batch.
+3. The files of step 1 are committed to `events`, `late` and `malformed`; finished sessions are committed to their
+   tables.
+4. Windows that have ended are counted from `events` and committed.
+5. The file of open sessions and then the ledger are replaced.
+
+Every commit carries the number of the batch, which makes the tables exactly-once. If the process is killed before step
+5 has replaced the ledger, Spark repeats the batch over the same offsets. The repeated batch skips what was committed
+and makes the rest again from the same rows.
+
+Spark always does step 1. For the other steps, this process handles up to `local_rows_max` rows, because that takes less
+time than starting a Spark job. Spark handles larger batches.
 """
 
 from __future__ import annotations
@@ -44,14 +50,14 @@ if TYPE_CHECKING:
 
 LOCAL_ROWS_MAX = 1 << 20
 LOCAL_BYTES_MAX = 512 << 20
-"""Of the files that hold them, compressed."""
+"""Compressed size of the files with these rows."""
 
 
 @dataclass(slots=True)
 class Batches:
-    """Writes micro-batches to `tables`. `query`: who the query is (its checkpoint's id). `publish`: given every table's
-    rows that are new, by name. `source`: micro-batches are ranges to be read with these options; without it, records.
-    `counts`: records by batch, of batches that nobody has asked for yet."""
+    """Writes micro-batches to `tables`. `query`: the query's id (of its checkpoint). `publish`: called with a name and
+    the new rows of every table. `source`: micro-batches are ranges to be read with these options; without it, records.
+    `counts`: records by batch, for batches whose count has not been requested yet."""
 
     tables: Tables
     query: Callable[[], str]
@@ -114,13 +120,14 @@ class Batches:
         self.counts[number] = BatchRows(events.rows + late.rows + malformed.rows, late.rows)
 
     def stage(self, frame: DataFrame, watermark_us: int | None, folder: Path) -> dict[str, WrittenFiles]:
-        """Write the batch in one pass into files, by what became of each record."""
+        """Write the batch in one pass into files, by the outcome of each record."""
         zone = frame.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
         files = stage(frame, Stage(str(folder), watermark_us, zone, self.source))
         return {name: described(files[name], SCHEMAS[name][1]) for name in RECORD_TABLES}
 
     def merge_sessions(self, session: SparkSession, new: WrittenFiles, entry: Entry, folder: Path) -> WrittenFiles:
-        """Merge the open sessions with the batch's events: those that are over now, the others below folder/open."""
+        """Merge the open sessions with the batch's events; write those that are over, and the others below
+        folder/open."""
         last, watermark_us = self.tables.entry().batch, entry.watermark_us
         pending = self.pending(last)
         if not new.rows and not pending.rows:
@@ -135,7 +142,7 @@ class Batches:
         return files_in(self.tables.open_sessions(batch), None)
 
     def aggregator(self, session: SparkSession, rows: int, files: Iterable[Path]) -> Aggregator:
-        """What aggregates so many rows in these files."""
+        """Return the aggregator for this number of rows in these files."""
         if rows > self.local_rows_max or sum(file.stat().st_size for file in files) > LOCAL_BYTES_MAX:
             return SparkAggregator(session, self.tables)
         if self._goals is None:
@@ -143,7 +150,7 @@ class Batches:
         return LocalAggregator(self.tables, self._goals)
 
     def aggregator_of(self, session: SparkSession, name: str, span: Span) -> Aggregator:
-        """What aggregates the rows of a table."""
+        """Return the aggregator for the rows of a table."""
         files = self.tables.by_name[name].files(span[0])
         return self.aggregator(session, sum(files.values()), map(Path, files))
 
@@ -169,7 +176,7 @@ class Batches:
         return entry
 
     def commit(self, name: str, rows: WrittenFiles, entry: Entry, *, run: str = "") -> None:
-        """Add rows to a table and tell the topic of them. `run`: of rows that the next run takes back."""
+        """Add rows to a table and publish them to the topic. `run`: of rows that the next run removes."""
         table: BatchTable = self.tables.by_name[name]
         if self.publish is not None and rows.rows:
             from pyspark.sql import SparkSession
@@ -183,12 +190,12 @@ class Batches:
     # ---- the beginning and the end of a run ------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Take back what was not final when the last run ended."""
+        """Remove rows that were not final when the last run ended."""
         for name in ("windows", "pages", "sessions", "conversions"):
             self.tables.by_name[name].take_back("final = false")
 
     def finish(self, session: SparkSession) -> None:
-        """Write the windows and sessions that are still open, as they are, with `final` false."""
+        """Write the windows and sessions that are still open, with `final` false."""
         entry, folder, run = self.tables.entry(), self.tables.staging(), uuid.uuid4().hex
         if entry.batch < 0:
             return

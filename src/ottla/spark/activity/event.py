@@ -1,10 +1,12 @@
 """Reads a record's value as an event: a line of an access log, a JSON event, or JSON that wraps a line.
 
-Knows: Apache's and nginx's common and combined lines (with or without a virtual host before them and more fields behind
-them), JSON events under the field names below. Does not know: Arrow, Spark, sessions, windows, tables.
-Invariant: `Reader.read` gives an event or says why there is none; it never raises, whatever the bytes are. The
-expression for lines is possessive wherever it repeats a group: linear on hostile lines.
-Words that come again and again (times, requests, agents) are looked into once: see `Remembered`.
+Lines are Apache's and nginx's common and combined formats. A virtual host may precede them, and more fields may follow.
+JSON events use the field names below.
+
+Invariant: `Reader.read` returns an event or the reason why there is none; it never raises, whatever the bytes are. The
+regular expression for lines is possessive wherever it repeats a group, so it is linear on hostile lines. Strings that
+recur (times, requests, agents) are parsed once: see `Remembered`.
+
 Source: https://httpd.apache.org/docs/2.4/mod/mod_log_config.html
 """
 
@@ -28,7 +30,7 @@ LINE = re.compile(
     + rf'(?: (?:"(?:[^"\\]++|\\{ANY})*+"|(?!"){NO_SPACE}++))*+{SPACE}*'  # what a format of one's own adds
 )
 SEPARATOR = "\x1f"
-"""A line that holds it is malformed."""
+"""A line that contains it is malformed."""
 
 TIMES = (
     "time", "ts", "timestamp", "@timestamp", "event_time", "eventTime", "datetime", "date", "time_iso8601",
@@ -54,8 +56,8 @@ REFERRERS = ("referrer", "referer", "http_referer")
 AGENTS = ("agent", "user_agent", "userAgent", "http_user_agent", "ua")
 WRAPPED = ("message", "log", "raw")
 REQUESTS = ("request", "request_line")
-"""Names that a JSON event may use, the first one that is there counts. WRAPPED: the whole line of a log, as shippers
-send it. REQUESTS: `GET /a HTTP/1.1`, as servers that log in JSON write it."""
+"""Names that a JSON event may use; the first one present counts. WRAPPED: the whole line of a log, as shippers send it.
+REQUESTS: `GET /a HTTP/1.1`, as servers that log in JSON write it."""
 NAMES = (
     TIMES, VISITORS, CLIENTS, PAGES, KINDS, QUERIES, METHODS, STATUSES, SIZES, REFERRERS, AGENTS, WRAPPED, REQUESTS,
 )  # fmt: skip
@@ -64,7 +66,7 @@ BOTS = (
     "bot", "crawl", "spider", "slurp", "curl/", "wget", "python", "java/", "libwww", "perl", "go-http", "okhttp",
     "feed", "fetch", "scrap", "headless", "monitor", "preview", "facebookexternalhit", "archiver",
 )  # fmt: skip
-"""A program, not a person, when its agent holds one of these."""
+"""The client is a program, not a person, if its agent contains one of these."""
 ASSETS = re.compile(
     r"\.(?:css|js|mjs|map|png|jpe?g|gif|svg|webp|avif|ico|bmp|woff2?|ttf|otf|eot|webmanifest)\Z", re.I | re.A
 )
@@ -79,7 +81,8 @@ KNOWN_KINDS = tuple(
 WHOLE = re.compile(r"[\x00-\x20\x7f]*([+-]?)0*([0-9]{1,19})(?:\.0*)?[\x00-\x20\x7f]*")
 LONG_MAX = (1 << 63) - 1
 AHEAD_MAX = "1 day"
-"""How far an event may lie after its record's own timestamp; a clock gone wild would make all others late."""
+"""How far an event may be after its record's own timestamp; otherwise a wrong clock would make all other events
+late."""
 DAY_US = 86400 * SECOND_US
 LINE_BYTES_MAX = 1 << 20
 REMEMBERED_MAX, REMEMBERED_CHARS_MAX = 1 << 15, 1 << 10
@@ -89,7 +92,7 @@ Value = TypeVar("Value")
 
 
 class Event(NamedTuple):
-    """What a record tells. `time` in microseconds since 1970; None where nothing is said."""
+    """The fields of one record. `time` in microseconds since 1970; None where the record has no value."""
 
     time: int
     visitor: str | None
@@ -106,7 +109,7 @@ class Event(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What was asked for."""
+    """The target of a request."""
 
     page: str | None
     query: str | None
@@ -118,7 +121,7 @@ NOWHERE = Target(None, None, False, False)
 
 
 class Remembered(dict[Key, Value], Generic[Key, Value]):
-    """Answers by question, those to long ones left out; all are forgotten where they are more than REMEMBERED_MAX."""
+    """Answers by question, without long questions; all are dropped when there are more than REMEMBERED_MAX."""
 
     def __init__(self, find: Callable[[Key], Value]) -> None:
         super().__init__()
@@ -134,7 +137,7 @@ class Remembered(dict[Key, Value], Generic[Key, Value]):
 
 
 class Reader:
-    """Reads values. `zone`: of times that name none."""
+    """Reads values. `zone`: for times without a zone."""
 
     def __init__(self, zone: str = "UTC") -> None:
         self.times = Remembered[str, int | None](lambda told: micros_of(told, zone))
@@ -144,7 +147,7 @@ class Reader:
         self.kinds = Remembered[str, str](known_kind)
 
     def read(self, value: bytes | None, timestamp_us: int | None, topic: str) -> tuple[str | None, Event | str]:
-        """The value's text, and its event or why it is none."""
+        """Return the value's text, and its event or the reason why there is none."""
         if value is None:
             return None, "no value"
         text = text_of_bytes(value).rstrip("\r\n")
@@ -161,7 +164,7 @@ class Reader:
     def line_event(
         self, groups: tuple[str | None, ...], own_kind: str | None, timestamp_us: int | None, topic: str
     ) -> Event | str:
-        """Of a line that was taken apart; `own_kind`: what JSON around it says."""
+        """Return the event of a parsed line; `own_kind`: the kind in the JSON around it."""
         _, visitor, told, request, status, size, referrer, agent = groups
         assert visitor is not None
         assert status is not None
@@ -236,7 +239,7 @@ class Reader:
 
 
 def not_in(time: int, timestamp_us: int | None) -> bool:
-    """Whether a time is none that an event can have."""
+    """Whether a time is outside the range for events."""
     return time < 0 or (timestamp_us is not None and timestamp_us > DAY_US and time > timestamp_us + DAY_US)
 
 
@@ -257,7 +260,8 @@ def text_of_bytes(value: bytes) -> str:
 
 
 def taken_apart(line: str) -> tuple[str | None, ...] | None:
-    """Host, client, time, request, status, bytes, referrer, agent; None for what is no line."""
+    """Split a line into host, client, time, request, status, bytes, referrer, agent; None if it is not a line of a
+    log."""
     found = LINE.fullmatch(line)
     return None if found is None or SEPARATOR in line else found.groups()
 
@@ -297,8 +301,8 @@ def request_of(request: str) -> tuple[str | None, Target]:
 
 
 def target_of(target: str, own_query: str | None) -> Target:
-    """A page without scheme, host and fragment (unless that is all there is), and what stands behind its question mark,
-    else the query that the event names."""
+    """Return a page without scheme, host and fragment (unless only these exist), and its query: the text after the
+    question mark, or the query that the event names."""
     page, query = None, own_query
     if target:
         local = target
@@ -323,12 +327,13 @@ def places_of() -> dict[str, tuple[int, int]]:
 
 
 PLACES = places_of()
-"""Of each name which field it is, and how many names go before it."""
+"""For each name, the index of its field and its rank among the field's names."""
 NESTED = {name.split(".")[0] for name in PLACES if "." in name}
 
 
 def named(found: dict[str, Any]) -> list[str | None]:
-    """The fields of NAMES that a JSON event has, as text: of each the first name that is there."""
+    """Return the fields of NAMES that a JSON event has, as text. Of several names for a field, the first one present
+    counts."""
     values: list[Any] = [None] * len(NAMES)
     ranks = [99] * len(NAMES)
     for key, value in found.items():

@@ -1,6 +1,6 @@
-"""Groups rows by what they have in common, in numpy: sums, counts, percentiles of each group.
+"""Groups rows by key columns, in numpy: sums, counts and percentiles of each group.
 
-Knows: arrays. Does not know: what they mean. Everything is a sort and one pass: no loop over rows or groups.
+Each operation is one sort and one pass, without a Python loop over rows or groups.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -40,7 +40,7 @@ def flags(column: Any) -> np.ndarray:
 
 
 class Groups:
-    """Rows by number of their group, from 0 to `count` - 1; each group has a row at least."""
+    """Rows by the number of their group, from 0 to `count` - 1; each group has at least one row."""
 
     def __init__(self, numbers: np.ndarray, count: int) -> None:
         self.numbers = numbers
@@ -49,7 +49,7 @@ class Groups:
         self._starts = np.searchsorted(numbers[self._order], np.arange(count))
 
     def rows(self, where: np.ndarray | None = None) -> np.ndarray:
-        """How many rows each has; `where`: of those for which that is true."""
+        """Count the rows of each group; `where`: only rows for which it is true."""
         numbers = self.numbers if where is None else self.numbers[where]
         return np.bincount(numbers, minlength=self.count)
 
@@ -69,15 +69,15 @@ class Groups:
         return how.reduceat(values[self._order], self._starts) if self.count else values[:0]
 
     def distinct(self, codes: np.ndarray) -> np.ndarray:
-        """How many different codes each has; -1 does not count."""
+        """Count the distinct codes of each group, without -1."""
         there = codes >= 0
         width = int(codes.max(initial=0)) + 1
         pairs = np.unique(self.numbers[there] * width + codes[there])
         return np.bincount(pairs // width, minlength=self.count)
 
     def percentiles(self, values: np.ndarray, where: np.ndarray, shares: tuple[float, ...]) -> list[pa.Array]:
-        """Interpolated between the two nearest of the rows for which `where` is true, as Spark's `percentile` does;
-        null where there are none."""
+        """Interpolate between the two nearest rows for which `where` is true, as Spark's `percentile` does; null
+        without rows."""
         numbers, kept = self.numbers[where], values[where]
         ordered = kept[np.lexsort((kept, numbers))]
         many = np.bincount(numbers, minlength=self.count)

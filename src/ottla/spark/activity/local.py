@@ -1,6 +1,6 @@
-"""Makes windows, pages, sessions and conversions of events in this process, by numpy over Arrow: for few rows.
+"""Makes windows, pages, sessions and conversions from events in this process, by numpy over Arrow.
 
-Knows: tables, Arrow. A Spark job takes longer to begin than this takes for a million rows; more are `spark`'s.
+It is meant for few rows: starting a Spark job takes longer than this does for a million rows. `spark` handles more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REMEMBERED_MAX = 1 << 18
 
 @dataclass(slots=True)
 class LocalAggregator:
-    """An `Aggregator` in this process. `goals`: which pages a visit is meant to reach."""
+    """An `Aggregator` in this process. `goals`: selects the pages that count as conversions."""
 
     tables: Tables
     goals: local_sessions.Goals | None
@@ -76,14 +76,14 @@ class LocalAggregator:
 
 
 def of_files(files: Sequence[Path], schema: pa.Schema, names: Sequence[str] | None = None) -> pa.Table:
-    """The rows of Parquet files; no rows where there are no files."""
+    """Read the rows of Parquet files; no rows if there are no files."""
     if not files:
         return schema.empty_table()
     return ds.dataset([str(file) for file in files], schema=schema).to_table(columns=names and list(names))
 
 
 def goals_of(session: SparkSession, conversion: str | None) -> local_sessions.Goals | None:
-    """Pages that match the expression, as Java finds it: Spark is asked, of pages that were not seen before."""
+    """Select the pages that match the expression by Java's rules: Spark matches pages that were not seen before."""
     if not conversion:
         return None
     known: dict[str, bool] = {}
@@ -100,7 +100,7 @@ def goals_of(session: SparkSession, conversion: str | None) -> local_sessions.Go
 
 
 def matched(session: SparkSession, texts: list[str], expression: str) -> dict[str, bool]:
-    """Which texts the expression is found in. No job is needed for rows that come from here."""
+    """Match texts against the expression. Rows from this process need no Spark job."""
     from pyspark.sql import functions as F
 
     frame = session.createDataFrame(pa.table({"text": pa.array(texts, pa.string())}))

@@ -1,8 +1,7 @@
-"""Puts sessions together in this process, as `sessions` has Spark do it.
+"""Puts sessions together in this process, from Arrow tables of events and session pieces that fit in memory.
 
-Knows: Arrow tables of events and of pieces of sessions, small enough for memory. Does not know: tables, watermarks.
-What a piece is, and which belong together, is said in `ottla.spark.activity.sessions`; the outcome is the same. Costs
-grow with the pieces' number, not with how many of them one session has.
+`ottla.spark.activity.sessions` defines what a piece is and which pieces belong together; the results are the same. The
+cost grows with the number of pieces, not with the number of pieces in one session.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -47,7 +46,7 @@ PIECES = pa.schema(
 )
 """`sessions.PIECE_SCHEMA` in Arrow."""
 Goals: TypeAlias = Callable[[pa.Array], np.ndarray]
-"""Which of some pages, none of them null and each there once, are those a visit is meant to reach."""
+"""Selects the pages that count as conversions, from distinct pages without null."""
 
 
 def pieces(events: pa.Table, goals: Goals | None = None) -> pa.Table:
@@ -84,7 +83,7 @@ def reached(events: pa.Table, goals: Goals | None) -> np.ndarray:
 
 
 def place(events: pa.Table, name: str, where: np.ndarray) -> pa.Array:
-    """The time, place in the log and text of each event that has this column; null where it has not."""
+    """The time, position in the log and text of each event that has a value in this column; otherwise null."""
     inside = [whole(events[each]) for each in ("time", "topic", "partition", "offset", name)]
     inside = [each.cast(field.type) for each, field in zip(inside, PLACE, strict=True)]
     return pa.StructArray.from_arrays(inside, fields=list(PLACE), mask=pa.array(~where))
@@ -97,7 +96,7 @@ def whole(column: pa.Array | pa.ChunkedArray | np.ndarray) -> pa.Array:
 
 
 def merge(parts: pa.Table, *, gap_s: float) -> pa.Table:
-    """Join pieces that belong together: each piece is then a whole session, as far as it is known."""
+    """Join pieces that belong together: each resulting piece is a whole session, as far as it is known."""
     parts = parts.combine_chunks()
     visitors = codes_of(parts["visitor"])[0]
     numbers = sessions_of(visitors, longs(parts["start"]), longs(parts["end"]), round(gap_s * 1e6))
@@ -132,7 +131,7 @@ def sessions_of(visitors: np.ndarray, starts: np.ndarray, ends: np.ndarray, gap_
 
 
 def edge(places: pa.StructArray, groups: Groups, *, last: bool) -> pa.Array:
-    """The first place of each group, or the last; null where it has none."""
+    """The first or last place of each group; null if it has none."""
     rows = np.flatnonzero(flags(places.is_valid()))
     there = places.take(pa.array(rows, pa.int64()))
     keys = [longs(there.field("offset")), longs(there.field("partition")), codes_of(there.field("topic"))[0]]

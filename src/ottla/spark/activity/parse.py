@@ -1,10 +1,10 @@
 """Parses records into rows: `parse`, then `events` and `malformed`.
 
-Knows: Arrow columns. Does not know: what a record says (`ottla.spark.activity.event`), sessions, windows, tables.
-Records cross to Python in Arrow batches; per record that costs about an eighth of what the same expressions took in the
-JVM, where they were too large to be compiled, and a third of Arrow's own `extract_regex`.
+Records cross to Python in Arrow batches; `ottla.spark.activity.event` reads each value. Per record that costs about an
+eighth of what the same expressions cost in the JVM, where they were too large to be compiled. It costs a third of
+Arrow's own `extract_regex`.
 
-Invariant: every record comes out once, with a `reason` when it is no event, and then with its text and its bytes.
+Invariant: every record produces exactly one row. If it is not an event, the row has a `reason`, the text and the bytes.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ EVENT_COLUMNS, MALFORMED_COLUMNS = (
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """Rows of the source (`value`, `timestamp`, `topic`, `partition`, `offset`) as EVENT_COLUMNS and `reason`,
-    `value`, `timestamp`. `reason` is null exactly for events, what else is said of them is null for all others. Works
-    on batches and streams."""
+    """Turn rows of the source (`value`, `timestamp`, `topic`, `partition`, `offset`) into EVENT_COLUMNS and `reason`,
+    `value`, `timestamp`. `reason` is null exactly for events; all other rows have null in EVENT_COLUMNS' event fields.
+    Works on batches and streams."""
     zone = records.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
     return records.select(*RECORD_COLUMNS).mapInArrow(WorkerFunction(Parse(zone)), PARSED)
 
 
 def events(parsed: DataFrame) -> DataFrame:
-    """Those of `parse`'s rows that are events: EVENT_COLUMNS."""
+    """Select the rows of `parse` that are events: EVENT_COLUMNS."""
     from pyspark.sql import functions as F
 
     return parsed.where(F.col("reason").isNull()).select(*EVENT_COLUMNS)
 
 
 def malformed(parsed: DataFrame) -> DataFrame:
-    """Those of `parse`'s rows that are none, with why: MALFORMED_COLUMNS. `value` has the very bytes."""
+    """Select the rows of `parse` that are not events, with the reason: MALFORMED_COLUMNS. `value` has the original
+    bytes."""
     from pyspark.sql import functions as F
 
     return parsed.where(F.col("reason").isNotNull()).select(*MALFORMED_COLUMNS)
@@ -59,8 +60,8 @@ def malformed(parsed: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """Parses the records of a task: for `mapInArrow` over RECORD_COLUMNS, yields PARSED. `zone`: of times that name
-    none."""
+    """Parses the records of a task: for `mapInArrow` over RECORD_COLUMNS, yields PARSED. `zone`: for times without a
+    zone."""
 
     zone: str
 
@@ -75,7 +76,7 @@ class Parse:
 
 @dataclass(slots=True)
 class Read:
-    """A batch of records, read. `events` and `reasons`: of each record one, and None."""
+    """A parsed batch of records. `events` and `reasons`: for each record one of the two, and None for the other."""
 
     batch: pa.RecordBatch
     raws: list[str | None]

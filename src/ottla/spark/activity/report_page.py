@@ -1,8 +1,8 @@
-"""Makes the report page: what the tables hold, as charts.
+"""Makes the report page: charts of what the tables hold.
 
-Knows: the tables and `ottla.spark.report`. Everything is asked of the tables in SQL, through `deltalake`'s own engine:
-that takes milliseconds where a Spark job takes hundreds, and streams through tables of any size. Answers are small
-however much the tables hold: at most BUCKETS points in time, TOP names, and as many classes as a chart has columns.
+All figures come from SQL queries on the tables, by `deltalake`'s own engine. A query takes milliseconds where a Spark
+job takes hundreds, and it streams through tables of any size. Answers are small whatever the size of the tables: at
+most BUCKETS points in time, TOP names, and as many classes as a chart has columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ottla.spark.report import Section, Series
 
 TOP, FEW, EXAMPLES = 15, 8, 10
 Classes: TypeAlias = tuple[tuple[int | None, str], ...]
-"""Of a histogram: upper bound (that bound included) and name."""
+"""Classes of a histogram: upper bound (included) and name."""
 LENGTHS: Classes = ((0, "0 s"), (10, "≤ 10 s"), (60, "≤ 1 min"), (300, "≤ 5 min"), (1800, "≤ 30 min"), (None, "longer"))
 DEPTHS: Classes = ((0, "0"), (1, "1"), (2, "2"), (3, "3"), (5, "4–5"), (10, "6–10"), (20, "11–20"), (None, "more"))  # noqa: RUF001
 SIZES: Classes = (
@@ -33,12 +33,12 @@ STATUSES = {"2xx": (200, 299, "good"), "3xx": (300, 399, "quiet"), "4xx": (400, 
 
 
 Counts: TypeAlias = dict[str, list[tuple[str, float]]]
-"""Names and how often each came, by what they are names of."""
+"""By kind, names and how often each occurs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time that is shown, cut into buckets."""
+    """The displayed time, divided into buckets."""
 
     starts: Sequence[datetime]
     step_s: int
@@ -180,7 +180,7 @@ def headline(found: Totals, sums: Any, visits: Any, tables: Tables) -> list[tupl
 
 
 def span_of(queries: Queries) -> Span | None:
-    """The buckets to show: from the first event to the last, unless a few lie far away from all others."""
+    """Return the buckets to show: from the first event to the last, unless a few are far away from all others."""
     seconds = SECONDS.format("time")
     ends = queries.row(f"select min({seconds}) as least, max({seconds}) as greatest from events")
     least, greatest = ends["least"], ends["greatest"]
@@ -204,7 +204,7 @@ def within(shown: Span, time: str) -> str:
 
 
 def by_bucket(queries: Queries, shown: Span, table: str, time: str, what: Mapping[str, str]) -> dict[str, list[float]]:
-    """Figures per bucket, zero where there is none."""
+    """Figures per bucket, zero for a bucket without any."""
     named = ", ".join(f'{figure} as "{name}"' for name, figure in what.items())
     place, inside = bucket(shown, time), within(shown, time)
     return series_of(
@@ -271,7 +271,7 @@ SESSION_NAMES = {
 
 
 def most(queries: Queries, table: str, named: Mapping[str, str]) -> Counts:
-    """The TOP names of each sort that come most often; equal ones in their own order."""
+    """Return the TOP most frequent names of each kind; names with equal counts in their own order."""
     found: Counts = {}
     for of, name in named.items():
         counts = f"select {name} as name, count(*) as many from {table} where {name} is not null group by 1"
@@ -340,7 +340,7 @@ def visits_section(visits: Any, tables: Tables) -> Section:
 
 
 def odd(queries: Queries, found: Totals) -> list[Section]:
-    """Late and malformed records: how many, why, and examples."""
+    """Return the section of late and malformed records: how many, why, and examples."""
     items: list[Any] = []
     if found.malformed:
         why = "split_part(reason, ': ', 1) as why, count(*) as many, min(substr(raw, 1, 300)) as raw"
@@ -378,7 +378,7 @@ def share(part: int, all_of: int) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes as people read them."""
+    """Format a number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(number) < 1024 or unit == "TB":
             return f"{number:,.0f} {unit}" if unit == "B" or number >= 100 else f"{number:,.1f} {unit}"

@@ -39,7 +39,7 @@ DELAY_S = 10 * 60.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended, and what the tables hold since. `rows`: read by this run."""
+    """How a run ended, and the contents of the tables after it. `rows`: read by this run."""
 
     rows: int
     seconds: float
@@ -64,11 +64,11 @@ def run(
     allow_loss: bool = False,
     session: SparkSession | None = None,
 ) -> Outcome:
-    """Run until stopped or (`options.once`) done, then write what is still open, check the figures and draw the report.
+    """Run until stopped or (`options.once`) done, then write open windows and sessions, check the figures and draw the
+    report.
 
-    `delay_s`: how far an event may lie behind the latest one before it is late. `allow_loss`: go on where the log has
-    dropped records that were not read yet. Raises PipelineFailed, also when the
-    figures do not add up.
+    `delay_s`: how far an event may be before the latest one without being late. `allow_loss`: continue if the log has
+    dropped records before they were read. Raises PipelineFailed, also if the figures do not add up.
     """
     require_topics(options, [*topics, *([output_topic] if output_topic else [])])
     directory = options.checkpoint or str(table_path(table) / "_checkpoint")

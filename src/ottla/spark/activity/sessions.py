@@ -1,10 +1,11 @@
-"""Puts sessions together by Spark: what one visitor did without being silent for longer than the gap.
+"""Puts sessions together by Spark. A session is one visitor's events without a silence longer than the gap.
 
-Knows: events (EVENT_COLUMNS of `parse`) and pieces of sessions. Does not know: tables, watermarks.
-A piece is a session as far as it is known; an event is a piece of one event. Two pieces of a visitor belong together
-when the later one begins at most `gap_s` after the earlier one's last event. So pieces can be put together in any order
-and at any time: `sessionise` over all events gives the same as `merge` batch by batch.
-An event without a visitor belongs to no session.
+The input is events (EVENT_COLUMNS of `parse`) and session pieces. A piece is the part of a session known so far; an
+event is a piece of one event. Two pieces of a visitor belong together when the later one begins at most `gap_s` after
+the last event of the earlier one.
+
+Pieces can therefore be merged in any order and at any time: `sessionise` over all events gives the same as `merge`
+batch by batch. An event without a visitor belongs to no session.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def pieces(events: DataFrame, *, conversion: str | None = None) -> DataFrame:
 
 
 def viewed() -> Column:
-    """Whether an event is the view of a page: it names one, and not an asset."""
+    """Whether an event is the view of a page: it names a page that is not an asset."""
     from pyspark.sql import functions as F
 
     return F.col("page").isNotNull() & ~F.col("asset")

@@ -1,6 +1,6 @@
-"""Makes windows, pages, sessions and conversions of events by Spark: for more rows than one process should hold.
+"""Makes windows, pages, sessions and conversions from events by Spark: for more rows than one process should hold.
 
-Knows: tables, DataFrames. Gives what `local` gives, to the last figure.
+The figures are exactly those of `local`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Runs on the executors: fetches a micro-batch's records, reads them and writes them to files, by what became of each.
+"""Runs on the executors: fetches a micro-batch's records, parses them and writes them to Parquet files, by outcome.
 
-Knows: Arrow batches, Parquet files below one folder, and the watermark that the driver has given. Does not know:
-whether the files will ever be published; the driver's commit decides that, so a task may be run twice or killed at any
-moment: only files of a task's report count.
-No record passes through the JVM where the source gives ranges alone (`rangesOnly`).
+The driver supplies the watermark, and its commit decides which files are published. A task may therefore run twice or
+be killed at any moment: only files in a task's report count. If the source returns only ranges (`rangesOnly`), no
+record passes through the JVM.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -70,7 +69,7 @@ class Stage:
 
 
 def stage(frame: DataFrame, task: Stage) -> dict[str, tuple[Path, ...]]:
-    """Have the executors do it, in one pass; the files by outcome."""
+    """Run the task on the executors, in one pass; return the files by outcome."""
     rows = frame if task.source is not None else frame.select(*RECORD_COLUMNS)
     Path(task.folder).mkdir(parents=True)
     reports = [json.loads(row.report) for row in rows.mapInArrow(WorkerFunction(task), REPORT_SCHEMA).collect()]

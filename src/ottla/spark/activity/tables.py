@@ -1,16 +1,15 @@
-"""Lays out the tables of the pipeline: their columns, and the ledger that says how far they are.
+"""Defines the tables of the pipeline: their columns, and the ledger that records their progress.
 
-    TABLE/events  late  malformed            what came, each record in exactly one of them
-    TABLE/windows  pages                     per window, of `events`
+    TABLE/events  late  malformed            the records, each in exactly one of these tables
+    TABLE/windows  pages                     per window, from `events`
     TABLE/sessions  conversions              visits, and per window of their last event
-    TABLE/_activity/settings.json            what the windows and sessions were made with
-    TABLE/_activity/ledger.json              how far the tables are: the last batch that is wholly in them
+    TABLE/_activity/settings.json            settings of the windows and sessions
+    TABLE/_activity/ledger.json              the progress: the last batch that is completely in the tables
     TABLE/_activity/open/BATCH/              sessions that may still grow, after that batch
-    TABLE/_checkpoint/                       Spark's, unless it was put elsewhere
+    TABLE/_checkpoint/                       Spark's checkpoint, unless another directory was given
 
-Knows: names, schemas, files. Does not know: how rows are made.
-Rows of the last four tables have `final`: false for windows and sessions that were still open when a run ended. Those
-are taken back when the next run begins, and come again, grown, at its end.
+Rows of the last four tables have the column `final`. It is false for windows and sessions that were still open when a
+run ended. The next run removes these rows when it begins and writes them again, updated, at its end.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ SCHEMAS: dict[str, tuple[str, str | None]] = {
 RECORD_TABLES = ("events", "late", "malformed")
 """Each record is in one of them."""
 RESULT_TABLES = ("windows", "pages", "sessions", "conversions")
-"""What was made of the events."""
+"""Tables computed from the events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What windows and sessions are made with; the same for all that is in one table directory. Seconds."""
+    """Settings of windows and sessions, in seconds; the same for everything in one table directory."""
 
     window_s: int = 300
     gap_s: float = 1800.0
@@ -73,10 +72,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How far the tables are. Times in microseconds since 1970, UTC; None: not known yet.
-
-    `latest`: the latest event that came in time; `windows_until_us`: windows that end by then are in the tables, as
-    `conversions_until_us` for theirs. Counts are of all batches from the first."""
+    """The progress of the tables. Times in microseconds since 1970, UTC; None: not known yet. `latest`: the latest
+    event that was not late. `windows_until_us`: windows that end by then are in the tables; `conversions_until_us`
+    likewise for conversions. Counts are of all batches from the first."""
 
     query: str = ""
     batch: int = -1
@@ -96,8 +94,8 @@ class Entry:
 
 @dataclass(slots=True)
 class Tables:
-    """The tables at `root`, and the ledger. Raises PipelineFailed where the directory holds something else, or was made
-    with other settings."""
+    """The tables at `root`, and the ledger. Raises PipelineFailed if the directory has other contents, or was made with
+    other settings."""
 
     root: Path
     settings: Settings
@@ -124,7 +122,7 @@ class Tables:
 
     @classmethod
     def open(cls, table: str) -> Tables:
-        """Tables that are there."""
+        """Open tables that exist."""
         own = table_path(table) / "_activity" / "settings.json"
         if not own.exists():
             raise PipelineFailed(f"{table} has no tables of this pipeline. `ottla pipeline activity` makes them.")
@@ -135,7 +133,7 @@ class Tables:
         return Entry(**json.loads(path.read_text())) if path.exists() else Entry()
 
     def keep(self, entry: Entry) -> None:
-        """Write down how far the tables are; the open sessions of earlier batches are not needed any more."""
+        """Store the tables' progress; the open sessions of earlier batches are not needed any more."""
         write_json(self.root / "_activity" / "ledger.json", asdict(entry))
 
     def open_sessions(self, batch: int) -> Path:

@@ -1,10 +1,12 @@
-"""Reads times out of texts: Apache's `17/May/2015:10:05:03 +0000`, ISO 8601 as Spark's cast reads it, numbers since
-1970.
+"""Reads times from text: Apache's `17/May/2015:10:05:03 +0000`, ISO 8601 like Spark's cast, numbers since 1970.
 
-Knows: calendars and zones. Does not know: events. Moments are microseconds since 1970, UTC; None: not readable.
-The rules are those of `java.time` (strict) and Spark's `CAST(... AS TIMESTAMP)`: a date alone is its midnight, minutes
-and seconds may be missing, more than six digits of a fraction are cut off, a local time that a clock skipped is moved
-on, and of one that came twice the first is meant.
+Moments are microseconds since 1970, UTC; None if the text is not a time. The rules are those of `java.time` (strict)
+and Spark's `CAST(... AS TIMESTAMP)`:
+
+- A date alone is its midnight; minutes and seconds may be missing.
+- Fractions are cut off after six digits.
+- A local time that a clock change skipped is moved forward; of one that occurred twice, the first is meant.
+
 Source: SparkDateTimeUtils.scala of Spark 4.3 (`parseTimestampString`).
 """
 
@@ -31,7 +33,7 @@ BLANK = "".join(map(chr, (*range(0x21), 0x7F)))
 
 
 def micros_of(told: str, zone: str = "UTC") -> int | None:
-    """The time that a text of any of the three forms says. `zone`: of times that name none."""
+    """Read a time in any of the three forms. `zone`: for times without a zone."""
     found = apache_us(told)
     if found is None:
         found = iso_us(told, zone)

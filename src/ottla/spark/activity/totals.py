@@ -1,7 +1,7 @@
-"""Checks the figures of the tables by counting again: of the tables as they are, each column read once.
+"""Checks the figures of the tables by counting again, reading each column once.
 
-Knows: the tables and the ledger. Does not know: how they were made; the ledger's counts are only compared with.
-Offsets are kept as runs while they are counted, so that the memory it takes depends on gaps, not on rows.
+The ledger's counts serve only for comparison. Offsets are kept as runs while they are counted, so memory depends on the
+number of gaps, not of rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the tables hold. `records`: different (topic, partition, offset) in the first three tables; `in_windows`,
-    `in_pages`, `in_sessions`: events, added up over the rows of those tables; `nameless`: events without a visitor."""
+    """Contents of the tables. `records`: distinct (topic, partition, offset) in the first three tables. `in_windows`,
+    `in_pages`, `in_sessions`: sums of events over the rows of those tables. `nameless`: events without a visitor."""
 
     read: int
     events: int
@@ -47,7 +47,7 @@ class Totals:
 
     @property
     def problems(self) -> list[str]:
-        """What does not add up, as sentences."""
+        """Describe each inconsistency in a sentence."""
         parsed = self.events + self.late
         sums = (
             (self.read, parsed + self.malformed, "records were read, but the tables have"),
@@ -72,7 +72,7 @@ class Totals:
 
 
 def totals(session: SparkSession, tables: Tables, local_rows_max: int = LOCAL_ROWS_MAX) -> Totals:
-    """Count everything again. `local_rows_max`: of so many events sessions are made in this process, of more by
+    """Count everything again. `local_rows_max`: up to this number of events, this process makes the sessions; above it,
     Spark."""
     by_name = tables.by_name
     rows, records = came_to([by_name[name] for name in RECORD_TABLES])
@@ -97,7 +97,7 @@ def totals(session: SparkSession, tables: Tables, local_rows_max: int = LOCAL_RO
 
 
 def came_to(by_name: Sequence[BatchTable]) -> tuple[list[int], int]:
-    """Rows of each table, and how many different records (topic, partition, offset) all of them have."""
+    """Count the rows of each table, and the distinct records (topic, partition, offset) of all."""
     rows, runs = [0] * len(by_name), dict[TopicPartition, list[np.ndarray]]()
     for number, table in enumerate(by_name):
         for batch in table.batches(("topic", "partition", "offset")):
@@ -118,7 +118,7 @@ def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, np.nda
 
 
 def runs_of(offsets: np.ndarray) -> np.ndarray:
-    """Offsets as rows of (first, until), as few as can be."""
+    """Turn offsets into the smallest number of rows (first, until)."""
     found = np.unique(offsets)
     breaks = np.flatnonzero(np.diff(found) != 1)
     firsts, lasts = found[np.append(0, breaks + 1)], found[np.append(breaks, len(found) - 1)]
@@ -126,7 +126,7 @@ def runs_of(offsets: np.ndarray) -> np.ndarray:
 
 
 def covered(runs: np.ndarray) -> int:
-    """How many offsets are in one of the runs at least."""
+    """Count the offsets that are in at least one of the runs."""
     firsts, untils = runs[np.argsort(runs[:, 0], kind="stable")].T
     reached = np.maximum.accumulate(np.append(-1, untils))[:-1]
     return int(np.maximum(untils - np.maximum(firsts, reached), 0).sum())
@@ -143,7 +143,7 @@ def added(table: BatchTable, column: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """Sessions made of all events in one go; `events`: those that are in one."""
+    """Sessions made from all events at once; `events`: the number of events in sessions."""
 
     sessions: int
     events: int

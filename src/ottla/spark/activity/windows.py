@@ -1,8 +1,8 @@
 """Counts events in windows of event time by Spark: `windowed`, `top_pages`.
 
-Knows: events (EVENT_COLUMNS of `parse`). Does not know: tables, watermarks, sessions.
-Windows are as long as one another, do not overlap and begin at multiples of their length since 1970 (UTC); a window has
-the events with start <= time < end; one without events has no row. All figures are exact.
+The input is events (EVENT_COLUMNS of `parse`). All windows have the same length, do not overlap and begin at multiples
+of their length since 1970 (UTC). A window has the events with start <= time < end; a window without events has no row.
+All figures are exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WINDOW_S = 5 * 60
 TOP = 100
 OTHERS = "(others)"
-"""The row of `top_pages` for all pages that are not among the top: so a window's pages add up to its events."""
+"""The row of `top_pages` for all other pages, so that a window's pages add up to its events."""
 
 
 def windowed(events: DataFrame, *, window_s: int = WINDOW_S) -> DataFrame:
@@ -61,9 +61,9 @@ def counted(inside: DataFrame, what: Column, name: str) -> DataFrame:
 
 
 def top_pages(events: DataFrame, *, window_s: int = WINDOW_S, top: int = TOP) -> DataFrame:
-    """The pages of each window that were asked for most: start, end, rank (from 1), page, asset, events, visitors,
-    bytes, errors; equal ones in the order of their names. The last row of a window, OTHERS with rank null, has all
-    other pages, and events without a page stand under a page of null. `visitors` of OTHERS is null."""
+    """Return the most requested pages of each window: start, end, rank (from 1), page, asset, events, visitors, bytes,
+    errors; pages with equal counts in the order of their names. The last row of a window, OTHERS with rank null, has
+    all other pages. Events without a page have a null page. `visitors` of OTHERS is null."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -1,9 +1,15 @@
 """Keeps an archive as a Delta table, written by `deltalake` alone: no JVM jars.
 
-A commit of Delta's log has: the batch's files; a transaction (`ottla/query/ID`, batch number), by which a replayed
-batch is known; and per partition a transaction (`ottla/offset/TOPIC/PARTITION`, next offset), by which two archives of
-the same partition shut each other out (Delta refuses concurrent commits that name the same transaction) and a lost
-checkpoint is no loss. Offset ranges stand beside the table, written before the commit, counted only after it.
+A commit in Delta's log has:
+
+- the files of the batch;
+- a transaction (`ottla/query/ID`, batch number), which identifies a replayed batch;
+- for each partition a transaction (`ottla/offset/TOPIC/PARTITION`, next offset).
+
+Delta refuses concurrent commits that name the same transaction, so two archives of one partition exclude each other.
+The offsets in these transactions also replace a lost checkpoint. Offset ranges are stored next to the table; they are
+written before the commit and count only after it.
+
 Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove File".
 """
 
@@ -126,7 +132,7 @@ def moment(micros: int) -> datetime | None:
 
 
 def files_of(actions: pa.Table) -> Iterator[TableFile]:
-    """The files in Delta's list of add actions. What a file's statistics do not say may be anything."""
+    """Yield the files in Delta's list of add actions. A missing statistic becomes the widest possible range."""
     bounds = {
         name: list(zip(longs(actions, f"min.{name}"), longs(actions, f"max.{name}"), strict=True))
         for name in ("partition", "offset", "timestamp")

@@ -1,6 +1,7 @@
-"""Writes records to a new table of their own, Delta or plain Parquet, seen as a whole or not at all.
+"""Writes records to a new table, Delta or plain Parquet, which readers see as a whole or not at all.
 
-Knows: the archive's own writer of files. Unlike an archive it is written once, by one job, and keeps no ranges.
+It uses the archive's writer of files. Unlike an archive, the table is written once, by one job, and has no offset
+ranges.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def export(frame: DataFrame, table: str, format: str = "delta", compression: str = "zstd") -> int:
-    """Write records with the source's columns (with headers) into a new table; how many. Raises PipelineFailed."""
+    """Write records with the source's columns (with headers) into a new table; return their number. Raises
+    PipelineFailed."""
     where = require_new(table)
     part = where.with_name(f".{where.name}.{uuid.uuid4().hex[:8]}.part")
     part.mkdir(parents=True)
@@ -40,7 +42,7 @@ def export(frame: DataFrame, table: str, format: str = "delta", compression: str
 
 
 def require_new(table: str) -> Path:
-    """Where a new table is to be. Raises PipelineFailed where something is there already."""
+    """Return the path of a new table. Raises PipelineFailed if something exists there."""
     where = table_path(table)
     if where.exists() and (not where.is_dir() or any(where.iterdir())):
         raise PipelineFailed(f"{where} exists already; records are written to a new table.")

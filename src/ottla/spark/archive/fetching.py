@@ -1,8 +1,9 @@
 """Runs on the executors: fetches, decodes and writes the ranges of a micro-batch, all in one process.
 
-The source gives ranges alone (`rangesOnly`), planned and shared out as ever; so no record passes through the JVM.
-Knows: how a range's row becomes a `Range`. Does not know: fetching (`ottla.spark.reader.reading`), files (`writing`).
-Invariant: the ranges are those of the checkpointed micro-batch, so a task or batch done again reads the same offsets.
+The source returns only ranges (`rangesOnly`), planned and distributed as usual, so no record passes through the JVM.
+`ottla.spark.reader.reading` fetches and `writing` writes the files.
+
+Invariant: the ranges are those of the checkpointed micro-batch, so a repeated task or batch reads the same offsets.
 """
 
 from __future__ import annotations
@@ -38,5 +39,6 @@ class FetchFiles:
 
 
 def fetch_files(ranges: DataFrame, plan: WriteFiles, options: SourceOptions) -> list[dict[str, Any]]:
-    """Have the executors archive the ranges of a micro-batch, each task its own; the tasks' reports."""
+    """Run the archiving tasks of a micro-batch on the executors, each with its own ranges; return the tasks'
+    reports."""
     return reports_of(ranges, FetchFiles(plan, options))

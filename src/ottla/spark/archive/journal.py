@@ -1,9 +1,10 @@
 """Keeps the offset ranges of a Delta archive's commits: one small file each, folded into one now and then.
 
-Knows: files `QUERY.BATCH.json`, and `QUERY.BATCH.folded.json`, which replaces those it names. Does not know: Delta.
-Invariants: a batch's file is durable before the batch is committed, and counts only once the table says that the batch
-was; writing it again for a replayed batch replaces it. So ranges and data never disagree, whenever a process dies.
-A query's files are folded by that query alone.
+The files are `QUERY.BATCH.json`, and `QUERY.BATCH.folded.json`, which replaces the files that it names. Only the query
+itself folds its files.
+
+Invariants: the file of a batch is durable before the batch is committed, and counts only once the table has the batch.
+Writing it again for a replayed batch replaces it. Ranges and data therefore never disagree, whenever a process dies.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FOLD_AT = 500
 
 
 class Journal:
-    """The ranges below one folder. `committed`: a query's last published batch, None where there is none."""
+    """The ranges below one folder. `committed`: returns a query's last published batch, None if there is none."""
 
     def __init__(self, folder: Path, committed: Callable[[str], int | None]) -> None:
         self._folder = folder
@@ -42,7 +43,8 @@ class Journal:
         return [each for _, ranges in self._counted() for each in ranges]
 
     def _counted(self) -> Iterator[tuple[str, list[Covered]]]:
-        """(file name, ranges) of every file that counts. Files may go meanwhile: then a folded one has come."""
+        """Yield (file name, ranges) of every file that counts. If a file disappears meanwhile, a folded file has
+        replaced it."""
         for _ in range(3):
             found = self._read()
             names = self._names()
@@ -76,7 +78,8 @@ class Journal:
         return found
 
     def fold(self, query: str, at: int = FOLD_AT) -> None:
-        """Put the ranges of a query's commits into one file once there are `at` of them, neighbours joined."""
+        """Fold the ranges of a query's commits into one file once there are `at` of them; neighbouring ranges are
+        joined."""
         if self._written < at:
             return
         self._written = 0

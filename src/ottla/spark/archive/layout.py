@@ -1,15 +1,14 @@
-"""Lays out an archive on disk: columns, folders, file names, and what stands beside the data.
+"""Defines the layout of an archive on disk: columns, directories, file names, and the files next to the data.
 
-    TABLE/topic=clicks/date=2026-01-31/QUERY-BATCH-xxxx.parquet    the records (topic and date stand in the path)
+    TABLE/topic=clicks/date=2026-01-31/QUERY-BATCH-xxxx.parquet    the records (topic and date are in the path)
     TABLE/_delta_log/                                              Delta's own log (format delta)
     TABLE/_ottla/archive.json                                      format, isolation level
     TABLE/_ottla/topics/                                           the ids of the topics archived
     TABLE/_ottla/ranges/                                           which offset ranges each commit covered
     TABLE/_ottla/staging/                                          files of batches not yet published (format parquet)
-    TABLE/_checkpoint/                                             Spark's, unless it was put elsewhere
+    TABLE/_checkpoint/                                             Spark's checkpoint, unless given another directory
 
-Knows: names and schemas. Does not know: Spark, Delta, how a commit is made.
-Names that begin with "_" are passed over by every reader of Parquet folders and by Delta's vacuum.
+All readers of Parquet directories, and Delta's vacuum, skip names that begin with "_".
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ STAGING = f"{OWN}/staging"
 TOPICS = f"{OWN}/topics"
 SETTINGS = f"{OWN}/archive.json"
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-"""The folder of records whose timestamp lies outside the years 1 to 9999: their date is null."""
+"""The folder of records whose timestamp is outside the years 1 to 9999: their date is null."""
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 IN_FILES = pa.schema(
@@ -43,7 +42,7 @@ IN_FILES = pa.schema(
         ("headers", HEADERS),
     ]
 )
-"""What stands in the Parquet files."""
+"""Schema of the Parquet files."""
 
 COLUMNS = pa.schema([*list(IN_FILES)[:2], ("topic", pa.string()), *list(IN_FILES)[2:], ("date", pa.date32())])
 """The table's columns: the source's, and `date` (of the timestamp, UTC)."""
@@ -56,9 +55,11 @@ SPARK_SCHEMA = (
 )
 
 HEADERS_LISTED = "coalesce(headers, cast(array() AS array<struct<key: string, value: binary>>)) AS headers"
-"""How headers go from the JVM to Python, SQL: a record without any with an empty list. After each row Spark asks how
-large its Arrow batch is, and for null lists Arrow's ListVector.setValueCount then walks back to the last list that is
-none: with 10,000 rows to a batch, Spark's default, a tenth of the rows in the same time."""
+"""SQL expression for headers on the way from the JVM to Python: an empty list for a record without headers.
+
+Spark computes the size of its Arrow batch after each row. For null lists, Arrow's ListVector.setValueCount then walks
+back to the last list that is not null. With 10,000 rows to a batch, Spark's default, that takes ten times as long.
+"""
 
 DAY_US = 86_400_000_000
 FIRST_DAY, LAST_DAY = date.min.toordinal() - 719_163, date.max.toordinal() - 719_163
@@ -89,7 +90,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one commit publishes. `query` and `number` name it: the same pair never adds anything a second time."""
+    """The content of one commit. `query` and `number` identify it: a table accepts each pair once."""
 
     query: str
     number: int

@@ -1,7 +1,4 @@
-"""Finds out what the log of some topics still holds, and reads exactly these offsets of it as a DataFrame.
-
-Knows: the source's options. Does not know: archives.
-"""
+"""Finds out which offsets the log of some topics still holds, and reads exactly these as a DataFrame."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ Bounds: TypeAlias = tuple[int, int]
 
 
 def log_bounds(options: RunOptions, topics: Collection[str]) -> dict[TopicPartition, Bounds]:
-    """Where the log of each partition begins and ends now. Topics that are not there are left out."""
+    """Return the first and end offset of each partition's log now. Missing topics are left out."""
     pattern = "|".join(re.escape(topic) for topic in sorted(topics))
     more = {"subscribePattern": pattern or "-", "kafka.exclude.internal.topics": "false"}
     cluster = Cluster(stream_options(source_options(options, **more)))
@@ -42,8 +39,8 @@ def log_frame(
     part: Mapping[TopicPartition, Bounds],
     called: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The records of exactly these offsets, with headers; `called`: other names for their topics. The query fails where
-    the records go while it runs."""
+    """Return the records of exactly these offsets, with headers; `called`: other names for their topics. The query
+    fails if the log drops records while it runs."""
     require_workers(session)
     assigned: dict[str, list[int]] = {}
     begin: dict[str, dict[str, int]] = {}
@@ -59,7 +56,7 @@ def log_frame(
 
 
 def renamed(frame: DataFrame, called: Mapping[str, str]) -> DataFrame:
-    """The same records with other names for some of their topics."""
+    """Rename some of the records' topics."""
     from pyspark.sql import functions as F
 
     column = F.col("topic")

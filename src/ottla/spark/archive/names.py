@@ -1,8 +1,9 @@
-"""Names topics in an archive: a topic that was deleted and made again is another one, and named so.
+"""Names topics in an archive: a topic that was deleted and created again is a new topic with a new name.
 
-Knows: the ids of all topics of a name that were archived. The first keeps its name, the next is `clicks~2`: no topic of
-Kafka's has a "~". Does not know: the log.
-Invariant: the records of two topics never stand under one name, so (name, partition, offset) names one record.
+The archive keeps the ids of all topics of a name. The first keeps its name, the next is `clicks~2`: Kafka allows no "~"
+in a topic's name.
+
+Invariant: the records of two topics never have the same topic name, so (name, partition, offset) identifies one record.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ottla.spark.running.topic_ids import TopicIds
 
 
 class MadeAgain(PipelineFailed):
-    """A topic is not the one that was archived under its name."""
+    """Raised if a topic is not the one that was archived under its name."""
 
     def __init__(self, topics: Collection[str], names: Names) -> None:
         verb, they = ("were", "they were") if len(topics) > 1 else ("was", "it was")
@@ -31,25 +32,26 @@ class MadeAgain(PipelineFailed):
 
 @dataclass(frozen=True, slots=True)
 class Names(TopicIds):
-    """The names in one archive. An id stands twice where the topic was cut: what came after that is another, too."""
+    """The names in one archive. An id appears twice if the topic was truncated: its later records count as a new
+    topic."""
 
     @property
     def table(self) -> Path:
         return self.folder.parent.parent
 
     def add(self, topic: str, topic_id: str) -> None:
-        """From now on the name is that of another topic."""
+        """Give the name's next number to a new topic."""
         self.keep(topic, [*(self.ids(topic) or [""]), topic_id])
 
     def learn(self, topic: str, topic_id: str) -> None:
-        """Note the id of a topic that is archived for the first time. Raises MadeAgain where it is another one."""
+        """Store the id of a topic that is archived for the first time. Raises MadeAgain if the name has another id."""
         if self.is_another(topic, topic_id):
             raise MadeAgain([topic], self)
         if not self.ids(topic):
             self.keep(topic, [topic_id])
 
     def called(self, topic: str) -> str:
-        """What the topic of now is called."""
+        """Return the archive's name of the topic that currently has this name."""
         return numbered(topic, len(self.ids(topic)))
 
     def next_name(self, topic: str) -> str:

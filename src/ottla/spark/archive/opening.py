@@ -1,7 +1,4 @@
-"""Opens the table of an archive, or makes it, in the format that its settings file names.
-
-Knows: the settings file. Does not know: Spark, what stands in a table.
-"""
+"""Opens or creates the table of an archive, in the format that its settings file names."""
 
 from __future__ import annotations
 
@@ -31,8 +28,8 @@ def open_table(path: str | Path) -> Table:
 
 
 def make_table(path: str | Path, settings: Settings) -> Table:
-    """The archive at `path`, made if it is not there. Raises PipelineFailed where it was made with other settings, or
-    something else lies there."""
+    """Open or create the archive at `path`. Raises PipelineFailed if it was made with other settings, or if the
+    directory has other contents."""
     where = table_path(path)
     if not (where / SETTINGS).exists():
         if where.is_dir() and any(each.name != "_checkpoint" for each in where.iterdir() if each.name[0] != "."):

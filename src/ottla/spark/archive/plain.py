@@ -1,10 +1,12 @@
-"""Keeps an archive as a plain folder of Parquet files that any reader may open, and still each batch once.
+"""Keeps an archive as a plain directory of Parquet files that any reader may open, with each batch exactly once.
 
-Executors write below `_ottla/staging`, which readers pass over. A commit is one file of the log, `_ottla/log/N.json`,
-linked under its number, which fails where another has taken it; then the batch's files are renamed into their places.
-Whoever opens the archive next finishes the renames that a killed process left.
-Invariants: a file that readers see belongs to a committed batch; no file is ever seen twice; while a batch is being
-published, readers may see a part of it, and the rest a moment later (a reader that must not, reads the log).
+Executors write below `_ottla/staging`, which readers skip. A commit is one file of the log, `_ottla/log/N.json`. It is
+hard-linked under its number, which fails if another archive has used the number. Then the files of the batch are
+renamed into their places. The next process that opens the archive finishes the renames that a killed process left.
+
+Invariants: a file that readers see belongs to a committed batch, and no file is ever visible twice. While a batch is
+being published, readers may see a part of it, and the rest a moment later. A reader that must not see a part reads the
+log.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class PlainFolder(Table):
         self._move()
 
     def _read(self, number: int) -> dict[str, Any] | None:
-        """Entry `number` of the log; what was folded stands for all of its entries."""
+        """Read entry `number` of the log; the folded file replaces all of its entries."""
         try:
             return json.loads((self.path / LOG / f"{number:020}.json").read_bytes())
         except FileNotFoundError:
@@ -75,7 +77,7 @@ class PlainFolder(Table):
         self._ends = next_offsets(self._covered)
 
     def _move(self) -> None:
-        """Rename what was published and lies in staging still: what a killed process left."""
+        """Rename published files that are still in staging, because their process was killed."""
         staging = self.path / STAGING
         self._show([str(each.relative_to(staging)) for each in staging.glob("topic=*/date=*/*.parquet")])
 
@@ -119,7 +121,8 @@ class PlainFolder(Table):
             self._fold()
 
     def _link(self, part: Path, batch: Batch) -> None:
-        """Take the next number of the log; after another archive's entry only if that was of other partitions."""
+        """Use the next number of the log. If another archive used it first, continue only if its entry is of other
+        partitions."""
         before = {each.place: self._ends.get(each.place) for each in batch.covered}
         while True:
             try:
@@ -134,7 +137,7 @@ class PlainFolder(Table):
                 )
 
     def _fold(self) -> None:
-        """One file for all entries but the last, which stays for those who look for its number."""
+        """Fold all entries but the last into one file; the last stays for archives that look for its number."""
         content = {
             "next": self._next,
             "queries": self._queries,
@@ -163,7 +166,7 @@ class PlainFolder(Table):
         )
 
     def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:
-        """What lies in staging belongs to batches that were killed, once it is old enough."""
+        """Remove old files in staging: they belong to batches whose process was killed."""
         self.refresh()
         before_s = time.time() - retention_hours * 3600
         old = [each for each in (self.path / STAGING).rglob("*.parquet") if each.stat().st_mtime < before_s]

@@ -1,9 +1,9 @@
-"""Computes with sets of offsets as sorted runs, and with the ranges that an archive covered. Pure: numpy, no Spark, no
-files.
+"""Computes with sets of offsets as sorted runs, and with the ranges that an archive covered.
 
-Knows: union, intersection, difference and overlap of runs, vectorised, so that a partition's billion offsets are a few
-rows. Does not know: where the offsets came from.
-Invariants: the runs of a `Runs` are half-open [first, until), sorted, disjoint and not adjacent.
+Union, intersection, difference and overlap of runs are vectorised in numpy, so a partition with a billion offsets is a
+few rows. The module is pure: no Spark, no files.
+
+Invariant: the runs of a `Runs` are half-open [first, until), sorted, disjoint and not adjacent.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Longs: TypeAlias = NDArray[np.int64]
 class Covered:
     """A range [first, until) of a partition that one commit of an archive covered, with the `count` of its records.
 
-    `count` is smaller than the range's length where the log itself has holes: compaction, control batches, aborted
-    transactions. `lost` of its offsets were gone from the log before they could be read.
+    `count` is smaller than the range's length if the log itself has holes: compaction, control batches, aborted
+    transactions. `lost`: offsets that the log dropped before they could be read.
     """
 
     topic: str
@@ -49,7 +49,7 @@ class Runs:
 
     @property
     def total(self) -> int:
-        """How many offsets there are."""
+        """The number of offsets."""
         return int((self.until - self.first).sum())
 
     def __bool__(self) -> bool:
@@ -118,7 +118,8 @@ def runs_where(points: Longs, wanted: NDArray[np.bool_]) -> Runs:
 
 
 def runs_of(offsets: Longs) -> tuple[Longs, Longs]:
-    """Pieces [first, until) of consecutive offsets as they stand in an array; overlapping where one stands twice."""
+    """Split an array of offsets into pieces [first, until) of consecutive offsets. Pieces overlap if an offset occurs
+    twice."""
     if not len(offsets):
         return EMPTY.first, EMPTY.until
     breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
@@ -128,7 +129,7 @@ def runs_of(offsets: Longs) -> tuple[Longs, Longs]:
 
 
 def next_offsets(covered: Iterable[Covered]) -> dict[TopicPartition, int]:
-    """Where an archive goes on in each partition."""
+    """Return the offset at which an archive continues in each partition."""
     found: dict[TopicPartition, int] = {}
     for each in covered:
         found[each.place] = max(found.get(each.place, each.until), each.until)
@@ -136,7 +137,7 @@ def next_offsets(covered: Iterable[Covered]) -> dict[TopicPartition, int]:
 
 
 def joined(covered: Iterable[Covered]) -> list[Covered]:
-    """The same ranges with neighbours made one; what overlaps or leaves a gap stays as it is."""
+    """Join neighbouring ranges; ranges that overlap or leave a gap stay as they are."""
     made: list[Covered] = []
     for each in sorted(covered, key=lambda one: (one.topic, one.partition, one.first, one.until)):
         last = made[-1] if made else None

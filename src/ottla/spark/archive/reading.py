@@ -1,6 +1,6 @@
 """Reads an archive as a DataFrame, without JVM jars: Spark reads the Parquet files that the table's log names.
 
-Knows: which files a time range or some topics need, by partition values and statistics. Does not know: how they came.
+Partition values and statistics decide which files a time range or some topics need.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ def read(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> DataFrame:
-    """The archive's records: the source's columns and `date`, of [since_ms, until_ms) by their timestamps.
-
-    Only files that can hold such records are opened. Raises PipelineFailed where there is no archive."""
+    """Return the archive's records: the source's columns and `date`, of [since_ms, until_ms) by their timestamps. Only
+    files that can have such records are opened. Raises PipelineFailed if there is no archive."""
     lake = open_table(table) if isinstance(table, str) else table
     found = chosen(lake.files(), topics, since_ms, until_ms)
     return between(frame_of(session, lake.path, (each.path for each in found)), since_ms, until_ms)

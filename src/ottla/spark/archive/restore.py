@@ -1,9 +1,7 @@
-"""Writes an archive, or any of its records, back into a topic: same partitions, each partition's records in their
-order.
+"""Writes an archive, or any of its records, back into a topic: same partitions, and the same order in each partition.
 
-Knows: the sink's exactly-once writes, which a plan on disk makes last over kills: a restore that was killed and is
-started again goes on with its own plan, the same records under the same id, so that none is written twice.
-Does not know: how the sink does it (`ottla.spark.writer.sink`, `ottla.spark.writer.staging`).
+The sink's exactly-once writes do the work. A plan on disk extends them across kills: a restore that was killed and is
+started again continues its own plan. It writes the same records under the same id, so no record is written twice.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ READING = ("isolation.level", "exclude.internal.topics", "check.crcs")
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was put into a topic: records by its own offsets, and whether an earlier, killed attempt was finished."""
+    """Result of a restore: records by the topic's own offsets, and whether it finished an earlier, killed attempt."""
 
     topic: str
     rows: int
@@ -58,10 +56,11 @@ def restore(
     topic: str | None = None,
     offset_header: str | None = None,
 ) -> Restored:
-    """Write an archived topic into `to_topic`, each record once, also over kills; then compare the counts.
+    """Write an archived topic into `to_topic`, each record once, also across kills; then compare the counts.
 
-    `topic`: which one, where the archive has several. `offset_header`: a header for each record's archived offset.
-    Nobody else may write to `to_topic` meanwhile. Raises PipelineFailed."""
+    `topic`: which one, if the archive has several. `offset_header`: a header for each record's archived offset. No
+    other program may write to `to_topic` meanwhile. Raises PipelineFailed.
+    """
     table.refresh()
     source = only_topic(table, topic)
     ends = {place: table.next_offset(place) or 0 for place in table.places([source])}
@@ -93,8 +92,8 @@ def only_topic(table: Table, topic: str | None) -> str:
 def planned(
     path: Path, ends: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
 ) -> tuple[dict[str, Any], bool]:
-    """(what is restored and what the topic held before, whether that was begun earlier): on disk before anything is
-    written, so that a second attempt does what the first one began."""
+    """(the plan: what is restored and what the topic had before; whether an earlier attempt began it). The plan is on
+    disk before the first write, so a second attempt continues the first one."""
     if path.exists():
         found = json.loads(path.read_text())
         return {**found, **{name: {int(k): v for k, v in found[name].items()} for name in ("ends", "before")}}, True
@@ -132,7 +131,7 @@ def bounds_of(options: RunOptions, topic: str) -> dict[TopicPartition, Bounds]:
 
 
 def counted(options: RunOptions, topic: str, before: Mapping[int, int], counts: Mapping[int, int]) -> int:
-    """How many records the topic has more than before. Raises PipelineFailed where it is not what was written."""
+    """Count the records added to the topic. Raises PipelineFailed if the number differs from the records written."""
     for (_, partition), (_, end) in sorted(bounds_of(options, topic).items()):
         added, wanted = end - before.get(partition, 0), counts.get(partition, 0)
         if added != wanted:

@@ -1,9 +1,7 @@
-"""Decides where an archive begins: its checkpoint and its table must agree, and where there is no checkpoint the table
-knows.
+"""Decides where an archive begins: its checkpoint and its table must agree; without a checkpoint, the table decides.
 
-Knows: the offsets of both, and the log's. Does not know: how records are read or written.
-Invariant: no start leaves a gap behind the table's last offset, and none archives an offset twice; what would is
-refused with a sentence that says what to do.
+Invariant: no start leaves a gap after the table's last offset, and none archives an offset twice. Otherwise the start
+is refused, with a sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from ottla.spark.running.run import RunOptions, source_options
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where batch 0 begins, and a sentence for the person who started it where that is not as they asked."""
+    """Where batch 0 begins, and a message to the user if that differs from the request."""
 
     offsets: Mapping[TopicPartition, int]
     said: str = ""
@@ -40,7 +38,8 @@ def decide(
     *,
     allow_loss: bool = False,
 ) -> Start:
-    """Where to begin; writes it into a new checkpoint. Raises PipelineFailed where checkpoint and table disagree."""
+    """Decide where to begin, and store it in a new checkpoint. Raises PipelineFailed if checkpoint and table
+    disagree."""
     cluster = Cluster(stream_options(source_options(options, topics, startingOffsets=starting)))
     try:
         said = go_on_with_others(cluster, table, checkpoint, allow_loss)
@@ -71,8 +70,8 @@ def decide(
 
 
 def go_on_with_others(cluster: Cluster, table: Table, checkpoint: Checkpoint, allow_loss: bool) -> str:
-    """Give topics that are not those archived under their names new ones, and put the checkpoint aside, which is of the
-    old ones; what was done, as a sentence. Raises MadeAgain where that was not allowed."""
+    """Give recreated topics new names, and put the old topics' checkpoint aside; return what was done, as a sentence.
+    Raises MadeAgain if that is not allowed."""
     known = {place: end for place in cluster.places() if (end := table.archived_to(place)) is not None}
     ends = cluster.latest(known)
     ids = cluster.topic_ids(sorted({topic for topic, _ in ends}))
@@ -96,9 +95,8 @@ def topics_of(table: Table, places: Collection[TopicPartition]) -> set[str]:
 
 
 def agreed(table: Table, checkpoint: Checkpoint) -> Mapping[TopicPartition, int]:
-    """Where batch 0 began, once checkpoint and table have been found to be of one archive.
-
-    The table must stand at the end of the last batch that was planned, or at its beginning: it is done again then."""
+    """Return the beginning of batch 0, after checking that checkpoint and table belong to one archive. The table must
+    be at the end of the last planned batch, or at its beginning: then Spark repeats the batch."""
     begun = checkpoint.ends(-1) or {}
     last = checkpoint.last()
     if last < 0:
@@ -126,7 +124,7 @@ def disagreement(table: Table, checkpoint: Checkpoint, place: TopicPartition, fi
 
 
 def refuse_loss(cluster: Cluster, known: Mapping[TopicPartition, int], table: Table) -> None:
-    """What lies between the table's end and the log's beginning is lost; going on would hide it."""
+    """Raise PipelineFailed if the log has lost offsets that the table needs next; continuing would hide the loss."""
     gone = [
         f"{topic}-{partition} from {known[topic, partition]} to {first - 1}"
         for (topic, partition), first in sorted(cluster.earliest(known).items())

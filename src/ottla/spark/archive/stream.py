@@ -1,10 +1,15 @@
 """Runs the archive's query: micro-batches of offset ranges to files, and each batch to one commit of the table.
 
-Knows: the order of things that makes it exactly once. (1) Spark writes a batch's end offsets into its checkpoint;
-(2) executors fetch the ranges planned, write files and fsync them; (3) the driver commits them with the batch's id and
-each partition's next offset; (4) Spark notes that the batch is done. Killed before 3, the files are orphans and the
-batch is done again over the same offsets; killed after 3, the table knows the batch and it is passed over.
-Does not know: Parquet, Delta, where to start (`start`). Spark counts ranges here; `Publisher.counts` has the records.
+This order of steps makes it exactly-once:
+
+1. Spark writes a batch's end offsets into its checkpoint.
+2. Executors fetch the planned ranges, write files and fsync them.
+3. The driver commits them with the batch's id and each partition's next offset.
+4. Spark records that the batch is done.
+
+After a kill before step 3, the files are orphans, and Spark repeats the batch over the same offsets. After a later
+kill, the table has the batch, so the repeated batch is skipped. Spark counts ranges here; `Publisher.counts` has the
+numbers of records.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ BATCH_ROWS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What a run added, counted by its commits; `again`: batches that the table had already."""
+    """Result of a run, counted by its commits; `again`: batches that the table already had."""
 
     rows: int
     bytes: int
@@ -87,7 +92,7 @@ class Publisher:
     again: int = 0
     holes: int = 0
     counts: dict[int, int] = field(default_factory=dict)
-    """Records by batch, of those nobody has asked for yet."""
+    """Records by batch, for batches whose count has not been requested yet."""
     _query: str = field(default="")
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -123,8 +128,8 @@ class Publisher:
     def there_already(
         self, number: int, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> bool:
-        """Whether the batch is in the table. Raises PipelineFailed where the table stands anywhere else than at the
-        batch's beginning or its end: another archive wrote to it, or the checkpoint is of another time."""
+        """Whether the table has the batch. Raises PipelineFailed if the table is neither at the batch's beginning nor
+        at its end: another archive wrote to it, or the checkpoint is an old copy."""
         moved = {place: until for place, until in ends.items() if until > starts.get(place, 0)}
         found = {place: self.table.archived_to(place) for place in moved}
         last = self.table.committed(self._query)
@@ -143,7 +148,7 @@ class Publisher:
     def write(
         self, frame: DataFrame, number: int, topics: Collection[str]
     ) -> tuple[list[TableFile], dict[TopicPartition, list[tuple[int, int, int]]]]:
-        """Have the executors write the batch's files; what they saw of each partition: (first, last, count)."""
+        """Write the batch's files on the executors; return (first, last, count) of each partition."""
         called = {topic: self.table.names.called(topic) for topic in topics}
         prefix = f"{self._query[:8]}-{number:06}"
         plan = WriteFiles(str(self.table.writes_to), prefix, self.compression, called=called)
@@ -179,13 +184,14 @@ class Publisher:
         return made
 
     def named(self, covered: Sequence[Covered]) -> list[Covered]:
-        """The same by the topics' names in the table. Raises MadeAgain where one is not the topic of that name."""
+        """Return the ranges with the topics' names in the table. Raises MadeAgain if the id of a topic has changed."""
         for topic, topic_id in self.log.topic_ids(sorted({each.topic for each in covered})).items():
             self.table.names.learn(topic, topic_id)
         return [replace(each, topic=self.table.names.called(each.topic)) for each in covered]
 
     def lost(self, place: TopicPartition, first: int, came: int) -> int:
-        """How many offsets at the front of a range nobody could read any more, where that was allowed."""
+        """Count the offsets at the front of a range that were lost before they could be read; 0 unless loss is
+        allowed."""
         if not self.allow_loss or came == first:
             return 0
         return max(min(self.log.earliest([place]).get(place, came), came) - first, 0)
@@ -242,7 +248,7 @@ def run(
 
 
 def begin(options: RunOptions, topics: Sequence[str] | re.Pattern[str], starting: str, publisher: Publisher) -> str:
-    """Where the archive begins, as the source wants it; says so where that is not as was asked."""
+    """Return the archive's start for the source; report it if it differs from the request."""
     table, checkpoint = publisher.table, publisher.checkpoint
     start = decide(options, topics, starting, table, checkpoint, allow_loss=publisher.allow_loss)
     if start.said:

@@ -1,10 +1,9 @@
-"""Says what an archive needs of its table, whichever the format.
+"""Declares what an archive needs of its table, in either format: `delta.DeltaLake` or `plain.PlainFolder`.
 
-Knows: the rules of a commit. Does not know: Spark, how a table is opened (opening.py). Two formats:
-`delta.DeltaLake` and `plain.PlainFolder`.
-Invariants, kept by both formats: a batch is published as a whole or not at all, and once; a partition's next offset
-only rises, and two archives that publish the same partition at the same time do not both succeed (`TableChanged`).
-Tables lie on a file system that driver and executors share: a local disk for `local[*]`, a mounted one for a cluster.
+Invariants of both formats: a batch is published as a whole or not at all, and once. A partition's next offset only
+rises. If two archives publish the same partition at the same time, one fails (`TableChanged`).
+
+Tables are on a file system that driver and executors share: a local disk for `local[*]`, a mounted one for a cluster.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from ottla.spark.platform.failures import PipelineFailed
 
 
 class TableChanged(PipelineFailed):
-    """Another archive published the same partitions meanwhile; nothing of this batch was added."""
+    """Raised if another archive has published the same partitions; nothing of this batch was added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an archive was made with; the same for all that is ever put into it."""
+    """Settings of an archive; the same for everything that is ever added to it."""
 
     format: str
     read_committed: bool
@@ -48,11 +47,11 @@ class Table(ABC):
     @property
     @abstractmethod
     def writes_to(self) -> Path:
-        """Below this executors write their files."""
+        """Directory below which executors write their files."""
 
     @abstractmethod
     def refresh(self) -> None:
-        """See what others have published."""
+        """Read what other processes have published."""
 
     @abstractmethod
     def committed(self, query: str) -> int | None:
@@ -60,7 +59,7 @@ class Table(ABC):
 
     @abstractmethod
     def next_offset(self, place: TopicPartition) -> int | None:
-        """Where the archive of a partition goes on; None where nothing of it was archived."""
+        """Return the offset at which the archive of a partition continues; None if it has nothing of the partition."""
 
     @abstractmethod
     def publish(self, batch: Batch) -> None:
@@ -80,14 +79,15 @@ class Table(ABC):
 
     @abstractmethod
     def compact(self, target_bytes: int) -> tuple[int, int]:
-        """Put small files together; (files removed, files made). Raises PipelineFailed where the format can't."""
+        """Merge small files; return (files removed, files made). Raises PipelineFailed if the format does not allow
+        it."""
 
     @abstractmethod
     def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:
-        """Remove files that are not part of the table and older than so many hours; which ones."""
+        """Remove files that are not part of the table and older than this many hours; return their names."""
 
     def archived_to(self, place: TopicPartition) -> int | None:
-        """The same of a partition of the log, whatever its topic is called here."""
+        """Return the next offset for a partition of the log, whatever its topic's name in the archive."""
         return self.next_offset(self.names.place(place))
 
     def places(self, topics: Collection[str] | None = None) -> list[TopicPartition]:

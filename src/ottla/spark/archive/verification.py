@@ -1,10 +1,11 @@
-"""Proves that an archive has every offset once: its files against its own commits, and against the log.
+"""Proves that an archive has every offset once: compares its files with its own commits, and with the log.
 
-Knows: three sets of offsets per partition: what the files hold, what the commits covered (with counts), what the log
-still holds. Executors turn rows into runs of consecutive offsets, so that the driver compares runs and not rows.
-Does not know: how the table was written; it reads files as any reader would.
-What counts as wrong is in `problems`; offsets that the log itself does not have (compaction, control batches, aborted
-transactions) are `holes`, told from losses by the counts of the commits, also when the log has dropped them.
+Each partition has three sets of offsets: those in the files, those the commits covered (with counts), those the log
+still holds. Executors turn rows into runs of consecutive offsets, so the driver compares runs, not rows. The files are
+read as any reader would read them.
+
+`problems` describes what is wrong. Offsets that the log itself lacks (compaction, control batches, aborted
+transactions) are `holes`. The counts of the commits distinguish them from losses, even when the log has dropped them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found. `problems` are sentences; there is none when the archive is whole."""
+    """Result of a verification. `problems` are sentences; it is empty if the archive is complete."""
 
     partitions: tuple[Checked, ...]
     problems: tuple[str, ...]
@@ -76,7 +77,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Seen:
-    """What was read of one partition, from the table or from the log."""
+    """The offsets read from one partition, of the table or of the log."""
 
     runs: Runs = field(default=EMPTY)
     twice: Runs = field(default=EMPTY)
@@ -127,7 +128,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What the log holds now of the archive's topics, by their names in the table; without topics that are others."""
+    """The log's current offsets of the archive's topics, by their names in the table. Recreated topics are left out."""
 
     options: RunOptions
     called: Mapping[str, str]
@@ -176,7 +177,7 @@ def sound_files(table: Table, topics: Collection[str]) -> tuple[list[str], list[
     return found, problems
 
 
-# ---- what is there -------------------------------------------------------------------------------------------------
+# ---- offsets in files and in the log -------------------------------------------------------------------------------
 
 
 def to_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -221,7 +222,7 @@ def seen_in(frame: DataFrame) -> dict[TopicPartition, Seen]:
 def log_windows(
     covered: Mapping[TopicPartition, Sequence[Covered]], bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, Bounds]:
-    """What of each partition's archived range the log still holds, where it is not nothing."""
+    """Return the part of each partition's archived range that the log still holds, if it is not empty."""
     windows: dict[TopicPartition, Bounds] = {}
     for place in covered.keys() & bounds.keys():
         begin, end = bounds[place]

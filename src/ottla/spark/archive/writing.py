@@ -1,9 +1,10 @@
 """Runs on the executors: writes Arrow batches of records to Parquet files, fsynced, with a report per task.
 
-Knows: grouping by topic and day, vectorised; row groups; the statistics a commit needs. Does not know: whether its
-files will ever be published; the driver's commit decides that, so a task may be run twice or killed at any moment.
-Invariant, where `rising`: offsets of one partition come in rising order, else the task fails (`OffsetsNotRising`): a
-duplicate is caught before it is written, not after.
+Records are grouped by topic and day, vectorised, in row groups, with the statistics that a commit needs. The driver's
+commit decides which files are published. A task may therefore run twice or be killed at any moment.
+
+Invariant, if `rising`: offsets of one partition come in rising order, otherwise the task fails (`OffsetsNotRising`). A
+duplicate is detected before it is written, not after.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ HELD_BYTES_MAX = 256 << 20
 
 
 class OffsetsNotRising(Exception):
-    """A task was given a partition's offsets twice or out of order."""
+    """Raised if a task got a partition's offsets twice or out of order."""
 
 
 def write_files(frame: DataFrame, plan: WriteFiles) -> list[dict[str, Any]]:
@@ -49,13 +50,13 @@ def write_files(frame: DataFrame, plan: WriteFiles) -> list[dict[str, Any]]:
 
 
 def reports_of(frame: DataFrame, task: Callable[[Any], Any]) -> list[dict[str, Any]]:
-    """What each task reported, the tasks being those of the DataFrame's partitions."""
+    """Return the report of each task; there is one task for each partition of the DataFrame."""
     return [json.loads(row.report) for row in frame.mapInArrow(WorkerFunction(task), REPORT_SCHEMA).collect()]
 
 
 @dataclass(slots=True)
 class Span:
-    """What a task saw of one partition: least and greatest offset and how many records."""
+    """The offsets that a task saw of one partition: the least, the greatest and how many."""
 
     first: int
     last: int
@@ -77,7 +78,7 @@ class WriteFiles:
     rising: bool = True
     """Whether offsets must rise within a task; not so where one may read several files."""
     called: Mapping[str, str] = field(default_factory=dict)
-    """What topics are called in the table, where not by their names."""
+    """Names of topics in the table, where they differ from the topics' own names."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = Task(self)
@@ -116,7 +117,7 @@ class Task:
             max(self.open.values(), key=lambda file: file.held_bytes).flush()
 
     def follow(self, names: list[str], topic_ids: Any, batch: pa.RecordBatch) -> None:
-        """Count what came of each partition, and see that no offset came twice."""
+        """Count the records of each partition, and check that no offset occurs twice."""
         partitions = batch.column("partition").to_numpy()
         offsets = batch.column("offset").to_numpy()
         for topic_id, partition, rows in places(topic_ids, partitions):

@@ -1,16 +1,21 @@
 """Decodes fetched record batches into Arrow, without a Python object per record.
 
-Two compiled loops do the work (`decode_kernels.py`, loaded by `native.py`): `scan` walks the batch headers into a
-table, `fill` walks the records of all chosen batches and copies keys, values and headers into arrays over which the
-Arrow columns are built without another copy. In between Python works per batch at most: unpacks the compressed ones,
-leaves out control batches and aborted transactions.
+Two compiled loops do the work (`decode_kernels.py`, loaded by `native.py`). `scan` walks the batch headers into a
+table. `fill` walks the records of all chosen batches and copies keys, values and headers into arrays; the Arrow columns
+are built over these without another copy. Between the loops, Python works per batch at most: it decompresses batches
+and leaves out control batches and aborted transactions.
 
-On one core, by CPU time, answers of 8 MB: uncompressed values of 200 B 12 to 21 million rows/s (21 with warm caches),
-of 1 kB 3.3 million; with the unpacking, values of 200 B that compress well: snappy 3.7, lz4 2.4, zstd 2.0, gzip 1.8
-million. Record by record in Python it is 0.35 million. numpy alone is no way: each varint says where the next begins.
+Throughput on one core, by CPU time, for answers of 8 MB:
 
-Knows nothing of connections, partitions' leaders or Spark. Rows come in the order of their offsets; each offset once.
-Sources: DefaultRecordBatch.java, CompletedFetch.java (which batches a consumer sees), KafkaRecordToRowConverter.scala.
+- uncompressed values of 200 B: 12 to 21 million rows/s (21 with warm caches);
+- uncompressed values of 1 kB: 3.3 million;
+- values of 200 B that compress well, with decompression: snappy 3.7, lz4 2.4, zstd 2.0, gzip 1.8 million;
+- record by record in Python: 0.35 million.
+
+numpy alone cannot decode records, because the position of each varint depends on the one before it.
+
+Rows come in the order of their offsets, and each offset once. Sources: DefaultRecordBatch.java, CompletedFetch.java
+(which batches a consumer sees), KafkaRecordToRowConverter.scala.
 """
 
 from __future__ import annotations
@@ -38,9 +43,10 @@ if TYPE_CHECKING:
     Table: TypeAlias = npt.NDArray[np.int64]
 
 ROWS_MAX = 65_536
-"""Rows of one Arrow batch: where Spark takes the most rows per second."""
+"""Maximum rows of one Arrow batch: the size at which Spark is fastest."""
 BODIES_MAX_BYTES = 256 << 20
-"""Unpacked records that one call of `fill` gets, but for a single batch that is larger; far below Arrow's 2 GB."""
+"""Maximum size of the uncompressed records in one call of `fill`, except for a single larger batch. It is far below
+Arrow's limit of 2 GB."""
 BATCHES_MAX = 4_096
 """Batches that one call of `scan` finds."""
 RECORD_BYTES_MIN = 7
@@ -64,8 +70,8 @@ SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The rows of one answer. `next_offset` is where to fetch next, past what nobody may see and compaction's holes;
-    without a whole batch it is the offset asked for."""
+    """The rows of one answer. `next_offset` is the next fetch offset, after records that readers may not see and after
+    holes left by compaction. Without a whole batch, it is the requested offset."""
 
     batches: list[pa.RecordBatch]
     next_offset: int
@@ -83,19 +89,20 @@ def decode(
     aborted: Sequence[tuple[int, int]] = (),
     check_crcs: bool = False,
 ) -> Decoded:
-    """The records of one Fetch answer with offsets in [first, until), as batches of at most 65,536 rows.
+    """Decode the records of one Fetch answer with offsets in [first, until), as batches of at most 65,536 rows.
 
     `records` may begin before `first` and its last batch may be cut short. `aborted` is (producer_id, first_offset) as
-    the answer has them; without it transactions are not looked at. The columns are those of Spark's `kafka` source;
-    `headers` is null for a record that has none, their keys are decoded as Java does it (U+FFFD for what is not UTF-8).
-    Timestamps that microseconds cannot hold become the nearest that they can. Raises CorruptRecords or
-    UnsupportedMagic.
+    the answer has them; without it, transactions are ignored.
+
+    The columns are those of Spark's `kafka` source. `headers` is null for a record without headers. Their keys are
+    decoded as Java does it (U+FFFD for invalid UTF-8). Timestamps outside the range of microseconds become the nearest
+    possible ones. Raises CorruptRecords or UnsupportedMagic.
     """
     return Decoding(records, topic, partition, first, until, include_headers, check_crcs).run(aborted)
 
 
 class Decoding:
-    """Decodes one answer: the bytes, what is wanted of them, and where they came from."""
+    """Decodes one answer: the bytes, the requested offsets, and their source."""
 
     def __init__(
         self,
@@ -155,7 +162,7 @@ class Decoding:
                 raise self.corrupt(offset, "the checksum does not match")
 
     def seen(self, transactions: Transactions, batch: Table) -> bool:
-        """Whether a consumer that reads committed records only sees the batch."""
+        """Whether a consumer with read_committed sees the batch."""
         attributes = int(batch[at.ATTRIBUTES])
         if int(batch[at.PRODUCER_ID]) == PRODUCER_IDS_NONE:
             return True
@@ -245,7 +252,7 @@ class Decoding:
 
 
 class Transactions:
-    """Which producers' batches nobody may see at the place in the log that has been reached."""
+    """Tracks which producers' batches readers may not see at the current position in the log."""
 
     def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
         self._to_come = sorted(aborted, key=lambda one: one[1], reverse=True)
@@ -257,10 +264,10 @@ class Transactions:
 
 
 class Columns:
-    """Room for the rows of a run of batches, in one piece of memory: arrays in the order in which `fill` takes them.
+    """Memory for the rows of a run of batches, in one piece: arrays in the order of `fill`'s arguments.
 
-    `rows` and `size` (bytes) bound what the batches can give; `capacity` that of all headers together, -1 without them.
-    What is not filled in the end costs no more than addresses, or memory that was used before.
+    `rows` and `size` (bytes) are upper bounds for the batches; `capacity` is that of all headers together, -1 without
+    them. Unused parts cost only address space, or memory that was used before.
     """
 
     def __init__(self, rows: int, size: int, capacity: int) -> None:
@@ -325,7 +332,7 @@ def blocks(count: int, size: int) -> tuple[int, int, int]:
 
 
 def text(keys: pa.Array) -> pa.Array:
-    """The headers' keys as strings; only where one is not UTF-8 they are looked at one by one."""
+    """Return the headers' keys as strings. They are decoded one by one only if one is not UTF-8."""
     strings = keys.view(pa.string())
     try:
         strings.validate(full=True)

@@ -1,14 +1,18 @@
-"""Holds the two loops of the decoder, in the part of Python that numba compiles: over batch headers and over records.
+"""Implements the two loops of the decoder, in the subset of Python that numba compiles: over batch headers and over
+records.
 
-Knows format 2 of record batches (DefaultRecordBatch.java, DefaultRecord.java) and Arrow's layout: ends of binary
-values, validity bits from the lowest. Makes no object, allocates nothing, keeps no state: it reads bytes at an address
-and writes arrays that the caller made large enough. `decode.py` makes them, `native.py` compiles and loads this.
+The loops parse format 2 of record batches (DefaultRecordBatch.java, DefaultRecord.java) and fill Arrow's layout: end
+positions of binary values, validity bits from the lowest. They make no objects, allocate nothing and keep no state.
+They read bytes at an address and write arrays that the caller made large enough. `decode.py` makes these arrays,
+`native.py` compiles and loads this module.
 
-Invariants: no byte outside `size` is read, whatever the bytes say: every varint, length and count is held against what
-remains. A body gives at most as many rows as its batch's count and at most as many bytes of keys, values and headers
-as it has itself, so arrays of these sizes suffice; headers are counted against `header_capacity`.
-All numbers are int64 (uint64 and int64 mixed would be floats), so shifts to the right are masked where they must not
-drag the sign along. Errors are the codes below; positions are errors when negative.
+Invariants: no byte outside `size` is read, whatever the bytes are: every varint, length and count is checked against
+the remaining bytes. A body yields at most as many rows as its batch's count. It yields at most as many bytes of keys,
+values and headers as it has itself. Arrays of these sizes therefore suffice; headers are counted against
+`header_capacity`.
+
+All numbers are int64 (uint64 and int64 mixed would be floats), so right shifts that must not extend the sign are
+masked. Errors are the codes below; a negative position is an error.
 """
 
 from __future__ import annotations
@@ -186,7 +190,8 @@ def put_headers(headers: Any, row: int, source: Any, pos: int, end: int, state: 
 
 @compiled
 def micros(milliseconds: int) -> Any:
-    """A time no column can hold becomes the last one, or the first, that it can: it must not stop a pipeline."""
+    """Convert a time; one outside the column's range becomes the nearest possible time, because it must not stop a
+    pipeline."""
     return min(max(milliseconds, -_MS_MAX), _MS_MAX) * 1000
 
 
@@ -305,11 +310,9 @@ def read_header(source: Any, pos: int, length: int, batch: Any) -> None:
 
 
 def scan(address: int, size: int, until: int, capacity: int, batches: Any, state: Any) -> Any:
-    """Up to `capacity` whole batches from state[NEXT_POSITION] on into the table: how many, or minus an error.
-
-    Batches from `until` on, and a last one that is cut short, end it. With an error state[OFFSET] is of the batch at
-    fault.
-    """
+    """Scan up to `capacity` whole batches from state[NEXT_POSITION] on into the table; return their number, or minus an
+    error. Batches from `until` on, and a last one that is cut short, end the scan. After an error, state[OFFSET] is
+    that of the faulty batch."""
     source = bytes_at(address)
     count = int64(0)
     while count < capacity:

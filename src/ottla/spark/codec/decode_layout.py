@@ -1,8 +1,7 @@
-"""Numbers what the decoder and its compiled loops share: columns of the table of batches, slots of the state, codes of
-errors.
+"""Numbers what the decoder and its compiled loops share: columns of the batch table, slots of the state, error codes.
 
-`scan` writes one row of int64 per batch, `fill` reads them. In between `decode` puts a compressed batch's unpacked
-body in the place of the packed one, and leaves out batches that nobody may see.
+`scan` writes one row of int64 per batch, and `fill` reads them. In between, `decode` replaces each compressed body by
+the decompressed one, and leaves out batches that readers may not see.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ PRODUCER_ID = 9
 RECORDS = 10
 BATCH_WIDTH = 11
 
-# What `scan` leaves in its state
+# Slots of the state of `scan`
 NEXT_POSITION = 0
 NEXT_OFFSET = 1
-"""Behind the last whole batch; `until` when a batch from there on was met."""
+"""End of the last whole batch; `until` if the scan met a batch at or after it."""
 AT_END = 2
-"""1 when there is nothing more to scan."""
+"""1 if there is nothing left to scan."""
 OFFSET = 3
-"""The first offset of the batch last looked at: the one at fault when there is an error."""
+"""The first offset of the last batch examined: the faulty one if there is an error."""
 MAGIC = 4
 SCAN_WIDTH = 5
 
-# What `fill` leaves in its state
+# Slots of the state of `fill`
 ROWS = 0
 KEY_BYTES = 1
 VALUE_BYTES = 2
@@ -41,7 +40,7 @@ HEADERS = 3
 HEADER_KEY_BYTES = 4
 HEADER_VALUE_BYTES = 5
 BATCH = 6
-"""The batch last read: the one at fault when there is an error."""
+"""The last batch read: the faulty one if there is an error."""
 FILL_WIDTH = 7
 
 # Errors of both
@@ -55,7 +54,7 @@ BYTES_BEHIND = 6
 MANY_HEADERS = 7
 NULL_HEADER_KEY = 8
 HEADERS_FULL = 9
-"""No fault of the bytes: more headers than there was room for."""
+"""Not a fault of the bytes: more headers than the arrays can hold."""
 WRONG_MAGIC = 10
 SHORT_BATCH = 11
 WRONG_RANGE = 12

@@ -1,8 +1,8 @@
 """Encodes Arrow columns as record batches, a run of batches for each topic and partition. No object per record.
 
-Knows the columns of the sink and how Kafka chooses a partition; the loops are `encode_kernels.py`'s, loaded by
-`native.py`, compression and CRC-32C `ottla.protocol.records`'. Does not know producer ids or sequences: whoever sends a
-batch numbers it (`writer/publishing.py`). Does not know the cluster: `writer/destinations.py` does.
+This module chooses partitions like Kafka. The loops are in `encode_kernels.py`, loaded by `native.py`; compression and
+CRC-32C are in `ottla.protocol.records`. The sender of a batch sets producer id and sequence (`writer/publishing.py`).
+`writer/destinations.py` supplies the topics' partitions.
 
 Invariants: rows for one partition keep their order; every record is in exactly one batch; a batch has its CRC.
 """
@@ -23,7 +23,7 @@ from ottla.spark.codec import encode_layout as at
 from ottla.spark.codec.native import loops
 
 NOWHERE = (0, 0, 0)
-"""The addresses of a column that is not there."""
+"""The addresses of a missing column."""
 NULL_TOPIC = (
     "The Kafka message data sent to the producer contains a null topic. Use the `topic` option for setting a default "
     "topic."
@@ -32,12 +32,12 @@ _MICROS = pa.timestamp("us", tz="UTC")
 
 
 class WriteRefused(Exception):
-    """Rows that cannot be written, or not where they should: one sentence that names the topic."""
+    """Raised for rows that cannot be written, or not to their destination: one sentence that names the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A topic: how many partitions, which of them can be reached now, how many bytes a batch may have."""
+    """A topic: number of partitions, which of them are available now, maximum bytes of a batch."""
 
     topic: str
     partitions: int
@@ -69,7 +69,7 @@ Place = tuple[Destination, int]
 
 
 class Encoder:
-    """Turns tables of rows into batches; keeps what rows without a key need to be spread evenly."""
+    """Encodes tables of rows as batches; keeps the state that spreads rows without a key evenly."""
 
     def __init__(self, options: EncodeOptions, find: Callable[[str], Destination], first_turn: int = 0) -> None:
         self._options = options
@@ -79,7 +79,8 @@ class Encoder:
         self._loops = loops("encode_kernels")
 
     def encode(self, rows: pa.RecordBatch | pa.Table) -> list[Encoded]:
-        """Raises WriteRefused for a null or unknown topic, a partition that is not there, a record too large."""
+        """Raises WriteRefused for a null or unknown topic, a partition that does not exist, a record that is too
+        large."""
         if rows.num_rows == 0:
             return []
         columns = {name: _chunk(rows.column(name)) for name in rows.schema.names}
@@ -131,7 +132,7 @@ class Encoder:
     def _cut(
         self, where: list[Place], lanes: np.ndarray, inputs: Inputs, order: np.ndarray, starts: np.ndarray
     ) -> tuple[np.ndarray, int]:
-        """Where batches begin and end, and how many there are."""
+        """Return where batches begin and end, and their number."""
         limits = np.array([min(self._options.batch_bytes, each.batch_bytes_max) for each, _ in where], np.int64)
         plan = np.empty((len(order), at.PLAN_WIDTH), np.int64)
         most = self._options.record_bytes_max
@@ -247,7 +248,7 @@ class Inputs:
 
 
 def times_of(column: Any, rows: int) -> np.ndarray:
-    """Milliseconds; now where there is no time."""
+    """Return milliseconds; the current time for null."""
     now_ms = time.time_ns() // 1_000_000
     if column is None:
         return np.full(rows, now_ms, np.int64)

@@ -1,12 +1,12 @@
-"""Holds the loops of the encoder, in the part of Python that numba compiles: where each row goes, where batches end,
-and the bytes of records.
+"""Implements the loops of the encoder, in the subset of Python that numba compiles: the partition of each row, the
+bounds of batches, and the bytes of records.
 
-Knows murmur2 as Kafka's partitioner uses it, varints and the layout of a record (DefaultRecord.java, Utils.java
-`murmur2`, BuiltInPartitioner.java). Knows nothing of topics' names, headers of batches, CRCs or compression:
-`encode.py` does. Makes no Python object and allocates nothing: it reads and writes arrays by their addresses, which the
-caller made large enough; `encode_layout.py` says what lies in them. `native.py` compiles and loads this.
+The loops use murmur2 like Kafka's partitioner, varints and the layout of a record (DefaultRecord.java, Utils.java
+`murmur2`, BuiltInPartitioner.java). They make no Python objects and allocate nothing. They read and write arrays by
+address; the caller made these large enough, and `encode_layout.py` defines their contents. `encode.py` adds topics'
+names, batch headers, CRCs and compression. `native.py` compiles and loads this module.
 
-All numbers are int64; shifts to the right see no negative ones.
+All numbers are int64; right shifts never get negative numbers.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def murmur2(data: Any, start: int, end: int) -> Any:
 
 
 def place(columns: Any, count: int, lanes: Any, topics: Any, available: Any, turn_bytes: int) -> Any:
-    """The lane of each of `count` rows into `lanes`; -1, or the first row whose partition does not exist.
+    """Write the lane of each of `count` rows into `lanes`; return -1, or the first row whose partition does not exist.
 
-    A partition that is given wins, then the key's hash. Rows with neither stay with one partition for `turn_bytes` and
-    go on to the topic's next available one then. `lanes` comes with each row's topic.
+    A given partition takes precedence, then the key's hash. Rows with neither stay with one partition for `turn_bytes`,
+    then use the topic's next available one. On entry, `lanes` has each row's topic.
     """
     given, given_valid = ints_at(columns[at.GIVEN]), bytes_at(columns[at.GIVEN + 1])
     has_given, all_given = columns[at.GIVEN] != 0, columns[at.GIVEN + 1] == 0
@@ -128,8 +128,8 @@ def place(columns: Any, count: int, lanes: Any, topics: Any, available: Any, tur
 
 
 def group(lanes: Any, count: int, starts: Any, lane_count: int, order: Any) -> None:
-    """`count` rows by lane, in their order within each: lane i has order[starts[i]:starts[i + 1]]. `starts` comes as
-    `lane_count` + 1 zeros."""
+    """Order `count` rows by lane, keeping their order within each: lane i has order[starts[i]:starts[i + 1]]. On entry,
+    `starts` has `lane_count` + 1 zeros."""
     for row in range(count):
         starts[lanes[row] + 1] += 1
     for lane in range(1, lane_count + 1):
@@ -169,7 +169,7 @@ def block_bytes(column: Any, row: int) -> Any:
 
 @compiled
 def fixed_bytes(rows: Any, row: int) -> Any:
-    """What a record has besides its two deltas and its length: attributes, key, value, headers."""
+    """Return the size of a record without its length and its two deltas: attributes, key, value, headers."""
     size = 1 + block_bytes(rows.keys, row) + block_bytes(rows.values, row)
     if not rows.has_headers:
         return size + 1
@@ -181,10 +181,9 @@ def fixed_bytes(rows: Any, row: int) -> Any:
 
 
 def cut(columns: Any, order: Any, starts: Any, lane_count: int, limits: Any, record_bytes_max: int, plan: Any) -> Any:
-    """Where batches begin and end, one line of `plan` each. How many, or -1 - row for a row that is too large.
-
-    A batch of lane i ends before it would have more than limits[i] bytes; a record larger than that has its own.
-    """
+    """Compute where batches begin and end, one line of `plan` each. Return their number, or -1 - row for a row that is
+    too large. A batch of lane i ends before it would have more than limits[i] bytes; a larger record has its own
+    batch."""
     rows = rows_at(columns)
     times = rows.times
     made = int64(0)
@@ -235,7 +234,7 @@ def put_block(out: Any, pos: int, column: Any, row: int) -> Any:
 
 
 def write(columns: Any, order: Any, plan: Any, batches: int, out: Any) -> None:
-    """The records of so many batches, one batch behind the other, each behind room for its header."""
+    """Write the records of this number of batches, one batch after the other, each after space for its header."""
     rows = rows_at(columns)
     pos = int64(0)
     for number in range(batches):

@@ -1,9 +1,9 @@
-"""Numbers what the encoder and its compiled loops share: where the columns lie, what is known of topics, where batches
-are cut.
+"""Numbers what the encoder and its compiled loops share: positions of the columns, the topics' table, the plan of
+batches.
 
-Three tables of int64. `rows` is one line of addresses, 0 for what is not there. A column of bytes takes three slots of
-it: `valid`, one byte a row, 0 when none is null; `ends`, n + 1 positions in the bytes, 0 when there is no such column;
-the bytes.
+Three tables of int64. `rows` is one line of addresses, 0 for a missing column. A column of bytes uses three slots:
+`valid`, one byte a row, 0 if no value is null; `ends`, n + 1 positions in the bytes, 0 if the column is missing; the
+bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AVAILABLE_COUNT = 3
 TURN = 4
 """Counts the partitions that rows without a key went to."""
 TURN_BYTES = 5
-"""What the present one of these has got."""
+"""Bytes written to the current one of these partitions."""
 TOPIC_WIDTH = 6
 
 # A line of the plan: one batch

@@ -1,18 +1,18 @@
-"""Makes machine code of the loops of decoder and encoder: compiled once for a machine, kept in files, loaded without
-the compiler.
+"""Compiles the loops of decoder and encoder to machine code: once per machine, kept in files, loaded without the
+compiler.
 
-numba compiles `decode_kernels.py` or `encode_kernels.py` in two to four seconds, and to load what it keeps in a cache
-of its own costs every Python worker 0.45 s of CPU more than numpy does. So what it made is kept as an object file, one
-for each module, which llvmlite loads in 0.06 s, most of them its own import.
+numba needs two to four seconds to compile `decode_kernels.py` or `encode_kernels.py`. Loading them from numba's own
+cache costs every Python worker 0.45 s of CPU more than numpy alone does. The machine code is therefore kept as one
+object file per module. llvmlite loads such a file in 0.06 s, mostly for its own import.
 
-Knows numba's calling convention: `status = loop(where the result goes, where an exception goes, *arguments)`. The loops
-raise nothing. Does not know what they do.
+The caller uses numba's calling convention: `status = loop(address of the result, address of the exception,
+*arguments)`. The loops raise nothing.
 
-A file lies in the first cache (`platform/caches.py`) that can be written. Its name has a digest of the loops' sources,
-the processor and its features, and the versions of numba, llvmlite and Python; its first bytes are a digest of the
-rest, so a damaged file is made anew. A file that is not ours, or that others may write, is never loaded. Who compiles
-holds a lock: others wait for the file instead of compiling it too, and the file appears whole (`os.replace`) or not at
-all.
+A file is in the first writable cache directory (`platform/caches.py`). Its name has a digest of the loops' sources, the
+processor and its features, and the versions of numba, llvmlite and Python. Its first bytes are a digest of the rest, so
+a damaged file is replaced. A file that belongs to another user, or that others may write, is never loaded. The
+compiling process holds a lock; other processes wait for the file instead of compiling it too. The file appears complete
+(`os.replace`) or not at all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ ARGUMENTS: dict[str, dict[str, int]] = {
     "decode_kernels": {"scan": 6, "fill": 23},
     "encode_kernels": {"place": 6, "group": 5, "cut": 7, "write": 5},
 }
-"""By module, how many each loop takes: to import the module, which knows it too, would be to import numba."""
+"""By module, the number of arguments of each loop. The module has it too, but importing the module would import
+numba."""
 SOURCES = ("decode_kernels.py", "decode_layout.py", "encode_kernels.py", "encode_layout.py", "native.py")
 _DIGEST_BYTES = 32
 
@@ -67,7 +68,7 @@ _kept: list[llvm.ExecutionEngine] = []
 
 
 def machine_code(module: str, make: Callable[[str], bytes] | None = None) -> bytes:
-    """A module's object file, from the cache or made now: by `compile_loops` unless told otherwise."""
+    """Return a module's object file, from the cache or compiled now by `make` (default: `compile_loops`)."""
     make = make or compile_loops
     name = f"{module}-{_digest()}.o"
     for directory in directories():
@@ -77,13 +78,13 @@ def machine_code(module: str, make: Callable[[str], bytes] | None = None) -> byt
             if kept is not None:
                 return kept
             with _locked(directory / f"{name}.lock"):
-                kept = _read(path)  # somebody may have made it meanwhile
+                kept = _read(path)  # another process may have compiled it
                 return kept if kept is not None else _write(path, make(module))
     return make(module)
 
 
 def compile_loops(module: str) -> bytes:
-    """Seconds: numba's work, and only here is it imported."""
+    """Compile the loops, which takes seconds; numba is imported only here."""
     import numba
 
     kernels = import_module(f"ottla.spark.codec.{module}")
@@ -100,7 +101,7 @@ def compile_loops(module: str) -> bytes:
 
 
 def _symbol(name: str) -> str:
-    """A loop's name in the object file: no function's of C, which the linker and the optimiser have ideas of."""
+    """A loop's name in the object file; it must not be a C function's, which linker and optimiser treat specially."""
     return f"ottla_{name}"
 
 
@@ -137,7 +138,7 @@ def _callable(address: int, count: int) -> Loop:
 
 
 def _digest() -> str:
-    """What the code depends on."""
+    """Return a digest of everything that the code depends on."""
     digest = hashlib.sha256()
     for part in (
         llvm.get_host_cpu_name(),
@@ -154,7 +155,7 @@ def _digest() -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """The code in the file; None without one that is whole and ours alone to write."""
+    """Return the code in the file; None unless the file is complete and only this user may write to it."""
     try:
         with path.open("rb") as file:
             if not is_ours(os.fstat(file.fileno())):
@@ -172,7 +173,7 @@ def _write(path: Path, code: bytes) -> bytes:
         with os.fdopen(descriptor, "wb") as file:
             file.write(hashlib.sha256(code).digest() + code)
         os.replace(temporary, path)
-    except OSError:  # a full disk: the code is there all the same
+    except OSError:  # a full disk: the code is usable without its file
         with contextlib.suppress(OSError):
             os.unlink(temporary)
     return code
@@ -180,7 +181,7 @@ def _write(path: Path, code: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One compiler at a time. The system lets go of the lock of a process that dies."""
+    """Lock, so that one process compiles at a time. The system releases the lock of a process that dies."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

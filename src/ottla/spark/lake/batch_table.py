@@ -1,9 +1,11 @@
-"""Keeps a Delta table that takes each batch of a query once.
+"""Keeps a Delta table that accepts each batch of a query once.
 
-Knows: Parquet files that somebody has written on the same file system, Delta's log. Does not know: what the rows mean.
-A commit names the query and the batch (Delta's application transactions): a batch that was committed before a kill is
-passed over when it comes again. Files of batches that were never committed are in no table; `vacuum` removes them.
-Tables lie on a file system that driver and executors share, as the archive's do.
+The caller writes the Parquet files, on the same file system. A commit names the query and the batch (Delta's
+application transactions), so a batch that was committed before a kill is skipped when it is repeated. Files of batches
+that were never committed are in no table; `vacuum` removes them.
+
+Tables are on a file system that driver and executors share, like the archive's.
+
 Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove File".
 """
 
@@ -29,7 +31,7 @@ MOMENT = pa.timestamp("us", tz="UTC")
 
 
 class BatchTable:
-    """One table. `by`: the timestamp column whose bounds per file are kept, by which `frame` leaves files out."""
+    """One table. `by`: the timestamp column whose bounds per file are stored, so that `frame` can skip files."""
 
     def __init__(self, path: Path, schema: str, by: str | None) -> None:
         self.path = path
@@ -45,8 +47,8 @@ class BatchTable:
         return -1 if found is None else found
 
     def add(self, written: WrittenFiles, query: str | None, batch: int) -> bool:
-        """Make the files part of the table, as this batch of the query (None: of no query). False, and the files are
-        removed, when it has that batch already. Nothing is committed for no rows."""
+        """Add the files to the table, as this batch of the query (None: of no query). If it has that batch already,
+        remove the files and return False. Does nothing without rows."""
         if query is not None and self.committed(query) >= batch:
             remove_files(written.files)
             return False

@@ -1,8 +1,8 @@
-"""Commits files to Delta tables, by `deltalake` alone: no JVM jars.
+"""Commits finished Parquet files to Delta tables, by `deltalake` alone: no JVM jars.
 
-Knows: Parquet files that are finished and lie on the table's file system, their footers, Delta's log. Does not know:
-what a commit says of queries and offsets, nor what the rows mean.
-deltalake does not wait for the disk; whoever commits here has it on the disk, for Spark must not forget a batch before.
+The files are on the table's file system; their footers give the statistics. deltalake does not wait for the disk, but
+this module does: Spark must not forget a batch before its commit is on disk.
+
 Source: Delta's PROTOCOL.md, "Add File and Remove File", "Per-file Statistics".
 """
 
@@ -40,7 +40,7 @@ TYPES: Mapping[str, pa.DataType] = {
 
 
 def arrow_schema(ddl: str) -> pa.Schema:
-    """A table's columns, given as Spark says them, as Arrow has them. Spark's own reading of DDL needs a session."""
+    """Return a table's columns, given as Spark's DDL, in Arrow's types. Spark's own parser of DDL needs a session."""
     columns = [each.split() for each in ddl.split(", ")]
     return pa.schema([(name, TYPES[kind]) for name, kind in columns])
 
@@ -105,7 +105,7 @@ def statistics(file: Path, columns: Sequence[str]) -> Statistics:
 
 
 def text(moment: datetime) -> str:
-    """As Delta's statistics have it."""
+    """Format a value as in Delta's statistics."""
     return aware(moment).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -1,10 +1,12 @@
-"""Keeps a Delta table that takes each record of a topic once.
+"""Keeps a Delta table that accepts each record of a topic once.
 
-Knows: Parquet files that executors have written, their footers, Delta's log. Does not know: what the rows mean.
-A commit says in Delta's own terms (application transactions `ottla/offset/TOPIC/PARTITION`) up to where each partition
-is in the table; who writes leaves out what lies before. So a batch that comes again after a kill, or a whole topic
-after its checkpoint was lost, adds nothing twice, and two writers at once shut each other out.
-Files that were never committed are in no table. Tables lie on a file system that driver and executors share.
+Executors write the Parquet files; their footers describe them. A commit stores each partition's next offset in Delta's
+application transactions (`ottla/offset/TOPIC/PARTITION`). Writers leave out records below that offset. A batch repeated
+after a kill, or a whole topic read again after its checkpoint was lost, adds nothing twice. Two concurrent writers
+exclude each other.
+
+Files that were never committed are in no table. Tables are on a file system that driver and executors share.
+
 Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove File".
 """
 
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffsetTable:
-    """One table. `bounded`: columns whose least and greatest value stand with each file, by which readers leave files
-    out."""
+    """One table. `bounded`: columns whose minimum and maximum are stored with each file, so that readers can skip
+    files."""
 
     path: Path
     schema: str
@@ -42,7 +44,7 @@ class OffsetTable:
 
     @classmethod
     def make(cls, path: Path, schema: str, bounded: Sequence[str]) -> OffsetTable:
-        """The table at a path, made where there is none. Raises PipelineFailed where it can't be."""
+        """Return the table at a path, creating it if it does not exist. Raises PipelineFailed if that is impossible."""
         arrow = arrow_schema(schema)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -56,7 +58,7 @@ class OffsetTable:
         return self.delta.transaction_version(f"ottla/offset/{place[0]}/{place[1]}") or 0
 
     def add(self, files: Sequence[Path], ends: Mapping[TopicPartition, int]) -> None:
-        """Make the files part of the table, and `ends` (offsets) where its partitions end. Nothing is done for none."""
+        """Add the files to the table, and `ends`, the end offsets of its partitions. Does nothing without files."""
         if not files:
             return
         actions = move_in(((file, statistics(file, self.bounded)) for file in files), self.path, "part")

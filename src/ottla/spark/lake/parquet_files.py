@@ -1,7 +1,5 @@
-"""Keeps Parquet files below a folder, on their way into a table: written, described by their footers, moved, removed.
-
-Knows: the folder's file system. Does not know: Delta, what the rows mean.
-"""
+"""Keeps Parquet files below a directory until they are in a table: writes, describes (by their footers), moves and
+removes them."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def files_in(folder: Path, by: str | None) -> WrittenFiles:
 
 
 def write_frame(frame: DataFrame, folder: Path, by: str | None) -> WrittenFiles:
-    """Have the executors write the rows to files below `folder`, which must not exist."""
+    """Write the rows on the executors to files below `folder`, which must not exist."""
     frame.write.option("compression", "zstd").parquet(uri(folder))
     return files_in(folder, by)
 
@@ -68,12 +66,12 @@ def write_file(rows: pa.Table, file: Path) -> None:
 
 
 def uri(path: Path | str) -> str:
-    """A local path as Spark must be told of it, whatever its default file system is."""
+    """Return a local path as a URI that Spark accepts whatever its default file system is."""
     return f"file://{path}"
 
 
 def put_in_place(folder: Path, place: Path) -> None:
-    """Move a folder of Spark's files to its place, durably; what lies there is replaced."""
+    """Move a folder of Spark's files to its place, durably; an existing folder there is replaced."""
     for file in folder.glob("*.parquet"):
         sync_file(file)
     remove_folder(place)

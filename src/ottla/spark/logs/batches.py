@@ -1,9 +1,13 @@
 """Writes each micro-batch of log lines to the tables: `Batches` is what `foreachBatch` calls, with ranges of offsets.
 
-Knows: the order of things that takes each record once. For each batch: (1) one pass, Spark's only job, writes the lines
-that their table does not have to files and counts them, per service, window, level and format; (2) the lines are
-committed; (3) the counts are published and committed. Killed anywhere before the end, the batch is done again: each
-table leaves out the records that it has, by their offsets. Does not know: Kafka, the command line.
+Steps of each batch, whose order makes it exactly-once:
+
+1. One pass, Spark's only job, writes the lines that their table lacks to files. It counts them by service, window,
+   level and format.
+2. The lines are committed.
+3. The counts are published and committed.
+
+After a kill before the end, Spark repeats the batch: each table leaves out the records that it has, by their offsets.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ __all__ = ["LINES", "UNPARSED", "Batches", "Counts", "Settings", "Tables"]
 
 @dataclass(slots=True)
 class Counts:
-    """What a run read. `formats` has UNPARSED too; read == already + sum of formats == already + written."""
+    """Counts of a run's lines. `formats` includes UNPARSED; read == already + sum of formats == already + written."""
 
     read: int = 0
     already: int = 0
@@ -82,7 +86,7 @@ class Tables:
         )
 
     def partitions(self) -> set[TopicPartition]:
-        """Every partition of which the tables may hold something."""
+        """Every partition that the tables may have records of."""
         try:
             return {(topic, number) for topic, number in json.loads((self.root / PLACES).read_bytes())}
         except FileNotFoundError:
@@ -95,7 +99,7 @@ class Tables:
             write_json(self.root / PLACES, sorted(known.union(places)))
 
     def ends(self, table: OffsetTable) -> dict[TopicPartition, int]:
-        """Up to where each partition is in a table."""
+        """Return each partition's end offset in a table."""
         return {place: end for place in self.partitions() if (end := table.next_offset(place))}
 
     def agree(self) -> bool:
@@ -110,7 +114,7 @@ class Tables:
         return found
 
     def rates(self, new: pa.Table) -> list[dict[str, Any]]:
-        """What is true of the windows that these rows add to, once they are added."""
+        """Return the figures of the windows that these rows add to, with these rows included."""
         touched = new.select(["service", "start"]).group_by(["service", "start"]).aggregate([])
         files: Any = self.windows.files()
         if files:
@@ -123,9 +127,10 @@ class Tables:
 
 
 class Batches:
-    """Writes micro-batches to the tables: takes rows of ranges, to be read with `source`.
+    """Writes micro-batches to the tables. The rows are ranges, to be read with `source`.
 
-    `publish`: given the rates of the windows that a batch added to, before they count as published."""
+    `publish`: called with the rates of the windows that a batch added to, before they count as published.
+    """
 
     def __init__(
         self,
@@ -142,7 +147,7 @@ class Batches:
         self._latest = tables.latest()
         self._done = 0
         self.counts: dict[int, Counts] = {}
-        """By batch; a batch that is done again after an outage counts as it did when its lines were committed."""
+        """By batch; a batch that is repeated after an outage counts as it did when its lines were committed."""
         self.failure: PipelineFailed | None = None
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -153,7 +158,7 @@ class Batches:
             raise
 
     def read(self, number: int) -> BatchRows:
-        """How many records a batch had."""
+        """Return the number of records of a batch."""
         found = self.counts.get(number, Counts())
         return BatchRows(found.read, found.late)
 
@@ -165,7 +170,7 @@ class Batches:
         try:
             staged = added = self._stage(frame, tables.lines, folder)
             tables.note_partitions(staged.ends)
-            if not tables.agree():  # a kill came between the two commits of this batch
+            if not tables.agree():  # the process was killed between the two commits of this batch
                 added = self._stage(frame, tables.windows, None)
             counts = summary(staged)
             tables.lines.add(staged.files, staged.ends)
@@ -175,7 +180,7 @@ class Batches:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _stage(self, frame: DataFrame, table: OffsetTable, folder: Path | None) -> Staged:
-        """What a table does not have, counted, and written to files in a folder."""
+        """Count the lines that a table lacks, and write them to files in a folder."""
         delay_us = round(self._settings.delay_s * 1e6)
         marks = {service: latest - delay_us for service, latest in self._latest.items()}
         ends = self._tables.ends(table)
@@ -194,7 +199,7 @@ class Batches:
 
 
 def clear_left_over(staging: Path) -> None:
-    """Remove what runs that were killed have left; the folder of one that still writes is younger than a day."""
+    """Remove files of killed runs; the folder of a run that is still writing is younger than a day."""
     for folder in staging.glob("*"):
         with suppress(FileNotFoundError):
             if time.time() - folder.stat().st_mtime > LEFT_OVER_S:

@@ -1,7 +1,7 @@
 """Counts lines per service, window and level in Arrow tables, by the rules of `windows.py`: late lines, error rates.
 
-Knows: batches of `parse.SCHEMA`, rows of `windows.SCHEMA`. Does not know: Spark, tables. Counts of parts of a batch
-are summed by `summed`, so that each task counts its own lines and the driver the few rows that come of it.
+The input is batches of `parse.SCHEMA`, the output rows of `windows.SCHEMA`. `summed` adds up counts of parts of a
+batch: each task counts its own lines, and the driver adds up the few resulting rows.
 """
 
 # pyright: reportAttributeAccessIssue=false

@@ -1,7 +1,7 @@
 """Finds text in the table of lines, without Spark.
 
-Knows: Delta's file statistics, Parquet. Does not know: topics. Files whose lines all lie outside the time or the
-services that are asked for are never opened; of the others only what is asked for is kept, a batch at a time.
+Delta's file statistics show which files have no line of the requested time or services; these are never opened. Other
+files are read a batch at a time, and only matching lines are kept.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ SHOWN = ("time", "timestamp", "service", "host", "file", "level", "component", "
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to find. `text` lies in a line's raw text, whatever its case, unless `regex` (RE2, as written).
+    """Search criteria. `text` is searched in a line's raw text, ignoring case, unless `regex` (RE2, as written).
 
-    A line without a time has its record's. `levels` may have any names that logs have for them."""
+    A line without a time has the time of its record. `levels` may have any level names that logs use.
+    """
 
     text: str
     regex: bool = False
@@ -45,7 +46,7 @@ class Wanted:
 
 
 def level_of(name: str) -> str:
-    """The level of a name that it has anywhere: WARNING is WARN, `emerg` is FATAL. Raises PipelineFailed."""
+    """Return the level for any of its names: WARNING is WARN, `emerg` is FATAL. Raises PipelineFailed."""
     level = NAMED_LEVELS.get(name.lower())
     if level is None:
         raise OptionsRefused(f"{name!r} is no level: there are {', '.join(LEVELS)}.")
@@ -54,9 +55,8 @@ def level_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Lines as dictionaries of SHOWN, by time. `found`: all, also beyond the limit. `files`: opened, and how many.
-
-    `services`: those that the table has lines of, where nothing was found of those asked for."""
+    """Lines as dictionaries of SHOWN, by time. `found`: the number of all, also beyond the limit. `files`: number of
+    opened and of all files. `services`: those in the table, if no line of the requested ones was found."""
 
     lines: Sequence[dict[str, Any]]
     found: int
@@ -66,7 +66,7 @@ class Hits:
 
 
 def find(table: str, wanted: Wanted) -> Hits:
-    """Look through the lines of a pipeline's table. Raises PipelineFailed where there is none, or for a bad regex."""
+    """Search the lines of a pipeline's table. Raises PipelineFailed if there is none, or for an invalid regex."""
     root = Path(table).absolute() / "lines"
     wanted = replace(wanted, levels=tuple(map(level_of, wanted.levels)))
     try:
@@ -89,7 +89,7 @@ def find(table: str, wanted: Wanted) -> Hits:
 
 
 def pruned(actions: pa.Table, wanted: Wanted) -> Iterator[str]:
-    """The files that may hold what is wanted, by their statistics; what these do not say may be anything."""
+    """Select the files that may have matching lines, by their statistics; a missing statistic may be any value."""
     for row in actions.to_pylist():
         low, high = row.get("min.service"), row.get("max.service")
         if wanted.services and low is not None and not any(low <= each <= high for each in wanted.services):

@@ -1,8 +1,8 @@
 """Lists the formats of log lines, as a table of patterns.
 
-Knows: what the beginning of a line looks like, up to its message. Does not know: Arrow, Spark. Each pattern is tried at
-the beginning, looks at a line's head alone and has no nested repetition, so that no line, however long or odd, makes it
-slow. Where two fit, the first of its group wins: the narrow ones stand first.
+A pattern describes the beginning of a line, up to its message. It is tried at the beginning, reads only the head of the
+line and has no nested repetition, so no line is slow to match. If two patterns match, the first of its group wins: the
+narrow ones come first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from string import ascii_letters, ascii_uppercase
 
 HEAD_MAX = 2048
-"""So many characters of a record are looked at for time, level and component."""
+"""Number of characters of a record that are searched for time, level and component."""
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MONTH = f"({'|'.join(MONTHS)})"
@@ -28,27 +28,28 @@ LEVEL = (
 THREAD = r"\[[^\]]{0,200}\]{1,2}"
 LOGGER = r"([A-Za-z_$][\w.$/-]{0,200})"
 TAG = r"(?: ?([^:\[\]]{1,64}?) ?(?:\[[^\]\s]{0,32}\])?: )?"
-"""What syslog says a message is of: `sshd(pam_unix)[19939]: `."""
+"""The tag of a syslog message, which names its program: `sshd(pam_unix)[19939]: `."""
 OSLO = rf" \d+ {LEVEL} {LOGGER} (?:\[[^\]]{{0,300}}\] ?)?"
 """OpenStack's, after the date: process, level, logger, request."""
 ALERT = r"(?:-|[A-Z][A-Z0-9_]{0,31}) \d{9,10} "
-"""What supercomputers put before a line: an alert's name or none, and the time in seconds since 1970."""
+"""Prefix of supercomputers' lines: an alert's name or "-", and the time in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A format: its name, what its lines begin with (one of GROUPS), an expression for their head, and which of its
-    groups are year, month, day, clock, fraction, zone, level and component; 0: none. A clock without a day is seconds
-    since 1970."""
+    """A format: its name, the first character of its lines (one of GROUPS), and a regular expression for their head.
+    `fields`: which groups are year, month, day, clock, fraction, zone, level and component; 0: none. A clock without a
+    day is seconds since 1970."""
 
     name: str
     group: str
     regex: str
     fields: tuple[int, int, int, int, int, int, int, int]
     says: str = ""
-    """What the level is: `pri`, a syslog priority, `http`, a status, or `redis`, one of its four signs; else a word."""
+    """Meaning of the level: `pri`, a syslog priority; `http`, a status; `redis`, one of its four signs; otherwise a
+    word."""
     holds: str = ""
-    """What every such line holds: looked for before the expression is tried."""
+    """Text that every such line contains; it is searched before the expression is tried."""
 
 
 def iso(
@@ -142,10 +143,10 @@ ACCESS = Pattern(
     "http",
     '] "',
 )
-"""Common and combined access logs. What follows the head is the request, its status and the rest."""
+"""Common and combined access logs. After the head come the request, its status and the rest."""
 
 GROUPS = {"digit": "0123456789", "bracket": "[", "angle": "<", "letter": ascii_letters, "alert": f"-{ascii_uppercase}"}
-"""What the first character of a line says: only patterns of its group are tried."""
+"""Groups by the first character of a line: only patterns of its group are tried."""
 
 JSON, LOGFMT = "json", "logfmt"
 

@@ -1,7 +1,6 @@
-"""Takes a line apart: time, level, component, message.
+"""Splits a line into time, level, component and message.
 
-Knows: the formats, levels. Does not know: Arrow, Spark, tables. Every text gives a `Line`, whatever it is; what fits no
-format has None for `format`. Words that come again and again are looked into once.
+Every text produces a `Line`; if it matches no format, its `format` is None. Strings that recur are parsed once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ NAMED_LEVELS = {called: name for name, every in LEVELS.items() for called in eve
 
 
 class Line(NamedTuple):
-    """What a line says. `time`: microseconds since 1970. `level_text`: the level as it was written."""
+    """The parsed fields of a line. `time`: microseconds since 1970. `level_text`: the level as it was written."""
 
     time: int | None
     level: str | None
@@ -43,7 +42,7 @@ class Try(NamedTuple):
 
 
 class Reader:
-    """Reads lines. `zone`: of times that name none. `hints`: the format of a service's lines, tried first."""
+    """Reads lines. `zone`: for times without a zone. `hints`: the format of a service's lines, tried first."""
 
     def __init__(self, zone: str = "UTC", hints: Mapping[str, str] | None = None) -> None:
         self._times = TimeReader(zone)
@@ -59,7 +58,7 @@ class Reader:
         self._others = tries([ACCESS])
 
     def read(self, raw: str, recorded_us: int | None, service: str | None = None) -> Line:
-        """`recorded_us`: the record's own time, which gives lines without a year theirs."""
+        """Read a line. `recorded_us`: the record's own time, which supplies the year if the line has none."""
         head = raw[:HEAD_MAX]
         if "\x01" in head or "\x02" in head:
             head = head.replace("\x01", " ").replace("\x02", " ")
@@ -85,7 +84,7 @@ class Reader:
         return None
 
     def _told(self, raw: str, head: str) -> Line:
-        """Of a line whose head says nothing: JSON, logfmt, or none of them."""
+        """Read a line without a known head: JSON, logfmt, or neither."""
         is_object = head[:1] == "{" and raw.rstrip(" ").endswith("}")
         keys = json_keys(raw) if is_object else logfmt_keys(head)
         if keys is None:

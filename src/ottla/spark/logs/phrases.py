@@ -1,8 +1,7 @@
-"""Counts which components have most lines in a table, and which messages come most: `top_phrases`.
+"""Counts which components have most lines in a table, and which messages are most frequent: `top_phrases`.
 
-Knows: the table's Parquet files. Does not know: pages. What changes from line to line is masked: addresses, ids,
-numbers. Lines are counted where they are read, by parts of the table, and the parts' counts summed: in this process for
-a table of up to `LOCAL_ROWS_MAX` lines, by Spark for a larger one.
+Values that change from line to line are masked: addresses, ids, numbers. Each reader counts the lines of its part of
+the table, and the counts are added up. This process reads a table of up to `LOCAL_ROWS_MAX` lines, Spark a larger one.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 TOP = 20
 LOCAL_ROWS_MAX = 1 << 17
 COUNTED_MAX = 1 << 17
-"""So many different phrases a task counts before it hands them on."""
+"""Number of distinct phrases that a task counts before it passes them on."""
 MESSAGE_MAX = 300
 COLUMNS = ["service", "component", "level", "message", "raw"]
 COUNTS = "of string, service string, phrase string, rows bigint"
@@ -42,7 +41,7 @@ MASKS = (
     ("", re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{12,}\b"), "<hex>"),
     ("", re.compile(r"[0-9]+"), "#"),
 )
-"""What a text must hold, what is masked, what stands for it."""
+"""(text that must be present, pattern to mask, replacement)"""
 
 
 class Phrase(NamedTuple):
@@ -54,7 +53,7 @@ class Phrase(NamedTuple):
 
 
 def masked(text: str) -> str:
-    """A message with what changes from line to line masked. Its first line alone."""
+    """Mask the parts of a message that change from line to line. Only its first line is kept."""
     text = text.partition("\n")[0][:MESSAGE_MAX]
     for holds, pattern, sign in MASKS:
         if holds in text:
@@ -63,7 +62,8 @@ def masked(text: str) -> str:
 
 
 def top_phrases(session: SparkSession, files: Sequence[str], rows: int) -> dict[str, list[tuple[int, str, str]]]:
-    """Of each kind the TOP most frequent ones, as (lines, service, phrase). `rows`: how many lines the files have."""
+    """Return the TOP most frequent phrases of each kind, as (lines, service, phrase). `rows`: number of lines in the
+    files."""
     if rows <= LOCAL_ROWS_MAX:
         found = counted(files)
     else:
@@ -78,7 +78,7 @@ def top_phrases(session: SparkSession, files: Sequence[str], rows: int) -> dict[
 
 
 def greatest(parts: DataFrame) -> DataFrame:
-    """Of each kind those TOP that have most rows."""
+    """Select the TOP phrases of each kind with the most rows."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -96,7 +96,8 @@ def counted(files: Iterable[str]) -> Counter[Phrase]:
 
 
 def count_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """To be given to `mapInArrow` over names of files; yields COUNTS, the same phrase perhaps more than once."""
+    """Count the lines of files: for `mapInArrow` over names of files; yields COUNTS, the same phrase perhaps more than
+    once."""
     found = Counter[Phrase]()
     for file in (name for batch in batches for name in batch["file"].to_pylist()):
         for batch in pq.ParquetFile(file).iter_batches(columns=COLUMNS):
@@ -108,7 +109,7 @@ def count_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def add(found: Counter[Phrase], lines: pa.RecordBatch) -> None:
-    """Count lines; equal ones are looked at once."""
+    """Count lines; equal lines are masked once."""
     said = pc.coalesce(lines["message"], lines["raw"])
     table = pa.table({**{name: lines[name] for name in COLUMNS[:3]}, "said": said})
     for row in table.group_by(["service", "component", "level", "said"]).aggregate([([], "count_all")]).to_pylist():

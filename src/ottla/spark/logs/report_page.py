@@ -1,7 +1,5 @@
-"""Makes the report page: errors over time, levels of each service, the components and messages with most lines.
-
-Knows: the two tables, which charts show what. Does not know: how a page looks (`ottla.spark.report`).
-"""
+"""Makes the report page from the two tables: errors over time, levels of each service, the most frequent components and
+messages."""
 
 from __future__ import annotations
 
@@ -119,7 +117,7 @@ def services(counts: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def texts(phrases: Mapping[str, Sequence[tuple[int, str, str]]]) -> list[Section]:
-    """What speaks most, and what is said most; of errors and of all."""
+    """Return the most frequent components and messages, among errors and among all lines."""
     components = [
         bars(title, [(phrase, rows) for rows, _, phrase in phrases.get(kind, ())])
         for title, kind in (("Most lines", COMPONENTS), ("Most errors", COMPONENTS + OF_ERRORS))
@@ -133,7 +131,7 @@ def texts(phrases: Mapping[str, Sequence[tuple[int, str, str]]]) -> list[Section
 
 
 def formats(counts: Sequence[Mapping[str, Any]]) -> Section:
-    """What lines were taken for."""
+    """Return the number of lines of each format."""
     found = Counter[str]()
     for row in counts:
         found[row["format"] or "unparsed"] += row["rows"]

@@ -1,7 +1,4 @@
-"""Runs the pipeline: topics of log lines to the tables, to a topic, to a report page.
-
-Knows: the query and its end. Does not know: formats, windows.
-"""
+"""Runs the pipeline: reads topics of log lines, writes the tables, a topic and a report page."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ TITLE = "Logs"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run read, and how it ended. Its text is the line at the end."""
+    """Result of a run: what it read, and how it ended. Its text is the final line of output."""
 
     counts: Counts
     seconds: float
@@ -64,11 +61,9 @@ def run(
     allow_loss: bool = False,
     session: SparkSession | None = None,
 ) -> Outcome:
-    """Run until stopped or (`options.once`) done; then check the counts and draw the report.
-
-    `allow_loss`: go on where the log has dropped lines that were not read yet.
-    Raises PipelineFailed, also when the counts do not add up to what the source read.
-    """
+    """Run until stopped or (`options.once`) done; then check the counts and draw the report. `allow_loss`: continue if
+    the log has dropped lines before they were read. Raises PipelineFailed, also if the counts do not add up to the
+    source's."""
     settings = settings or Settings()
     check_hints(settings.hints)
     check_zone(settings.zone)
@@ -118,7 +113,7 @@ def total(each: Iterable[Counts]) -> Counts:
 
 
 def publisher(options: RunOptions, topic: str) -> Callable[[DataFrame, list[dict[str, Any]]], None]:
-    """Writes rates to a topic as JSON, keyed by service and window: the last of a key is what is true now."""
+    """Writes rates to a topic as JSON, keyed by service and window: the last record of a key is the current state."""
 
     def publish(batch: DataFrame, rates: list[dict[str, Any]]) -> None:
         if not rates:

@@ -1,8 +1,7 @@
-"""Runs on the executors: fetches the lines of a micro-batch, takes them apart, writes them to files and counts them.
+"""Runs on the executors: fetches the lines of a micro-batch, parses them, writes them to files and counts them.
 
-Knows: ranges of offsets, Arrow batches, Parquet files below one folder. Does not know: whether the files will ever be
-part of a table; the driver's commit decides that, so a task may run twice or be killed at any moment: only files of a
-task's report count. No record passes through the JVM.
+The files are Parquet files below one folder. The driver's commit decides which become part of a table. A task may
+therefore run twice or be killed at any moment: only files in a task's report count. No record passes through the JVM.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 REPORT_SCHEMA = "report string, counts binary"
 HELD_BYTES = 128 << 20
-"""So much of a task's lines goes to files together."""
+"""Bytes of a task's lines that are written to files together."""
 OWN_FILE_ROWS = 256
 """A service with fewer lines shares a file with others."""
 GROUP_ROWS = 1 << 17
@@ -58,10 +57,8 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Writes and counts a task's part of a micro-batch: for `mapInArrow` over rows of ranges; yields a row of
-    REPORT_SCHEMA.
-
-    `folder`: where the files are to be; None: lines are counted alone. `watermarks`: per service, microseconds.
-    `ends`: up to which offset each partition is in the table already."""
+    REPORT_SCHEMA. `folder`: for the files; None: lines are only counted. `watermarks`: per service, microseconds.
+    `ends`: each partition's end offset in the table."""
 
     folder: str | None
     source: SourceOptions
@@ -84,8 +81,8 @@ class Stage:
 
 @dataclass(slots=True)
 class Staged:
-    """What came of a micro-batch. `ends`: up to where each partition is in it, of lines that were not `already` there.
-    `counts`: rows of `windows.SCHEMA`."""
+    """Result of a micro-batch. `ends`: each partition's end offset in the batch, of lines that were not `already` in
+    the table. `counts`: rows of `windows.SCHEMA`."""
 
     read: int
     already: int
@@ -95,7 +92,7 @@ class Staged:
 
 
 def stage(frame: DataFrame, task: Stage) -> Staged:
-    """Have the executors do it, in one job."""
+    """Run the task on the executors, in one job."""
     if task.folder is not None:
         Path(task.folder).mkdir(parents=True)
     rows = frame.mapInArrow(WorkerFunction(task), REPORT_SCHEMA).collect()
@@ -132,7 +129,7 @@ class Work:
         self._read = self._already = 0
 
     def take(self, records: pa.RecordBatch, known: Mapping[TopicPartition, int]) -> None:
-        """Records, of which those before `known` are in the table."""
+        """Process records; the table has those before `known` already."""
         self._read += len(records)
         new = records if not known else unknown(records, known)
         self._already += len(records) - len(new)
@@ -168,7 +165,8 @@ class Work:
         return report, out.getvalue().to_pybytes()
 
     def _write(self, folder: Path) -> None:
-        """Write what is held: a file for each service that has many lines, one for all others; each by time."""
+        """Write the collected lines: a file for each service with many lines, one for all others; each ordered by
+        time."""
         held = pa.concat_tables(self._held).combine_chunks()
         self._held, self._held_bytes = [], 0
         codes = held["service"].combine_chunks().dictionary_encode().indices

@@ -1,6 +1,6 @@
-"""Reads lines of JSON objects and of logfmt: values by the names that loggers give them.
+"""Reads lines of JSON objects and of logfmt: values by the names that loggers use.
 
-Beyond JSON it reads strings in single quotes and `INF`. Does not know: what a time or a level is.
+Beyond JSON it accepts strings in single quotes and `INF`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ottla.spark.text.json_text import json_object, text_of
 
 
 class Keys(NamedTuple):
-    """What a line says of itself; None where it says nothing."""
+    """The values of a line by purpose; None where the line has no value."""
 
     format: str
     time: str | None

@@ -1,8 +1,7 @@
-"""Reads when a line was written: from the parts of a date in its head, or from the value of a JSON or logfmt key.
+"""Reads the time of a line: from the parts of a date in its head, or from the value of a JSON or logfmt key.
 
-Knows: calendars and zones. Does not know: formats. Moments are microseconds since 1970, UTC; None: no such moment, and
-none outside the years 1 to 9999, which half of all readers of a table could not show.
-Dates come again and again, their fractions aside: each is looked into once.
+Moments are microseconds since 1970, UTC. None means that there is no such moment, or that it is outside the years 1 to
+9999, which half of all table readers could not show. Dates recur, apart from their fractions: each is parsed once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Counts lines per service, window of time and level in DataFrames, and finds those that came late.
+"""Counts lines per service, window of time and level in DataFrames, and finds late lines.
 
-Knows: DataFrames of `parse`; the pipeline counts Arrow tables by the same rules (`counting.py`). Does not know:
-tables. A window is closed for a service when the latest line of that service, in all batches before, lies `delay_s`
-behind its end: lines for it that come afterwards are late. They are kept and counted as late. The watermark is each
-service's own, for one service's clock says nothing about another's; a time that lies more than a day after its record's
-does not move it, for a wrong clock would close all windows.
+The input is DataFrames of `parse`; the pipeline counts Arrow tables by the same rules (`counting.py`). A window closes
+for a service when that service's latest line, in all earlier batches, is at least `delay_s` after the window's end.
+Lines for a closed window are late; they are kept and counted as late.
+
+Each service has its own watermark, because one service's clock says nothing about another's. A time that is more than a
+day after its record's does not move it; otherwise a wrong clock would close all windows.
 """
 
 from __future__ import annotations

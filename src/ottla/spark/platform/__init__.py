@@ -1,1 +1,1 @@
-"""What the other rooms stand on: Java, the session, workers, files that last, a client's properties, failures."""
+"""Contains the basis of the other packages: Java, the session, workers, durable files, client properties, failures."""

@@ -1,7 +1,8 @@
-"""Chooses the directory for what can be made again: machine code, directories of links.
+"""Chooses the directory for files that can be regenerated: machine code, directories of links.
 
-In the first of these that can be used: `$OTTLA_CACHE_DIR`, `$XDG_CACHE_HOME/ottla`, `~/.cache/ottla`, a directory of
-the user's own under the temporary one. One that others may write to is never used: what lies there is executed.
+It is the first usable one of `$OTTLA_CACHE_DIR`, `$XDG_CACHE_HOME/ottla`, `~/.cache/ottla`, and a directory of the
+user's own in the temporary directory. A directory that others may write to is never used, because its files are
+executed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Reads Kafka's client properties (`kafka.*` options): which the thin client honours, which change nothing here, and a
-sentence for the rest.
+"""Reads Kafka's client properties (`kafka.*` options): those that the thin client honours, those
+without effect, and an error message for all other properties.
 
-Knows the names as Kafka's consumer has them, and PEM files for TLS (KIP-651). Opens no connection.
-Invariant: no property is ignored that would change what is read or who may read it.
+The names are those of Kafka's consumer; PEM files configure TLS (KIP-651). The module opens no connection.
+
+Invariant: a property that would change which records are read, or which users may read them, is never ignored.
+
 Source: ConsumerConfig.java, CommonClientConfigs.java, SslConfigs.java.
 """
 
@@ -19,7 +21,7 @@ from ottla.client import Client
 
 
 class WrongOption(ValueError):
-    """An option that is missing, unknown or makes no sense, with one sentence that says which and why."""
+    """Raised for an option that is missing, unknown or invalid; one sentence says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Tls:
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
-    """Python loads a key from a file alone, so the text goes through one that is gone at once."""
+    """Load a PEM text through a file that is removed at once, because Python loads a key only from a file."""
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         os.chmod(file.name, 0o600)
         file.write(pem)
@@ -61,7 +63,7 @@ def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What the thin client is told. Hashable: a worker keeps its connections by this value."""
+    """Settings of the thin client. Hashable: a worker keeps its connections by this value."""
 
     bootstrap: str
     client_id: str = "ottla-spark"
@@ -80,7 +82,7 @@ class ClientProperties:
         return 1 if self.read_committed else 0
 
     def connect(self) -> Client:
-        """A client that has not spoken to anybody yet. Raises WrongOption."""
+        """Return a client that has not connected to a broker yet. Raises WrongOption."""
         tls = None if self.tls is None else self.tls.context()
         return Client(self.bootstrap, client_id=self.client_id, timeout_s=self.request_timeout_ms / 1000, tls=tls)
 
@@ -97,8 +99,8 @@ WITHOUT_EFFECT = frozenset(
     enable.idempotence delivery.timeout.ms max.in.flight.requests.per.connection max.request.size max.block.ms
     buffer.memory""".split()  # noqa: SIM905
 )
-"""Accepted and of no consequence: there is no group, no polling thread and no Java behind this source; and what is a
-producer's, since a pipeline has one set of properties for both ends."""
+"""Accepted without effect: this source has no group, no polling thread and no Java. Producer properties are also here,
+because a pipeline has one set of properties for both ends."""
 
 _REFUSED = {
     "auto.offset.reset": "set 'startingOffsets' instead; the query keeps its own offsets",
@@ -151,7 +153,7 @@ def client_properties(given: Mapping[str, str]) -> ClientProperties:
 
 
 def _check_address(text: str) -> None:
-    """The client says itself what is wrong; it connects later."""
+    """Check the address's syntax; the client connects later."""
     try:
         Client(text)
     except ValueError as error:

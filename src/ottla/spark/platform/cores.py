@@ -1,7 +1,7 @@
 """Finds out how many tasks run at once, as far as a Python process of Spark's can know.
 
-Neither the session's settings nor `defaultParallelism` reach the process that plans a Python source. In local mode the
-master stands in the command line of the JVM that is above it; on a cluster it does not say how many cores there are.
+Neither the session's settings nor `defaultParallelism` reach the process that plans a Python source. In local mode, the
+command line of the parent JVM contains the master. On a cluster, it does not contain the number of cores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes files that are there, whole, after a power cut. Knows: one file system. Does not know: what is in them."""
+"""Writes files that exist, complete, after a power cut."""
 
 from __future__ import annotations
 

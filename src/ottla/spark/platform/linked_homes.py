@@ -1,9 +1,7 @@
-"""Makes directories that stand in for a JAVA_HOME or a SPARK_HOME: links to the parts of the original, some left out
-or replaced.
+"""Makes directories that replace a JAVA_HOME or a SPARK_HOME: links to the parts of the original, without some of them
+or with replacements.
 
-Knows: links, and how a directory appears whole. Does not know: what is wrong with the original.
-
-Invariant: a stand-in is complete as soon as it can be seen, and nobody else can write to it.
+Invariant: a directory is complete as soon as it is visible, and other users cannot write to it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""Starts Spark's sessions, and decides their settings and what may overrule these.
+"""Starts Spark's sessions, and decides their settings and what may override them.
 
-Knows: which of Spark's settings pipelines want otherwise than Spark has them, and why. Does not know: any pipeline.
+Precedence of settings, the highest first:
 
-What wins, the strongest first: `conf` of the call, the user's spark-defaults.conf and what `spark-submit` was given,
-the table below, Spark's own defaults. A session that runs already is used as it is, apart from what may be set while it
-runs and nobody has set.
+1. `conf` of the call;
+2. the user's spark-defaults.conf and the arguments of `spark-submit`;
+3. the table below, with the reason for each setting;
+4. Spark's own defaults.
+
+A session that is already running is used as it is. Only settings that can change at run time, and that the user has not
+set, are added.
 """
 
 from __future__ import annotations
@@ -97,11 +101,11 @@ def settings(master: str) -> tuple[Setting, ...]:
 def pipeline_session(
     app_name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session with the settings above; the one that runs already where there is one.
+    """Return a session with the settings above, or the one that is already running.
 
-    `master`: Spark's, else that of spark-defaults.conf, else `local[*]`. `conf` wins over everything. Local masters try
-    a task four times as clusters do: a Python worker that is killed costs its task, not the query.
-    Raises NoJava, and PipelineFailed where Spark is missing or does not start.
+    `master`: Spark's; by default that of spark-defaults.conf, otherwise `local[*]`. `conf` overrides everything. Local
+    masters try a task four times as clusters do: a killed Python worker costs its task, not the query. Raises NoJava,
+    and PipelineFailed if Spark is missing or does not start.
     """
     try:
         from pyspark.sql import SparkSession
@@ -121,7 +125,7 @@ def pipeline_session(
 
 
 def refuse_connect(conf: Mapping[str, str]) -> None:
-    """Raise PipelineFailed where the session would be one of Spark Connect: there is no JVM to ask how a query is."""
+    """Raise PipelineFailed if the session would be one of Spark Connect: it has no JVM that reports a query's state."""
     from pyspark.sql.utils import is_remote
 
     if is_remote() or "spark.remote" in conf or conf.get("spark.master", "").startswith("sc://"):
@@ -132,7 +136,7 @@ def refuse_connect(conf: Mapping[str, str]) -> None:
 
 
 def require_workers(session: SparkSession) -> None:
-    """Raise PipelineFailed where the workers of a local session are a Python that has no Ottla."""
+    """Raise PipelineFailed if the workers of a local session use a Python without Ottla."""
     if is_local(str(session.sparkContext.master)):
         require_ottla(str(session.sparkContext.pythonExec))
 
@@ -152,7 +156,7 @@ def require_ottla(python: str) -> None:
 
 
 def adapted(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """A session that runs already, with what may still be set and nobody has set."""
+    """Return a running session, after adding the settings that can still change and that the user has not set."""
     chosen = session.conf.getAll
     master = str(session.sparkContext.master)
     wanted = {each.key: each.value for each in settings(master) if each.key not in chosen}
@@ -198,8 +202,8 @@ def started(app_name: str, given: dict[str, str]) -> SparkSession:
 
 @contextlib.contextmanager
 def own_interrupt() -> Iterator[None]:
-    """Keep the program's own handler of SIGINT. Spark's replaces it: that one asks the JVM to cancel its jobs, on the
-    connection that the interrupted call waits on."""
+    """Keep the program's own handler of SIGINT. Spark's handler would replace it; that asks the JVM to cancel its jobs,
+    on the connection that the interrupted call is waiting on."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -221,7 +225,7 @@ def with_quiet_logs(wanted: dict[str, str], defaults: Mapping[str, str]) -> dict
 
 
 def launch(conf: Mapping[str, str]) -> None:
-    """Start the JVM, in a session of its own: Ctrl-C is for the driver to hear, not for its workers to die of."""
+    """Start the JVM in a process session of its own: Ctrl-C must reach the driver, and must not kill its workers."""
     from pyspark.conf import SparkConf
     from pyspark.core.context import SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -249,9 +253,10 @@ def launch(conf: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def quick_workers(master: str) -> Iterator[None]:
-    """Have a local session's Python workers import PySpark as it is installed, not from the archive in SPARK_HOME.
+    """Make a local session's Python workers import PySpark from where it is installed, not from the archive in
+    SPARK_HOME.
 
-    Python compiles a module of an archive anew in each process: half a second for every query that starts. A cluster
+    Python compiles a module of an archive again in each process: half a second for every query that starts. A cluster
     may need the archive, and the user's own SPARK_HOME is left as it is.
     """
     if not is_local(master) or "SPARK_HOME" in os.environ:
@@ -268,7 +273,7 @@ def quick_workers(master: str) -> Iterator[None]:
 
 
 def not_from_py4j(record: logging.LogRecord) -> bool:
-    """py4j logs with a traceback, on the root logger, what it raises as well."""
+    """Drop py4j's log records of exceptions that it also raises."""
     return record.module not in ("java_gateway", "clientserver")
 
 
@@ -280,21 +285,21 @@ NOISE = re.compile(
     rb"|(?:Starting )?Streaming TransformWithStateInPandas Python worker"
     rb"|\s*$"
 )
-"""What the JVM and PySpark's own workers say on every start, whatever the logging is set to."""
+"""Lines that the JVM and PySpark's own workers print on every start, whatever the logging level."""
 
 
 def pass_on(stream: IO[bytes]) -> None:
-    """Hand on what the JVM and its Python workers write to stderr, without the noise."""
+    """Forward the stderr of the JVM and its Python workers, without the noise."""
     with stream:
         for line in stream:
             if NOISE.match(line) is None:
                 try:
                     sys.stderr.write(line.decode(errors="replace"))
                 except (ValueError, OSError):
-                    return  # nobody listens any more, and the JVM is about to end
+                    return  # stderr is closed, and the JVM is about to end
 
 
-# ---- what others have set ------------------------------------------------------------------------------------------
+# ---- settings of the user ------------------------------------------------------------------------------------------
 
 
 def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
@@ -313,7 +318,7 @@ def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def submitted() -> dict[str, str]:
-    """What `spark-submit` was given, where it started this program."""
+    """Return the settings given to `spark-submit`, if it started this program."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     from pyspark.conf import SparkConf

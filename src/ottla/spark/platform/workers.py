@@ -1,12 +1,12 @@
-"""Spares small tasks in Spark's Python workers two waits: for TCP's acknowledgement and for garbage collection.
+"""Spares small tasks in Spark's Python workers two delays: TCP's acknowledgement and garbage collection.
 
-Forty milliseconds of TCP. The JVM sends a worker a task in two parts, the function and then its input. Neither side
-has set TCP_NODELAY, so the second, small part waits until the first is acknowledged (RFC 896, Nagle), and the worker's
-system has a reason to wait with that for up to 40 ms (RFC 1122, delayed acknowledgements). The worker makes our reader
-or writer out of the first part before it reads the second: that is when it acknowledges.
+**TCP: 40 ms.** The JVM sends a worker a task in two parts, the function and then its input. Neither side has set
+TCP_NODELAY, so the second, small part waits until the first is acknowledged (RFC 896, Nagle). The worker's system may
+delay that acknowledgement by up to 40 ms (RFC 1122). The worker makes the reader or writer from the first part before
+it reads the second, and acknowledges at that moment.
 
-Twenty to thirty milliseconds of garbage collection. The daemon has a worker collect after each task, which walks all
-that was ever imported. What is there after a worker's first task stays for good and need not be walked.
+**Garbage collection: 20 to 30 ms.** The daemon makes a worker collect after each task, which walks all imported
+objects. Objects that exist after a worker's first task stay until it exits, so walking them is useless.
 
 Source: PySpark's daemon.py (the worker's socket, `gc.collect`), PythonWorkerFactory.scala, tcp(7).
 """
@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", None)
-"""Linux only. Holds for what was received, not for good."""
+"""Linux only. It applies to data received so far, not permanently."""
 _spared = 0
 """The process whose collections have been made cheap."""
 
 
 class SentToWorkers:
-    """What Spark pickles for its workers: acknowledged as soon as it is there."""
+    """An object that Spark pickles for its workers; a worker acknowledges it as soon as it has arrived."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -35,7 +35,7 @@ class SentToWorkers:
 
 
 class WorkerFunction(SentToWorkers):
-    """A function for `mapInArrow` that is spared both."""
+    """A function for `mapInArrow` without both delays."""
 
     def __init__(self, function: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         self.function = function
@@ -46,9 +46,9 @@ class WorkerFunction(SentToWorkers):
 
 
 def acknowledge() -> None:
-    """Acknowledge what this process's TCP connections have received, and send small parts without waiting from now on.
+    """Acknowledge the data received on this process's TCP connections, and send small parts without delay from now on.
 
-    Which of them leads to the JVM nobody says, and it does none of them harm.
+    It is unknown which of them leads to the JVM, and the option harms none of them.
     """
     if QUICKACK is None or not os.path.isdir("/proc/self/fd"):
         return
@@ -65,7 +65,7 @@ def acknowledge() -> None:
 
 
 def spare_collections() -> None:
-    """Keep what is there out of all collections to come. Does nothing when it is called again in the same process."""
+    """Exempt all current objects from future collections. Does nothing when called again in the same process."""
     global _spared
     if _spared != os.getpid():
         _spared = os.getpid()

@@ -1,1 +1,1 @@
-"""The reader of `format("ottla")`, batch and stream: offsets asked for, ranges planned, records fetched."""
+"""The reader of `format("ottla")`, batch and stream: finds offsets, plans ranges, fetches records."""

@@ -1,4 +1,4 @@
-"""Tells of lost records: an error or a warning, as `failOnDataLoss` says, with topic, partition and offsets."""
+"""Reports lost records: an error or a warning, as `failOnDataLoss` says, with topic, partition and offsets."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import logging
 log = logging.getLogger("ottla.spark")
 
 ADVICE = "set option 'failOnDataLoss' to 'false' to continue without it"
-"""What a program can do; a pipeline's command has an option of its own for it (`RunOptions.on_loss`)."""
+"""Advice for programs; a pipeline's command has an option of its own for it (`RunOptions.on_loss`)."""
 
 
 ALLOW_LOSS = "--allow-loss continues without it"
 
 
 class RecordsLost(Exception):
-    """Records that were to be read are gone; `failOnDataLoss` is true."""
+    """Raised if records to read are gone and `failOnDataLoss` is true."""
 
 
 def lose(fails: bool, sentence: str) -> None:

@@ -1,8 +1,10 @@
-"""Finds out, on the driver, which partitions there are and from where to where each is read.
+"""Finds out, on the driver, which partitions exist and which offsets to read of each.
 
-Knows the cluster through the thin client and the options; asks again as `fetchOffset.numRetries` says. Reads no
-record. What is gone is lost data: `failOnDataLoss` decides whether that is an error (`RecordsLost`) or a warning.
-Invariants: every range returned lies within what the broker had when it was asked, unless its partition was not there.
+It asks the cluster through the thin client, retries as `fetchOffset.numRetries` says, and reads no record. Offsets that
+are gone are lost data: `failOnDataLoss` decides whether that is an error (`RecordsLost`) or a warning.
+
+Invariant: every range returned was within the broker's offsets when it was asked, unless its partition did not exist.
+
 Source: KafkaOffsetReaderAdmin.scala, KafkaMicroBatchStream.scala.
 """
 
@@ -34,7 +36,7 @@ def names_of(places: Collection[TopicPartition]) -> str:
 
 
 class Cluster:
-    """Asks a cluster which partitions and offsets there are. Holds one client, made when needed, never pickled."""
+    """Asks a cluster for partitions and offsets. It has one client, which is created when needed and never pickled."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -74,8 +76,8 @@ class Cluster:
     # ---- partitions ------------------------------------------------------------------------------------------------
 
     def places(self, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
-        """The partitions there are of what was subscribed to. Raises WrongOption for one that is not there, unless
-        it was (`known`): then it was deleted."""
+        """Return the existing partitions of the subscription. Raises WrongOption for a missing one, unless it is in
+        `known`: then it was deleted."""
         wanted = self.options.subscription
         if wanted.pattern is not None:
             found = self._asking(self._matching)
@@ -96,7 +98,7 @@ class Cluster:
         return there & set(wanted.places)
 
     def _described(self, topics: list[str]) -> dict[str, int]:
-        """How many partitions each has. One that is missing is looked for again: it may be quite new."""
+        """Return the number of partitions of each topic. A missing topic is requested again, because it may be new."""
         attempt = 1
         while True:
             found = self._asking(lambda client: _counted(client.metadata(topics)))
@@ -114,7 +116,7 @@ class Cluster:
         return {topic: count for topic, count in found.items() if pattern.fullmatch(topic)}
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """The ids of those of the topics that are there, as Kafka writes them; "" where the broker has none."""
+        """Return the ids of the topics that exist, as Kafka writes them; "" if the broker has no topic ids."""
         if not topics:
             return {}
         answer = self._asking(lambda client: client.metadata(topics))
@@ -124,9 +126,8 @@ class Cluster:
     # ---- offsets ---------------------------------------------------------------------------------------------------
 
     def offsets(self, places: Mapping[TopicPartition, int]) -> Offsets:
-        """Each partition's offset for a time in ms, EARLIEST or LATEST; -1 where no record is that young.
-
-        Under read_committed the latest offset is the last stable one. A partition that is gone is left out."""
+        """Return each partition's offset for a time in ms, EARLIEST or LATEST; -1 if no record is that recent. Under
+        read_committed, the latest offset is the last stable one. Deleted partitions are left out."""
         if not places:
             return {}
         level = self.options.client.isolation_level
@@ -146,8 +147,8 @@ class Cluster:
         return self.offsets(dict.fromkeys(places, EARLIEST))
 
     def latest(self, known: Mapping[TopicPartition, int] | None = None) -> Offsets:
-        """The end of every partition subscribed to. One that lies before what is known is asked for again: a broker
-        that just became leader may not know the end yet (as Spark does, for KAFKA-7703)."""
+        """Return the end of every partition subscribed to. If an end is before a known offset, ask again: a new leader
+        may not know the end yet (as Spark does, for KAFKA-7703)."""
         known = known or {}
         attempt = 1
         while True:
@@ -189,7 +190,7 @@ class Cluster:
     # ---- ranges ----------------------------------------------------------------------------------------------------
 
     def batch_ranges(self) -> list[Range]:
-        """What a batch query reads."""
+        """Return the ranges that a batch query reads."""
         starts = self.resolve(self.options.starting, "startingOffsets")
         ends = self.resolve(self.options.ending, "endingOffsets")
         both = starts.keys() & ends.keys()
@@ -216,8 +217,8 @@ class Cluster:
         return ranges
 
     def stream_ranges(self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Range]:
-        """What a micro-batch reads: partitions that are new begin at their earliest offset; those that are gone, or
-        whose offsets went back (a topic deleted and made anew), are lost data."""
+        """Return the ranges that a micro-batch reads. New partitions begin at their earliest offset. Partitions that
+        are gone, or whose offsets went back (the topic was deleted and created again), are lost data."""
         if gone := start.keys() - end.keys():
             self._lose(f"{names_of(gone)} are gone, and with them what was not read yet")
         fresh = end.keys() - start.keys()
@@ -245,7 +246,7 @@ class Cluster:
 
 
 def _counted(answer: object, *, internal: bool = True) -> dict[str, int]:
-    """Topics and how many partitions they have. Raises ErrorAnswer, but for topics that are not there."""
+    """Return the number of partitions of each topic that exists. Raises ErrorAnswer for any other error."""
     found: dict[str, int] = {}
     for topic in answer.topics:  # type: ignore[attr-defined]
         if topic.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):

@@ -1,7 +1,8 @@
-"""Reads the reader's options: the names and rules of Spark's own Kafka source, read from strings into one frozen value.
+"""Reads the reader's options into one frozen value, with the names and rules of Spark's own Kafka source.
 
-Knows every option, its default and which go together. Knows no broker: whether a topic exists is found out in
-`offsets`. What Spark refuses is refused here too, each with one sentence (`WrongOption`).
+It checks every option, its default and which options exclude each other. Options that Spark refuses are refused here
+too, each with one sentence (`WrongOption`). The module asks no broker: `offsets` finds out whether a topic exists.
+
 Source: KafkaSourceProvider.scala, JsonUtils.scala, and Spark's "Structured Streaming + Kafka Integration Guide".
 """
 
@@ -76,19 +77,19 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Specific:
-    """An offset for each partition; EARLIEST and LATEST may stand among them."""
+    """An offset for each partition; EARLIEST and LATEST are possible offsets."""
 
     offsets: Offsets
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record of each partition that is not older than a time in ms: one for all, or one for each."""
+    """The first record of each partition that is not older than a time in ms: one time for all, or one for each."""
 
     default_ms: int | None
     times_ms: Offsets
     else_latest: bool
-    """Where no record is that young: LATEST, or an error."""
+    """If no record is that recent: LATEST, or an error."""
 
 
 Position = Edge | Specific | AtTime
@@ -96,7 +97,7 @@ Position = Edge | Specific | AtTime
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a reader was asked for."""
+    """The options of a reader."""
 
     subscription: Subscription
     starting: Position
@@ -117,7 +118,7 @@ class SourceOptions:
 
 
 def any_options(options: Mapping[str, str]) -> SourceOptions:
-    """What can be checked before it is known whether a batch or a stream is read. Raises WrongOption."""
+    """Check the options that batch and streaming queries share. Raises WrongOption."""
     given = _lowered(options)
     return _read(given, _starting(given, Edge(EARLIEST)), _position(given, "ending", Edge(LATEST), else_latest=True))
 
@@ -270,7 +271,7 @@ def offsets_from(found: Mapping[str, Any], sentence: str = "These are no offsets
 
 
 def offsets_as_dict(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Always in the same order: Spark compares the text to see whether anything is new."""
+    """In a fixed order: Spark compares the text to detect changes."""
     out: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         out.setdefault(topic, {})[str(partition)] = offset
@@ -285,7 +286,7 @@ def _refuse_edge(position: Position, edge: int, sentence: str) -> None:
 
 
 def _check_order(starting: Position, ending: Position) -> None:
-    """What can be seen to be wrong before any broker is asked (SPARK-38505's checks)."""
+    """Check the order of two positions as far as that is possible without a broker (SPARK-38505's checks)."""
     match starting, ending:
         case Specific(first), Specific(last):
             word = "offset"
@@ -353,8 +354,8 @@ def _duration_ms(given: Mapping[str, str], name: str, default: str) -> int:
 
 
 def _refuse_misspelt(given: Mapping[str, str]) -> None:
-    """Other unknown options pass, as in Spark: `path` and what belongs to other parts of a query are no business
-    of ours. But a misspelt name would be ignored in silence."""
+    """Refuse misspelt names, which would be ignored silently. Other unknown options pass, as in Spark: `path` and the
+    like belong to other parts of a query."""
     known: dict[str, str] = {name.lower(): name for name in NAMES}
     close: Callable[[str], list[str]] = lambda name: difflib.get_close_matches(name, known, 1, 0.9)  # noqa: E731
     for name in given:

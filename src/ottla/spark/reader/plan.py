@@ -1,8 +1,10 @@
-"""Shares offset ranges out to Spark's tasks, and limits what one micro-batch takes. Pure arithmetic.
+"""Distributes offset ranges over Spark's tasks, and limits the size of one micro-batch. Pure arithmetic.
 
-A task costs more than a partition: ranges are put together into about as many tasks as there are cores, evenly by
-offsets, and split only where the options ask for it.
+A task costs more than a partition. Ranges are therefore combined into about as many tasks as there are cores, evenly by
+offsets, and split only if the options ask for it.
+
 Invariant: the ranges of all tasks together are exactly the ranges planned, each offset once.
+
 Source: KafkaOffsetRangeCalculator.scala (splitting), KafkaMicroBatchStream.rateLimit (limiting).
 """
 
@@ -33,7 +35,7 @@ class Range:
 
 
 class TaskRanges(InputPartition):
-    """What one task reads, in this order."""
+    """The ranges that one task reads, in this order."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         super().__init__(tuple(ranges))
@@ -82,7 +84,7 @@ def _cut(whole: Range, parts: int) -> list[Range]:
 
 
 def _merged(ranges: Sequence[Range], tasks: int) -> list[TaskRanges]:
-    """The largest first, each to the task with the least so far; within a task by topic and partition."""
+    """Assign the largest range first, each to the task with the least so far; within a task, by topic and partition."""
     if not ranges:
         return []
     heap = [(0, task) for task in range(min(tasks, len(ranges)))]
@@ -110,8 +112,8 @@ def limited(
     end: Mapping[TopicPartition, int],
     begins: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """The ends of a micro-batch of `limit` offsets: each partition gets its part of what is there to read, and at least
-    one offset, were it beyond the limit. `begins`: where partitions begin that `start` does not have."""
+    """Return the ends of a micro-batch of `limit` offsets. Each partition gets its share of the available offsets, and
+    at least one offset, even beyond the limit. `begins`: first offsets of partitions that `start` does not have."""
     sizes: dict[TopicPartition, int] = {}
     for place, until in end.items():
         first = start.get(place, begins.get(place))
@@ -121,7 +123,7 @@ def limited(
     if total <= limit:
         return dict(end)
     out = dict(end)
-    before = 0  # of the offsets that are there; rounding their running sum lets no offset of the limit go unused
+    before = 0  # available offsets so far; rounding their running sum leaves no offset of the limit unused
     for place, size in sizes.items():
         part = limit * (before + size) // total - limit * before // total
         out[place] += max(part, 1) - size

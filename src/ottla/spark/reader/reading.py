@@ -1,11 +1,11 @@
-"""Fetches a task's ranges, in a worker, and gives Arrow batches.
+"""Fetches a task's ranges, in a worker, and yields Arrow batches.
 
-All partitions of one leader are asked for in one request, and the next request leaves before the last answer is
-decoded. One client per worker process and set of properties is kept between tasks; a forked process makes its own.
+One request fetches all partitions of one leader, and the next request is sent before the last answer is decoded. Each
+worker process keeps one client per set of properties between tasks; a forked process makes its own. This module handles
+leaders, failures and lost data, `decode` the bytes. No work here is done per record.
 
-Knows leaders, failures and lost data; `decode` knows the bytes. Nothing here is done per record.
-Invariant: of every range each record comes once, in order, whatever breaks on the way: a cursor moves when an answer is
-there, and what an answer held is decoded before anything else is asked of its partition twice.
+Invariant: each record of a range is returned once, in order, whatever fails. A cursor moves when an answer arrives, and
+that answer is decoded before its partition's next answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PARTITIONS_MAX = 200
 """Partitions of one request."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 1.0
 MISSING_MAX = 8
-"""How often a topic may be said not to exist; with the pauses, about four seconds."""
+"""Number of consecutive "unknown topic" answers before a topic counts as deleted; with the pauses, about four
+seconds."""
 SPARE_BYTES = 64 << 10
 
 _GONE = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
@@ -43,16 +44,17 @@ _unpack_delta = struct.Struct(">i").unpack_from
 
 _clients: dict[ClientProperties, Client] = {}
 _densities: dict[tuple[str, str, int], float] = {}
-"""Bytes per offset by bootstrap address, topic and partition: a small range is not asked for by the megabyte."""
+"""Bytes per offset by bootstrap address, topic and partition, so that a small range gets a small request."""
 _owner = 0
 
 
 class ReadFailed(Exception):
-    """Nothing more came within `kafkaConsumer.pollTimeoutMs`, or the broker refuses for good."""
+    """Raised if no more records came within `kafkaConsumer.pollTimeoutMs`, or if the broker refuses permanently."""
 
 
 def client_of(properties: ClientProperties) -> Client:
-    """This process's client. What a forked process finds here is its parent's, and its sockets too."""
+    """Return this process's client. Clients inherited by fork belong to the parent, with their sockets, and are
+    dropped."""
     global _owner
     if _owner != os.getpid():
         _clients.clear()
@@ -71,16 +73,16 @@ def read(ranges: Sequence[Range], options: SourceOptions) -> Iterator[pa.RecordB
 
 @dataclass(slots=True, eq=False)
 class Cursor:
-    """How far one range has been read. `at` is the next offset to ask for."""
+    """The progress in one range. `at` is the next offset to fetch."""
 
     range: Range
     at: int
     topic_id: bytes | None = None
-    """Of the topic that records came from: another one means that it was made anew."""
+    """Id of the topic that the records came from; a different id means that the topic was created again."""
     empties: int = 0
-    """How often nothing came though it was first in its request, and though there should be more."""
+    """How often an answer was empty although the cursor was first in its request and more records should exist."""
     missing: int = 0
-    """How often it was said not to exist."""
+    """How often the broker answered that it does not exist."""
 
     @property
     def place(self) -> TopicPartition:
@@ -114,7 +116,7 @@ class Reading:
     progress_s: float = field(init=False)
     pause_s: float = PAUSE_S_MIN
     trouble: str = ""
-    """Why a leader could not be asked."""
+    """Why a leader could not be reached."""
 
     def __post_init__(self) -> None:
         self.cursors = [Cursor(each, each.first) for each in self.ranges if each.size > 0]
@@ -122,7 +124,7 @@ class Reading:
         self.progress_s = time.monotonic()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Ask, take, ask for more, decode."""
+        """Send requests, receive answers, send the next requests, decode."""
         client = client_of(self.options.client)
         try:
             self.ask(client)
@@ -131,10 +133,10 @@ class Reading:
                 self.ask(client)
                 for piece in pieces:
                     yield from self.decoded(piece)
-                if pieces:  # whoever takes the rows may have taken his time
+                if pieces:  # the consumer of the rows may have been slow
                     self.progress_s = time.monotonic()
         finally:
-            for connection in self.under_way:  # answers that nobody will take
+            for connection in self.under_way:  # their answers are not needed any more
                 client.drop(connection)
 
     def decoded(self, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -153,7 +155,7 @@ class Reading:
     # ---- asking ----------------------------------------------------------------------------------------------------
 
     def ask(self, client: Client) -> None:
-        """A request to every leader that has none to answer and something to give."""
+        """Send a request to every leader that has no unanswered one and has partitions to fetch."""
         by_leader: dict[Connection, dict[TopicPartition, Cursor]] = {}
         self.trouble = ""
         for cursor in list(self.cursors):
@@ -169,7 +171,8 @@ class Reading:
             self.wait(self.trouble)
 
     def leader(self, client: Client, cursor: Cursor) -> Connection | None:
-        """Whom to ask for a cursor; None where that is not known now: it will be asked again."""
+        """Return the leader's connection for a cursor; None if the leader is unknown now, then the caller asks
+        again."""
         try:
             leader = client.leader(*cursor.place)
             topic_id = client.known_topic(cursor.range.topic).topic_id
@@ -207,7 +210,7 @@ class Reading:
             self.under_way[leader] = fetching, cursors
 
     def room(self, cursor: Cursor) -> int:
-        """Bytes to ask for: not much more than what is left of the range, where that can be guessed."""
+        """Bytes to request: not much more than the rest of the range, if that can be estimated."""
         most = self.options.client.partition_fetch_max_bytes
         density = _densities.get((self.options.client.bootstrap, *cursor.place))
         if density is None:
@@ -217,7 +220,8 @@ class Reading:
     # ---- answers ---------------------------------------------------------------------------------------------------
 
     def take(self, client: Client) -> list[Piece]:
-        """The next answer, its cursors moved. Nothing where it failed or nobody could be asked."""
+        """Return the pieces of the next answer and move its cursors. Empty if the request failed or none is in
+        flight."""
         if not self.under_way:
             return []
         connection, (fetching, cursors) = next(iter(self.under_way.items()))
@@ -236,7 +240,7 @@ class Reading:
                 pieces.append(piece)
         if pieces:
             self.pause_s = PAUSE_S_MIN
-            served = {id(piece.cursor) for piece in pieces}  # who got nothing is first in the next request
+            served = {id(piece.cursor) for piece in pieces}  # cursors without records are first in the next request
             self.cursors.sort(key=lambda cursor: id(cursor) in served)
         else:
             self.starved(cursors[0], answer.get(cursors[0].place))
@@ -244,7 +248,7 @@ class Reading:
         return pieces
 
     def moved(self, client: Client, cursor: Cursor, part: FetchedPart) -> Piece | None:
-        """What came for a cursor, which is moved behind it."""
+        """Return the records fetched for a cursor, and move the cursor behind them."""
         if part.error_code:
             self.refused(client, cursor, part)
             return None
@@ -258,7 +262,7 @@ class Reading:
         return Piece(cursor, first, part)
 
     def starved(self, cursor: Cursor, part: FetchedPart | None) -> None:
-        """An answer without any record. The first partition of a request gets a batch if it has one (KIP-74)."""
+        """Handle an answer without records. The first partition of a request gets a batch if it has one (KIP-74)."""
         if part is None or part.error_code:
             return
         end = part.last_stable_offset if self.options.client.read_committed else part.high_watermark
@@ -267,7 +271,7 @@ class Reading:
             return
         cursor.empties += 1
         if cursor.empties > 1:
-            cursor.at = cursor.range.until  # what was there has been compacted away
+            cursor.at = cursor.range.until  # compaction has removed the records
 
     def refused(self, client: Client, cursor: Cursor, part: FetchedPart) -> None:
         error = ErrorAnswer(part.error_code, str(cursor))
@@ -280,7 +284,7 @@ class Reading:
         self.wait(str(error))
 
     def out_of_range(self, client: Client, cursor: Cursor) -> None:
-        """Retention or a truncation took what was to be read next."""
+        """Handle offsets that retention or a truncation has removed."""
         try:
             earliest = client.list_offsets_of({cursor.place: EARLIEST})[cursor.place]
             latest = client.list_offsets_of({cursor.place: LATEST})[cursor.place]
@@ -303,12 +307,12 @@ class Reading:
     # ---- failures --------------------------------------------------------------------------------------------------
 
     def failed(self, client: Client, error: ClientFailure) -> None:
-        """A broker could not be asked: learn anew who leads, after a pause."""
+        """After a failed request, forget the known leaders and pause."""
         client.forget_topics()
         self.wait(str(error))
 
     def wait(self, why: str, cursor: Cursor | None = None) -> None:
-        """Pause, longer each time, for as long as `kafkaConsumer.pollTimeoutMs` allows without progress."""
+        """Pause, longer each time. Give up after `kafkaConsumer.pollTimeoutMs` without progress."""
         waited_s = time.monotonic() - self.progress_s
         if waited_s * 1000 > self.options.poll_timeout_ms:
             sentence = f"Nothing more could be read within {self.options.poll_timeout_ms} ms: {why.rstrip('.')}"
@@ -320,7 +324,8 @@ class Reading:
         self.pause_s = min(self.pause_s * 2, PAUSE_S_MAX)
 
     def gone(self, cursor: Cursor) -> None:
-        """A topic that is not there may only be unknown to a broker that just came up: some seconds are given it."""
+        """Count an "unknown topic" answer. A broker that has just started may not know the topic yet, so it gets some
+        seconds."""
         cursor.missing += 1
         if cursor.missing > MISSING_MAX:
             self.lost(cursor, f"{cursor} is gone, and offsets {cursor.at} to {cursor.range.until} were to be read")
@@ -333,9 +338,8 @@ class Reading:
 
 
 def after(records: Buffer, first: int) -> tuple[int, int]:
-    """(the offset behind the last whole batch, the bytes up to there), by the headers alone; `first` without one.
-
-    What is no batch counts as one, of one offset: decoding will say what is wrong with it."""
+    """Return (the offset after the last whole batch, the bytes up to there), by the headers alone; `first` without one.
+    Bytes that are not a batch count as a batch of one offset: decoding will report the fault."""
     pos, last, size = 0, -1, len(records)
     while size - pos >= HEADER_BYTES:
         length = _unpack_place(records, pos)[1]

@@ -1,8 +1,8 @@
 """Defines the readers of `spark.read.format("ottla")` and `spark.readStream.format("ottla")`, as Spark calls them.
 
 Spark makes these objects in Python processes of its own: one that plans a batch, one that lives as long as a streaming
-query, and workers that read. Readers carry options alone, so that they can be sent from one to the other.
-Columns and options are those of Spark's own Kafka source; see `docs/pipelines/source.md`.
+query, and workers that read. Readers hold only options, so that they can be sent between these processes. Columns and
+options are those of Spark's own Kafka source; see `docs/pipelines/source.md`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
 
 
 class BatchReader(SentToWorkers, DataSourceReader):
-    """Plans and reads a batch query; its offsets are settled when it is planned."""
+    """Plans and reads a batch query; its offsets are fixed when it is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -133,7 +133,8 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         self._last_batch_s = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
-        """Spark asks twice for a first batch, some time apart, and needs to hear the same: "latest" may not move on."""
+        """Return the first offset. Spark calls this twice for a first batch, some time apart, and needs the same
+        answer: "latest" must not advance."""
         if self._initial is None:
             self._initial = self.cluster.resolve(self.options.starting, "startingOffsets")
         return offsets_as_dict(self._initial)
@@ -164,8 +165,8 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         return offsets_as_dict(limited(self.options.max_offsets_per_trigger, begun, latest, begins))
 
     def _waits(self, begun: Offsets, latest: Offsets) -> bool:
-        """Whether there is too little for a batch yet, and time to wait. AvailableNow waits for nothing: it would
-        take the waiting for the end."""
+        """Whether to wait because there are too few records for a batch. AvailableNow does not wait: it would take the
+        wait for the end."""
         least, now_s = self.options.min_offsets_per_trigger, time.monotonic()
         if least is None or self._freezes:
             return False
@@ -193,15 +194,15 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
 
 
 def _prepare_decoder() -> None:
-    """Where its loops were never compiled it is done now, not in the first micro-batch. Costs 0.06 s otherwise, while
-    Spark plans; a worker that wants them meanwhile waits for the same file."""
+    """Compile the loops now if they never were, not in the first micro-batch. Otherwise this costs 0.06 s, while Spark
+    plans; a worker that needs them meanwhile waits for the same file."""
     from ottla.spark.codec.native import loops
 
     loops("decode_kernels")
 
 
 def _task_ranges(ranges: Sequence[Range], options: SourceOptions, small: int = 0) -> list[TaskRanges]:
-    """`small`: up to so many offsets in all are one task, unless the options say how many tasks."""
+    """`small`: up to this many offsets in all are one task, unless the options set the number of tasks."""
     tasks = options.reader_tasks or (1 if sum(each.size for each in ranges) <= small else local_cores())
     return task_ranges(
         ranges,

@@ -1,10 +1,9 @@
-"""Pages with charts: one self-contained HTML file that opens from the disk, without network.
+"""Makes pages with charts: one self-contained HTML file that opens from the disk, without network.
 
 `page` puts a page together from a headline and `Section`s of `timeline`, `histogram`, `bars` and `table`. `buckets`
-chooses the step of a timeline, so that charts stay small however long the time. Knows: how a page looks. Does not
-know: where its figures come from, Spark, tables.
-Invariant: whatever the figures and texts hold, they are text on the page (escaped, and its policy runs no script but
-its own).
+chooses the step of a timeline, so that charts stay small whatever the length of the time.
+
+Invariant: figures and texts are always text on the page (escaped, and its policy runs no script but its own).
 """
 
 from ottla.spark.report.charts import (

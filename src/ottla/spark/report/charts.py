@@ -1,9 +1,8 @@
-"""Draws the charts of a page. Timelines and histograms are SVG drawn by Vega (altair, vl-convert); bars and tables are
+"""Draws the charts of a page. Vega (altair, vl-convert) draws timelines and histograms as SVG; bars and tables are
 HTML.
 
-Knows: shapes and colours by name. Does not know: the page around them.
-Colours are the page's CSS variables, so one drawing serves light and dark. Each drawing is made twice, for wide and
-narrow screens; the page shows one. What a mark stands for is its aria-label, which the page shows on hover.
+Colours are the page's CSS variables, so one drawing serves light and dark mode. Each drawing is made twice, for wide
+and narrow screens; the page shows one. The meaning of a mark is its aria-label, which the page shows on hover.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ WIDE, NARROW = 860, 330
 HEIGHT = 190
 PALETTE = tuple(f"var(--s{n})" for n in range(1, 8))
 ROLES = {name: f"var(--{name})" for name in ("good", "warn", "bad", "worst", "quiet")}
-"""Colours that mean something; any other series takes the palette's next."""
+"""Colours with a meaning; any other series gets the palette's next."""
 
 STEPS_S = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800,
@@ -27,9 +26,9 @@ STEPS_S = (
 BUCKETS_MAX = 96
 LABEL_MAX = 300
 SPARSE: Mapping[str, Any] = {"labelOverlap": "greedy", "labelSeparation": 8}
-"""Leaves out labels of an axis that would come nearer to each other than so many pixels."""
+"""Omits axis labels that would be closer to each other than this number of pixels."""
 DASHES = ((1, 0), (6, 4), (2, 3))
-"""Of the lines of a timeline, one after the other: where two run together, each is seen through the other."""
+"""Dash patterns of a timeline's lines, in order: where two lines coincide, both stay visible."""
 SHARE = re.compile(r"[\d.,]+%")
 
 
@@ -89,7 +88,7 @@ class Table:
 
 
 def step_seconds(first: datetime, last: datetime, *, buckets_max: int = BUCKETS_MAX) -> int:
-    """The step, in seconds, that cuts the time from `first` to `last` into at most so many buckets."""
+    """Return the step, in seconds, that divides the time from `first` to `last` into at most this number of buckets."""
     span = max((last - first).total_seconds(), 0)
     for step in STEPS_S:
         if span / step < buckets_max - 1:
@@ -161,7 +160,7 @@ def bars(
     note: str = "",
     half: bool = False,
 ) -> Bars:
-    """Named amounts as lines of different length, in the order given. `total`: of what each one's share is shown.
+    """Draw named amounts as lines of different length, in the order given. `total`: the whole for the displayed shares.
     `roles`: colour per label, see ROLES."""
     found = list(rows)
     most = max((value for _, value in found), default=0)
@@ -212,7 +211,7 @@ def number(value: float) -> str:
 
 
 def cut(text: str, length: int = LABEL_MAX) -> str:
-    """At most so long; control characters are shown as what they are not."""
+    """Truncate a text to this length; control characters become U+FFFD."""
     seen = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text[: length + 1])
     return seen if len(seen) <= length else f"{seen[: length - 1]}…"
 

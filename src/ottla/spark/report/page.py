@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: charts and tables under one heading. `halves`: two stand side by side where there is room."""
+    """A part of the page: charts and tables under one heading. `halves`: two are side by side if there is space."""
 
     title: str
     items: Sequence[Chart | Bars | Table] = field(default_factory=tuple)
@@ -39,8 +39,8 @@ def page(
     note: str = "",
     warning: str = "",
 ) -> str:
-    """The page as HTML text. `headline`: (label, value) of the figures that count most. `note` stands at the foot,
-    `warning` at the head. Every text is escaped."""
+    """Return the page as HTML text. `headline`: (label, value) of the most important figures. `note` is shown at the
+    bottom, `warning` at the top. Every text is escaped."""
     script = (HERE / "page.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return template().render(

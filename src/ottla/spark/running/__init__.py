@@ -1,1 +1,1 @@
-"""What every pipeline runs by: its queries, what they show, and their checkpoints."""
+"""Runs every pipeline: its queries, their progress display, and their checkpoints."""

@@ -1,13 +1,14 @@
 """Reads what Spark keeps of a query in its checkpoint: its id, and where each batch ends.
 
-Two ways in. `examine` looks before a query is started on a checkpoint, so that what is wrong with it is said with the
-file's name: on a local disk, of others Spark itself tells. A `Checkpoint` is asked while the query runs, with Hadoop's
-file systems.
-Knows: the directory that a streaming query keeps (metadata, offsets/N, commits/N) as Spark 4.3 writes it, and the one
-file there that is ours: `archive-start.json`, where an archive's batch 0 begins, which Spark does not write down. Does
-not know: state stores, nor how a query is run.
-Invariant: Spark's files are only read; a checkpoint that Spark would take is never refused, except for topics of
-another query's.
+`examine` checks a checkpoint on a local disk before a query starts on it, so that an error names the file. Spark itself
+reports errors in other checkpoints. A `Checkpoint` is read while the query runs, through Hadoop's file systems.
+
+A checkpoint is the directory of a streaming query (metadata, offsets/N, commits/N) as Spark 4.3 writes it. Ottla adds
+one file, `archive-start.json`: the offsets at which an archive's batch 0 begins, which Spark does not store.
+
+Invariant: Spark's files are only read. A checkpoint that Spark would accept is never refused, unless it has topics of
+another query.
+
 Source: OffsetSeqLog, CommitLog, HDFSMetadataLog and StreamMetadata of Spark 4.3.
 """
 
@@ -35,9 +36,10 @@ START = "archive-start.json"
 
 
 def examine(checkpoint: str, topics: Sequence[Iterable[str] | re.Pattern[str] | None]) -> None:
-    """Raise PipelineFailed where a query on these sources can't go on from this checkpoint.
+    """Raise PipelineFailed if a query on these sources cannot resume from this checkpoint.
 
-    `topics`: for each source of the query the topics it reads, or their pattern, or None where that is not known."""
+    `topics`: for each source of the query its topics, or their pattern, or None if that is unknown.
+    """
     path = local_path(checkpoint)
     if path is None:
         return
@@ -52,7 +54,7 @@ def examine(checkpoint: str, topics: Sequence[Iterable[str] | re.Pattern[str] | 
 
 
 def directory(path: Path) -> bool:
-    """Whether a query has kept something there. Raises where it is no directory or its identity is lost."""
+    """Whether a query has stored something there. Raises if it is not a directory or its identity is lost."""
     for each in (path, *path.parents):
         if each.exists():
             if not each.is_dir():
@@ -123,7 +125,7 @@ def check_offsets(path: Path, topics: Sequence[Iterable[str] | re.Pattern[str] |
 def check_topics(
     path: Path, file: Path, sources: list[Any], topics: Sequence[Iterable[str] | re.Pattern[str] | None]
 ) -> None:
-    """That the sources' offsets are of topics that the query reads."""
+    """Check that the sources' offsets are of topics that the query reads."""
     if not topics or any(expected is None for expected in topics):
         return
     for offsets in sources:
@@ -144,7 +146,7 @@ def reads(topic: str, expected: Iterable[str] | re.Pattern[str]) -> bool:
 
 
 def kept_partitions(checkpoint: str) -> int | None:
-    """The number of shuffle partitions that the checkpoint's state is split in; None where there is none yet."""
+    """Return the number of shuffle partitions of the checkpoint's state; None if it has no state yet."""
     path = local_path(checkpoint)
     if path is None or not (path / "state").is_dir():
         return None
@@ -157,7 +159,7 @@ def kept_partitions(checkpoint: str) -> int | None:
 
 
 class Checkpoint:
-    """The checkpoint of one query, read as Spark reads it, so that it may lie wherever Spark can have it."""
+    """The checkpoint of one query, read as Spark reads it, so that it may be on any file system of Spark's."""
 
     def __init__(self, session: SparkSession, path: str) -> None:
         self.path = path
@@ -172,7 +174,7 @@ class Checkpoint:
         return str(json.loads(text)["id"])
 
     def ends(self, batch: int) -> dict[TopicPartition, int] | None:
-        """Where a batch ends in each partition; None where it was not planned. Batch -1 is where the query began."""
+        """Return the end of a batch in each partition; None if it was not planned. Batch -1 is the query's start."""
         if batch < 0:
             text = self._text(START)
             return None if text is None else offsets_of(json.loads(text))
@@ -198,7 +200,7 @@ class Checkpoint:
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write down where batch 0 begins."""
+        """Store where batch 0 begins."""
         content: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in sorted(offsets.items()):
             content.setdefault(topic, {})[str(partition)] = offset
@@ -209,7 +211,8 @@ class Checkpoint:
         stream.close()
 
     def put_aside(self) -> None:
-        """Rename the checkpoint, where there is one, so that the query begins anew: DIR is then DIR.1, or the next."""
+        """Rename the checkpoint, if it exists, so that the query starts from the beginning: DIR becomes DIR.1, or the
+        next free number."""
         mine = self._path("")
         files = mine.getFileSystem(self._conf)
         if not files.exists(mine):

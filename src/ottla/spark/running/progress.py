@@ -1,8 +1,9 @@
-"""Shows how a running pipeline gets on: rows per second, lag per partition, state, how long a batch took.
+"""Shows the progress of a running pipeline: rows per second, lag per partition, state, duration of a batch.
 
-Knows: Spark's progress reports, as JSON gives them, of sources whose offsets are {"topic": {"0": 123}}. Does not know:
-Spark itself. On a terminal a table that is drawn anew, otherwise a line every few seconds; both on stderr, for stdout
-is the commands' own.
+The figures come from Spark's progress reports, as JSON, of sources whose offsets are {"topic": {"0": 123}}. A terminal
+shows a table that is redrawn; other outputs get a line every few seconds. Both go to stderr, because stdout is for the
+output of the commands.
+
 Source: StreamingQueryProgress of Spark 4.3.
 """
 
@@ -28,7 +29,7 @@ WAITS = "waits for executors"
 
 
 class BatchRows(NamedTuple):
-    """What a pipeline itself counted of a batch, where Spark's own figures are of something else."""
+    """A pipeline's own counts of a batch, for use where Spark does not count records."""
 
     rows: int
     late: int = 0
@@ -40,7 +41,7 @@ Lag = dict[TopicPartition, int]
 
 @dataclass(slots=True)
 class Figures:
-    """What is known of one query. Rates are of rows per second, sizes of bytes."""
+    """The figures of one query. Rates are of rows per second, sizes of bytes."""
 
     rows: int = 0
     batches: int = 0
@@ -55,7 +56,7 @@ class Figures:
     arrived: list[tuple[float, int]] = field(default_factory=list)
 
     def take(self, progress: Progress, now_s: float) -> None:
-        """One report; those without a batch only tell how far the sources are."""
+        """Add one report; reports without a batch only have the positions of the sources."""
         self.lag = lag_of(progress) or self.lag
         if "addBatch" not in progress.get("durationMs", {}):
             return
@@ -73,13 +74,13 @@ class Figures:
         self.arrived.append((now_s, progress["numInputRows"]))
 
     def in_rate(self, now_s: float, began_s: float) -> float:
-        """Rows per second read in the last seconds; 0 when none came."""
+        """Rows per second read in the last seconds; 0 without rows."""
         self.arrived = [(at, rows) for at, rows in self.arrived if now_s - at <= RATE_OVER_S]
         return sum(rows for _, rows in self.arrived) / max(min(RATE_OVER_S, now_s - began_s), 0.001)
 
 
 def lag_of(progress: Progress) -> Lag:
-    """Records not read yet by (topic, partition): what the source last saw of the log's end, less what was read."""
+    """Records not read yet by (topic, partition): the log's end as the source last saw it, minus the offset read."""
     found: Lag = {}
     for source in progress.get("sources", ()):
         latest, read = source.get("latestOffset"), source.get("endOffset")
@@ -93,7 +94,7 @@ def lag_of(progress: Progress) -> Lag:
 
 
 def state_bytes_of(operator: Progress) -> int:
-    """What the state takes: on disk where RocksDB says so, in memory otherwise."""
+    """Return the size of the state: on disk if RocksDB reports it, otherwise in memory."""
     return operator.get("customMetrics", {}).get("rocksdbSstFileSize", 0) + operator.get("memoryUsedBytes", 0)
 
 
@@ -126,8 +127,8 @@ def line(name: str, figures: Figures, in_rate: float, *, waits: bool = False) ->
 
 
 class View:
-    """Shows the queries on a terminal or as lines. A context manager: `take` each report, `draw` often, `say` what a
-    person must know."""
+    """Shows the queries on a terminal or as lines. A context manager: call `take` with each report, `draw` often, and
+    `say` with messages for the user."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._quiet = quiet
@@ -172,7 +173,7 @@ class View:
         self._figures.setdefault(name, Figures())
 
     def take(self, name: str, progress: Progress) -> None:
-        """A report that has not been given before."""
+        """Add a new report."""
         self._figures.setdefault(name, Figures()).take(progress, time.monotonic())
 
     def draw(self) -> None:

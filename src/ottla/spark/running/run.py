@@ -1,8 +1,7 @@
-"""Runs every pipeline: waits for the broker, starts the queries, shows them, stops them cleanly.
+"""Runs every pipeline: waits for the broker, starts the queries, shows their progress, and stops them cleanly.
 
-Knows: streaming queries of a classic Spark session, their checkpoints and signals. Does not know: what any of them
-computes. A query that ends because the broker is away is started again from its checkpoint, so that nothing is lost and
-nothing done twice; every other failure becomes one sentence.
+A query that fails because the broker is unavailable is restarted from its checkpoint, so no record is lost or processed
+twice. Every other failure becomes one sentence.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ LOOK_S = 0.25
 SAY_EVERY_S = 5.0
 BROKER_TIMEOUT_MS = 5_000
 LAST_BATCH_S = 120.0
-"""How long a stopped query may work on its running batch before it is interrupted; its next start does that batch."""
+"""How long a stopped query may continue its running batch before it is interrupted; its next start repeats that
+batch."""
 FRUITLESS_MAX = 5
 FRUITLESS_S = 60.0
-"""So many failures with a broker that answers, with neither a batch nor a minute between them, are no outage."""
+"""Failures with a reachable broker, with neither a batch nor a minute between them, that do not count as an outage."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What every pipeline is told. `kafka`: client properties (`security.protocol=...`). `checkpoint`: a directory,
-    None for one that is forgotten at the end. `broker_wait_s`: how long to wait for a broker that is down, None for
-    ever."""
+    """Options of every pipeline. `kafka`: client properties (`security.protocol=...`). `checkpoint`: a directory; None
+    for a temporary one. `broker_wait_s`: how long to wait for an unavailable broker; None for no limit."""
 
     bootstrap: str
     checkpoint: str | None
@@ -62,10 +61,10 @@ class RunOptions:
     quiet: bool = False
     broker_wait_s: float | None = None
     on_loss: str = ADVICE
-    """What is to be done where records are lost, after a semicolon."""
+    """Advice for lost records, appended to the message after a semicolon."""
 
     def sentence(self, run: str, checkpoint: str, text: str) -> str:
-        """What a failure comes to, and what to do."""
+        """Describe a failure, and what to do, in a sentence."""
         return sentence(run, checkpoint, text.replace(ADVICE, self.on_loss))
 
 
@@ -89,9 +88,8 @@ def say(text: str) -> None:
 def wait_for_broker(
     options: RunOptions, tell: Callable[[str], None] = say, stopped: threading.Event | None = None
 ) -> Client | None:
-    """A client of a cluster that answers; says every few seconds that it waits. None when `stopped` is set meanwhile.
-
-    Raises PipelineFailed when `broker_wait_s` is over, or the properties can't be used."""
+    """Return a client of a cluster that answers; report every few seconds that it waits. None if `stopped` is set
+    first. Raises PipelineFailed when `broker_wait_s` is over, or if the properties cannot be used."""
     properties = connection_of(options)
     began, said = time.monotonic(), -SAY_EVERY_S
     waited = False
@@ -117,7 +115,7 @@ def wait_for_broker(
 
 
 def connection_of(options: RunOptions) -> ClientProperties:
-    """How the cluster is reached, each question with a short patience. Raises PipelineFailed."""
+    """Return the connection properties, with a short time-out for each request. Raises PipelineFailed."""
     given = {f"kafka.{key}": value for key, value in options.kafka.items()}
     try:
         found = client_properties({**given, "kafka.bootstrap.servers": options.bootstrap})
@@ -134,7 +132,7 @@ def pause(seconds: float, stopped: threading.Event | None) -> None:
 
 
 def require_topics(options: RunOptions, topics: Sequence[str]) -> None:
-    """Wait for the broker, then raise PipelineFailed when a topic is missing, naming it and how it is made."""
+    """Wait for the broker, then raise PipelineFailed if a topic is missing, naming it and how to create it."""
     client = wait_for_broker(options)
     assert client is not None
     with client:
@@ -158,7 +156,7 @@ def require_topics(options: RunOptions, topics: Sequence[str]) -> None:
 
 
 def broker_options(options: RunOptions) -> dict[str, str]:
-    """Those options of format("ottla") that say which broker, and how it is spoken to."""
+    """The options of format("ottla") that name the broker and how to connect to it."""
     named = {f"kafka.{name}": value for name, value in options.kafka.items()}
     return {"kafka.bootstrap.servers": options.bootstrap, **named}
 
@@ -195,10 +193,10 @@ def run_queries(
     counts: Mapping[str, Callable[[int], BatchRows]] | None = None,
     enough: threading.Event | None = None,
 ) -> Finished:
-    """Run the queries until they have worked off what is there (`once`), a signal comes, or `enough` is set: then they
-    end after their batch. Each needs a queryName; its checkpoint is DIRECTORY/queryName. `counts`: by query, the rows
-    of a batch where the source's are no records; asked once for each batch. Raises PipelineFailed; KeyboardInterrupt
-    where a second signal came."""
+    """Run the queries until they have read all available records (`once`), a signal comes, or `enough` is set; then
+    they end after their batch. Each needs a queryName; its checkpoint is DIRECTORY/queryName. `counts`: by query, the
+    rows of a batch if the source's rows are not records; called once for each batch. Raises PipelineFailed;
+    KeyboardInterrupt on a second signal."""
     with tempfile.TemporaryDirectory(prefix="ottla-checkpoint-", ignore_cleanup_errors=True) as forgotten:
         local = local_path(options.checkpoint or forgotten)  # made absolute: the JVM may have started elsewhere
         directory = str(options.checkpoint).rstrip("/") if local is None else str(local.absolute())
@@ -218,7 +216,7 @@ def name_of(writer: DataStreamWriter) -> str:
 
 
 def topics_of(writer: DataStreamWriter) -> list[Sequence[str] | re.Pattern[str] | None]:
-    """For each source of a query what it subscribes to; None for a source that is not ours."""
+    """Return the subscription of each source of a query; None for a source that is not ours."""
     leaves = cast(Any, writer)._df._jdf.queryExecution().analyzed().collectLeaves()
     found: list[Sequence[str] | re.Pattern[str] | None] = []
     for each in range(leaves.size()):
@@ -237,7 +235,7 @@ def topics_of(writer: DataStreamWriter) -> list[Sequence[str] | re.Pattern[str] 
 
 
 def counted(progress: Mapping[str, Any], found: BatchRows) -> dict[str, Any]:
-    """What a progress report has of a batch's rows, of another number of them."""
+    """Return the entries of a progress report that depend on the number of rows, for this number."""
     spent_ms = progress["durationMs"].get("triggerExecution", 0)
     rate = found.rows * 1000 / spent_ms if spent_ms else 0.0
     return {"numInputRows": found.rows, "processedRowsPerSecond": rate, "numLateRows": found.late}
@@ -258,7 +256,7 @@ class Run:
         self._java: Any = None
         self.ended = False
         self.count: Callable[[int], BatchRows] | None = None
-        """The rows of a batch, where the source's are not what is counted."""
+        """Returns the rows of a batch, if the source's rows are not what is counted."""
         self.rows = 0
         self.batches = 0
         self.fruitless = 0
@@ -298,11 +296,11 @@ class Run:
         self.fruitless = 1 if time.monotonic() - self._started_s > FRUITLESS_S else self.fruitless + 1
 
     def wait_end(self, seconds: float) -> bool:
-        """Whether the query has ended within so long. Raises what it failed with."""
+        """Whether the query ends within this time. Raises the query's failure."""
         return self.query is None or bool(self._java.awaitTermination(int(seconds * 1000)))
 
     def finish_batch(self, session: SparkSession) -> None:
-        """Ask the query to end after the batch it works on. Spark's own `stop` would interrupt that batch."""
+        """Ask the query to end after its running batch. Spark's own `stop` would interrupt that batch."""
         if self.query is None:
             return
         runtime = cast(Any, session)._jvm.org.apache.spark.sql.execution.streaming.runtime
@@ -313,12 +311,12 @@ class Run:
         return self.query is None or not self.query.status["isTriggerActive"]
 
     def gone(self, session: SparkSession) -> bool:
-        """Whether Spark has let go of the query. `isActive` is false as soon as it was asked to end."""
+        """Whether Spark has removed the query. `isActive` becomes false as soon as the query is asked to stop."""
         return self.query is None or session.streams.get(self.query.id) is None
 
 
 class Loop:
-    """Looks at the queries until all have ended."""
+    """Polls the queries until all have ended."""
 
     def __init__(
         self,
@@ -358,7 +356,7 @@ class Loop:
     def _interrupt(self) -> None:
         for run in self._runs:
             if run.query is not None and not run.ended:
-                with suppress(Exception):  # it fails already, for a reason that is on its way to be told
+                with suppress(Exception):  # it is failing already; the error that is being raised says why
                     run.query.stop()
 
     def _tell_partitions(self, run: Run) -> None:
@@ -394,7 +392,7 @@ class Loop:
         self._view.draw()
 
     def _waits(self) -> bool:
-        with suppress(Exception):  # of a JVM that has gone, which the next look finds out
+        with suppress(Exception):  # the JVM is gone, which the next poll finds out
             return waits_for_executors(self._session)
         return False
 
@@ -403,7 +401,7 @@ class Loop:
             self._view.take(run.name, progress)
 
     def _failed(self, run: Run, error: Exception) -> None:
-        """Wait for the broker where it is that which failed, and start the query again; else say what failed."""
+        """If the broker is unavailable, wait for it and restart the query; otherwise raise PipelineFailed."""
         text = text_of(error)
         with suppress(Exception):  # of the JVM, if it is that which has gone
             self._show(run)
@@ -422,7 +420,7 @@ class Loop:
         self._start(run)
 
     def _finish(self) -> None:
-        """Let the running batches finish, at most LAST_BATCH_S long, and only while there is an executor for them."""
+        """Let the running batches finish, for at most LAST_BATCH_S, and only while they have an executor."""
         left = [run for run in self._runs if not run.ended]
         if not left:
             return
@@ -439,8 +437,8 @@ class Loop:
             time.sleep(0.05 if left else 0)
 
     def _end(self, run: Run, overdue: bool) -> None:
-        """Note that the query has ended, where it has; interrupt it where it only waits for its next trigger, and where
-        its batch is overdue: the next start does that batch."""
+        """Note that the query has ended, if it has. Interrupt it if it only waits for its next trigger, or if its batch
+        is overdue: the next start repeats that batch."""
         assert run.query is not None
         try:
             if overdue or run.gone(self._session) or run.rests():

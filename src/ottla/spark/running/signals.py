@@ -1,9 +1,9 @@
-"""Ends what Spark does when SIGINT or SIGTERM arrives: queries after their running batch, everything else at once.
+"""Ends Spark's work when SIGINT or SIGTERM arrives: queries after their running batch, everything else at once.
 
-A call into Spark's JVM waits in the main thread for its answer. The signal interrupts that wait, but the JVM works on,
-and so does PySpark: it waits again for the end of the job (`DataFrame.toArrow`), and `SparkSession.stop()` waits behind
-the interrupted call on the same connection. A job that waits for executors never ends. So the signal ends the JVM
-itself: every call into it fails at once.
+A call into Spark's JVM waits in the main thread for its answer. The signal interrupts that wait, but the JVM continues,
+and so does PySpark. PySpark waits again for the end of the job (`DataFrame.toArrow`), and `SparkSession.stop()` waits
+for the interrupted call on the same connection. A job that waits for executors never ends. The signal therefore ends
+the JVM itself: every call into it fails at once.
 
 Source: the modules `clientserver` of py4j (one connection per thread) and `sql.pandas.conversion` of PySpark.
 """
@@ -26,8 +26,8 @@ JVM_ENDS_S = 10.0
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM set the event; a second one does what the signal did before. For the main thread; in others
-    the event is never set."""
+    """Let SIGINT and SIGTERM set the event. A second signal calls the previous handler and raises KeyboardInterrupt.
+    For the main thread; in other threads the event is never set."""
     stopped = threading.Event()
 
     def stop(number: int, frame: Any) -> None:
@@ -45,8 +45,8 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end Spark's JVM and raise KeyboardInterrupt, whatever the main thread waits for. A second one
-    kills the JVM. For a command that ends then, as it has no session any more."""
+    """SIGINT and SIGTERM end Spark's JVM and raise KeyboardInterrupt, whatever the main thread is waiting for. A second
+    one kills the JVM. For a command that ends afterwards, because it has no session any more."""
     ended: list[subprocess.Popen[bytes] | None] = []
 
     def end(number: int, frame: Any) -> NoReturn:
@@ -77,7 +77,7 @@ def jvm_process() -> subprocess.Popen[bytes] | None:
 
 
 def end_jvm(jvm: subprocess.Popen[bytes], *, at_once: bool) -> None:
-    """SIGTERM, which runs Spark's shutdown hooks, and SIGKILL where these take too long."""
+    """Send SIGTERM, which runs Spark's shutdown hooks, and SIGKILL if these take too long."""
 
     def kill_if_late() -> None:
         with suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,6 @@
-"""Notes which topics a table was filled from, by their ids: a topic that was deleted and made again is another one.
+"""Records which topics a table was filled from, by their ids: a topic that was deleted and created again has a new id.
 
-Knows: one small file per topic (HASH.json) with the ids of all topics of that name, oldest first. Does not know: what a
-table makes of another topic.
+Each topic has one small file (HASH.json) with the ids of all topics of that name, oldest first.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ottla.spark.running.run import RunOptions, source_options
 
 @dataclass(frozen=True, slots=True)
 class TopicIds:
-    """The ids that a folder keeps, as Kafka writes them; "" where a broker told none."""
+    """The ids that a folder stores, as Kafka writes them; "" if a broker had none."""
 
     folder: Path
 
@@ -45,7 +44,7 @@ class TopicIds:
 
 
 def ids_at(options: RunOptions, topics: Sequence[str]) -> dict[str, str]:
-    """The ids of those topics that are there now, "" where the broker has none."""
+    """Return the ids of those topics that exist now; "" if the broker has no topic ids."""
     cluster = Cluster(stream_options(source_options(options, topics)))
     try:
         return cluster.topic_ids(topics)
@@ -54,7 +53,7 @@ def ids_at(options: RunOptions, topics: Sequence[str]) -> dict[str, str]:
 
 
 def require_same(options: RunOptions, topics: Sequence[str], table: Path) -> None:
-    """Note which topics a table is filled from. Raises PipelineFailed where one is not the topic it was."""
+    """Store which topics a table is filled from. Raises PipelineFailed if the id of a topic has changed."""
     known = TopicIds(table / "_topics")
     found = ids_at(options, topics)
     if others := sorted(topic for topic in found if known.is_another(topic, found[topic])):

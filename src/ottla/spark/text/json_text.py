@@ -1,7 +1,7 @@
-"""Reads JSON objects and gives their values as text, numbers as they are written.
+"""Reads JSON objects and returns their values as text, numbers as they are written.
 
-Beyond JSON it reads NaN and Infinity. Of two members of one name the last one counts. What is behind the
-object is ignored.
+Beyond JSON it accepts NaN and Infinity. If two members have the same name, the last one counts. Text after the object
+is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """The object that the text begins with. None where there is none, or it is deeper than DEPTH_MAX."""
+    """Return the object at the beginning of the text. None if there is none, or if it is deeper than DEPTH_MAX."""
     try:
         found = DECODER.raw_decode(text)[0]
     except (ValueError, RecursionError):

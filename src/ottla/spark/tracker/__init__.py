@@ -1,8 +1,8 @@
-"""Runs KMQ's redelivery tracker on Spark: for markers that one process can't follow. The same machine as the standalone
-one.
+"""Runs KMQ's redelivery tracker on Spark, for more markers than one process can handle, with the standalone tracker's
+machine.
 
-`redeliveries` is the dataflow, from a stream of markers to messages that have to be given again; `run` carries these
-out too, until it is stopped. Does not know how a worker writes markers (`ottla.kmq.client`).
+`redeliveries` is the dataflow, from a stream of markers to the messages to redeliver. `run` also redelivers these,
+until it is stopped. `ottla.kmq.client` defines how a worker writes markers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Packs markers on their way between the stages: records of a topic as they are read, packed for the way to the stage
-that has the state.
+"""Packs markers as they are read from a topic, for their way to the stage that has the state.
 
-Knows Arrow. Does not know what a marker means. A row for each marker would be copied, sorted and wrapped one by one on
-its way; a row for all markers of a partition among some thousand is handed on as one piece of bytes.
+A row for each marker would be copied, sorted and wrapped one by one on its way. Therefore one row has all markers of a
+partition, among some thousand, as one piece of bytes.
 
 A pack is an Arrow IPC stream of one record batch: `offset` int64, `timestamp_ms` int64, `key` and `value` binary.
 """
@@ -43,8 +42,8 @@ def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def packed(batch: pa.RecordBatch) -> bytes:
-    """One pack. A time that its sender gave, and not the log, is bounded by now: a clock that runs ahead must not carry
-    all time-outs along."""
+    """Encode one pack. A time set by the sender, not by the log, is limited to now: a fast clock must not expire all
+    time-outs."""
     times: Any = np.asarray(batch.column("timestamp").cast(pa.int64())) // US_PER_MS
     kinds: Any = np.asarray(batch.column("timestampType"))
     if (kinds != LOG_APPEND_TIME).any():

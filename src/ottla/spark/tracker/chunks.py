@@ -1,20 +1,27 @@
-"""Encodes open messages: the state that a partition of the markers topic has between two micro-batches.
+"""Encodes open messages: the state of a partition of the markers topic between two micro-batches.
 
-Knows bytes. Does not know why a message is open. The messages of a partition stand in chunks of CHUNK offsets, each one
-value of a map in the state store, so that a batch reads and writes only chunks that it is about. A `Ledger` says of
-every chunk how many are open, the first time that one is due and the first marker, so that the rest need not be read.
+The messages of a partition are in chunks of CHUNK offsets. Each chunk is one value of a map in the state store, so a
+batch reads and writes only the chunks that it needs. A `Ledger` has, for every chunk, the number of open messages, the
+first deadline and the first marker. The other chunks need not be read.
 
-A chunk (little-endian): `u8` format 1, `u8` flags, `u16` extras, `u32` count, `i64` first marker, `i64` first deadline;
-then in columns, ordered by offset: `u16` offset within the chunk, marker offset and deadline after the first ones
-(`u32` each, `i64` where flag 1 is set); then the extras: `u16` row, `i64` due, `i64` asked or -1, `u8` kind or 255,
-`i64` duration, `u16` length and the reason in UTF-8. Most messages have no extra and cost 10 bytes. An extra is of one
-that was handed over, failed or rejected.
+A chunk (little-endian):
 
-A ledger: `u8` format 1, `u8` flags (1 at the end, 2 replaying), `u32` chunks, `i64` each: position, newest timestamp,
-when it read last, which run it was, where its replay ends, when it wakes (-1: none); then in columns of `i64`: chunk,
-count, first due, first marker.
+- `u8` format 1, `u8` flags, `u16` extras, `u32` count, `i64` first marker, `i64` first deadline;
+- then in columns, ordered by offset: `u16` offset within the chunk, marker offset and deadline after the first ones
+  (`u32` each, `i64` if flag 1 is set);
+- then the extras: `u16` row, `i64` due, `i64` asked or -1, `u8` kind or 255, `i64` duration, `u16` length and the
+  reason in UTF-8.
 
-Another format is refused, never guessed at.
+Most messages have no extra and need 10 bytes. A message that was handed over, failed or rejected has an extra.
+
+A ledger:
+
+- `u8` format 1, `u8` flags (1 at the end, 2 replaying), `u32` chunks;
+- `i64` each: position, newest timestamp, time of the last read, number of the run, end of its replay, time of the next
+  wake-up (-1: none);
+- then in columns of `i64`: chunk, count, first due, first marker.
+
+Any other format is refused.
 """
 
 from __future__ import annotations
@@ -107,7 +114,7 @@ class Chunk:
 
 
 def member(offsets: Any, others: Any) -> Any:
-    """Which of `offsets` stand among `others`; both ordered."""
+    """Mask of the `offsets` that are in `others`; both ordered."""
     if not len(others) or not len(offsets):
         return np.zeros(len(offsets), bool)
     at = np.searchsorted(others, offsets)
@@ -161,7 +168,7 @@ def decode_chunk(number: int, octets: bytes) -> Chunk:
 
 @dataclass(slots=True)
 class Ledger:
-    """What is known of a partition without reading a chunk. Times are epoch ms."""
+    """The part of a partition's state that is known without reading a chunk. Times are epoch ms."""
 
     position: int = _NONE
     latest_ms: int = 0

@@ -1,10 +1,11 @@
-"""Makes the tracker a dataflow: markers in, messages that have to be given again out. For any DataFrame of markers.
+"""Turns the tracker into a dataflow: markers in, messages to redeliver out. For any DataFrame of markers.
 
-Knows transformWithState: one key for each partition of the markers topic, whose state is one value, the ledger, and one
-map of chunks (chunks.py), and which has one timer. What a batch does to them is step.py's. Does not know a broker.
+The dataflow uses transformWithState, with one key for each partition of the markers topic. The state of a key is one
+value, the ledger, and one map of chunks (chunks.py), and it has one timer. step.py computes the effect of a batch on
+them.
 
-The timer fires when something may have come due without new markers. Spark looks at timers in each micro-batch, with or
-without markers, so the trigger's interval is what bounds the lateness.
+The timer fires when a message may have become due without new markers. Spark checks timers in each micro-batch, with or
+without markers, so the trigger's interval bounds the delay.
 """
 
 from __future__ import annotations
@@ -40,28 +41,30 @@ _STANDING: Final = tuple(each.split()[0] for each in STANDING_COLUMNS.split(", "
 
 
 def redeliveries(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = None) -> DataFrame:
-    """The messages that have to be given again, each when its time has come.
+    """Return the messages to redeliver, each when its time has come.
 
     `markers`: a stream of the markers topic with the source's columns. Needs the RocksDB state store, and an output
     mode of "append" or "update". Columns:
 
-    - `partition`, `offset`: where the message stands in the queue;
-    - `deadline_ms`, `since_ms`: when its time-out was over, and from when its back-off counts (epoch ms);
+    - `partition`, `offset`: position of the message in the queue;
+    - `deadline_ms`, `since_ms`: when its time-out expired, and the start of its back-off (epoch ms);
     - `reason`: timed-out, failed or rejected; `text`: a worker's words;
-    - `clock_ms`: the time in the markers topic when it was named; `asked_ms`: when it was named before, null at first.
+    - `clock_ms`: the time in the markers topic when the message was returned; `asked_ms`: when it was returned before,
+      null at first.
 
-    A message is named again as long as its end marker was not read (`ottla.kmq.handover` says when); whoever carries
-    that out asks `handover.decided` with the count in the record, reading it from the queue.
+    A message is returned again until its end marker has been read (`ottla.kmq.handover` says when). The redelivering
+    process reads the record from the queue and calls `handover.decided` with the count in it.
 
-    `run_ms`: nothing is named before a marker as young as that was read, or the end; by default the time of this call.
+    `run_ms`: no message is returned before a marker at least as new as this time has been read, or the end of the
+    topic; by default the time of this call.
     """
     return tracked(markers, config, run_ms=run_ms).where("offset is not null").select(*_DUE)
 
 
 def tracked(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = None) -> DataFrame:
-    """The same rows, and between them, without an offset, one row for each partition and batch that says how it stands:
+    """Return the same rows, and one row without an offset for each partition and batch with its state. Its columns:
     `position` of the next marker, `commit_offset` (the smallest open one), `open` messages, when the first one is due,
-    whether it is `replaying` still (1), markers `read` in this batch, and how many of those were `malformed`."""
+    whether it is still `replaying` (1). Also markers `read` in this batch, and how many of those were `malformed`."""
     began_ms = time.time_ns() // 1_000_000 if run_ms is None else run_ms
     packed = markers.select(*READ).mapInArrow(WorkerFunction(pack), PACKED)
     return packed.groupBy("partition").transformWithStateInPandas(
@@ -73,7 +76,7 @@ def tracked(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = None)
 
 
 class StoredChunks:
-    """The chunks of the partition at hand, in the state store."""
+    """The chunks of the current partition, in the state store."""
 
     def __init__(self, state: Any) -> None:
         self._state = state
@@ -115,7 +118,8 @@ class Tracker(SentToWorkers, StatefulProcessor):
         pass
 
     def _step(self, partition: int, now_ms: int, markers: Markers | None, fired_ms: int = NEVER) -> pd.DataFrame:
-        """Markers come before timers in a batch, and put the timer off: it fires only where there were none."""
+        """Handle markers or a timer. In a batch, markers come before timers and postpone the timer: it fires only
+        without markers."""
         found = self._ledger.get()
         ledger = Ledger() if found is None else decode_ledger(bytes(found[0]))
         before = ledger.wake_ms

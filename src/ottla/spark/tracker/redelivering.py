@@ -1,11 +1,10 @@
 """Redelivers messages, on the executors: reads the record at its exact offset, writes the copy or the dead letter,
-awaits that, writes the end marker.
+waits for the acknowledgement, writes the end marker.
 
-Knows: the tracker's rows, and clients of the cluster. Does not know: which message is due when. What fails stays open
-in the tracker's state and is handed over again, so nothing here is tried for long, and no failure of the cluster is one
-of the task.
+The input is the tracker's rows. A message whose redelivery fails stays open in the tracker's state and is handed over
+again. A redelivery is therefore tried for at most `REDELIVER_S_MAX`, and no failure of the cluster fails the task.
 
-The clients live as long as the worker process, for a connection costs more than a batch.
+The clients live as long as the worker process, because a connection costs more than a batch.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 OUTCOME: Final = "outcome string, late_ms binary"
 REDELIVER_S_MAX: Final = 20.0
-"""What is not done by then is left to be handed over again."""
+"""Time limit; redeliveries that are not finished by then are handed over again later."""
 WAIT_S: Final = 0.005
 ENDED_MAX: Final = 100_000
 _OUTCOME = pa.schema([("outcome", pa.string()), ("late_ms", pa.binary())])
@@ -46,17 +45,17 @@ Redelivery = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the rows of a batch. `late_ms`: of each copy and letter, from due to acknowledged."""
+    """Result of a batch. `late_ms`: for each copy and dead letter, the time from due to acknowledged."""
 
     redelivered: int = 0
     dead_lettered: Counter[str] = field(default_factory=Counter[str])
     waiting: int = 0
-    """Not now: their back-off is not over, or they were carried out before."""
+    """Not done now: their back-off is not over, or they were redelivered before."""
     failed: int = 0
     read: int = 0
     malformed: int = 0
     partitions: dict[int, tuple[int, PartitionFigures]] = field(default_factory=dict[int, tuple[int, PartitionFigures]])
-    """How each stands that had markers, or was looked at: its position, and the rest."""
+    """Position and figures of each partition that had markers or was checked."""
     first_due_ms: int | None = None
     problems: list[str] = field(default_factory=list[str])
     late_ms: list[int] = field(default_factory=list[int])
@@ -85,7 +84,7 @@ _SAID = ("redelivered", "dead_lettered", "waiting", "failed", "read", "malformed
 
 
 def outcome_of(text: str, late_ms: bytes) -> Outcome:
-    """What `Outcome.row` wrote."""
+    """Decode what `Outcome.row` wrote."""
     said = json.loads(text)
     partitions = {each[0]: (position, PartitionFigures(*each)) for position, each in said.pop("partitions")}
     said["dead_lettered"] = Counter(said["dead_lettered"])
@@ -159,16 +158,16 @@ class Redeliverer:
         self._group: Any = None
         self._committed: dict[int, int] = {}
         self._ended: OrderedDict[Redelivery, None] = OrderedDict()
-        """What was copied here: when it is handed over again, only its end marker is written once more."""
+        """Redeliveries copied by this process; when one is handed over again, only its end marker is written again."""
         self._outcome = Outcome()
         self._left: dict[Redelivery, int] = {}
-        """What is not settled, and when it was due."""
+        """Unfinished redeliveries and when each was due."""
         self._broken = False
 
     # ---- messages --------------------------------------------------------------------------------------------------
 
     def redeliver(self, due: list[tuple[int, HandOver]], outcome: Outcome) -> None:
-        """Do what is to be done with these, and note it."""
+        """Redeliver these messages, and count the results."""
         until = time.monotonic() + REDELIVER_S_MAX
         self._outcome = outcome
         self._left = {(partition, each.offset, each.deadline_ms): each.deadline_ms for partition, each in due}
@@ -206,7 +205,7 @@ class Redeliverer:
         return [] if self._reader is None else self._reader.step()
 
     def _take(self, partition: int, found: Any, wanted: dict[tuple[int, int], HandOver]) -> None:
-        """A record was read, or there is none."""
+        """Handle a record that was read, or its absence."""
         message = None if isinstance(found, RecordGone | RecordBeyondEnd | Failed) else found
         offset: int = found.offset if message is None else message.offset()
         due = wanted.pop((partition, offset), None)
@@ -265,14 +264,15 @@ class Redeliverer:
                 self._outcome.dead_lettered[copy.reason.value] += 1
             self._outcome.late_ms.append(now_ms() - due_ms)
         elif error.code() == KafkaError.INVALID_TIMESTAMP and copy.timestamp_ms:
-            self._send(place, replace(copy, timestamp_ms=0))  # older than the topic takes: the time is lost
+            self._send(place, replace(copy, timestamp_ms=0))  # older than the topic accepts: the time is lost
         else:
             self._broken |= error.fatal()
             self._problem(f"{copy.topic} took no copy of {self._config.queue}-{place[0]}@{copy.offset}: {error.str()}")
             self._settle(place, failed=True)
 
     def _end(self, place: Redelivery) -> None:
-        """Its report is of no use: the message is handed over again as long as the marker was not read."""
+        """Write the end marker. Its delivery report is not needed: the message is handed over again until the marker is
+        read."""
         partition, offset, _ = place
         try:
             self._producer.produce(self._config.markers, END, pack_key(partition, offset), partition)
@@ -280,7 +280,8 @@ class Redeliverer:
             self._problem("no room for an end marker")
 
     def _replace_producer(self) -> None:
-        """One with a fatal error writes nothing any more; one that did not get rid of its messages would do so late."""
+        """Replace the producer. After a fatal error it writes nothing any more, and unsent messages would be written
+        late."""
         from confluent_kafka import Producer
 
         self._producer.purge()
@@ -294,7 +295,7 @@ class Redeliverer:
     # ---- positions -------------------------------------------------------------------------------------------------
 
     def commit(self, outcome: Outcome) -> None:
-        """Keep the smallest open markers as the positions of the trackers' group: for `ottla kmq stats`, and for a
+        """Commit the smallest open markers as the positions of the trackers' group: for `ottla kmq stats`, and for a
         standalone tracker that takes over."""
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 

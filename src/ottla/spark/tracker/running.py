@@ -1,10 +1,10 @@
-"""Runs `ottla pipeline kmq-tracker`: the dataflow, and the redeliveries carried out, until it is stopped.
+"""Runs `ottla pipeline kmq-tracker`: the dataflow and the redeliveries, until it is stopped.
 
-Knows: one streaming query, what its batches came to, and when it has worked off what was there. Does not know: which
-message is due (step.py), how one is given again (redelivering.py).
+It runs one streaming query, adds up the results of its batches, and finds out when all due work is done. step.py
+decides which message is due; redelivering.py redelivers it.
 
-The positions that the trackers' group keeps are those of the last tracker that ran, whichever kind it was, so a query
-without a checkpoint begins there. One that has a checkpoint begins where that says.
+The trackers' group has the positions of the last tracker that ran, whichever kind it was. A query without a checkpoint
+begins there; a query with a checkpoint begins where that says.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ QUERY: Final = "kmq-tracker"
 MARKERS_PER_BATCH: Final = 500_000
 CALL_TIMEOUT_S: Final = 30.0
 MEMBERS_PATIENCE_S: Final = 15.0
-"""As long as a standalone tracker that was killed is still thought to be there."""
+"""How long a standalone tracker that was killed may still appear as a member of the group."""
 SAY_AGAIN_S: Final = 30.0
 LATE_MAX: Final = 1_000_000
 
 
 @dataclass(slots=True)
 class Progress:
-    """What the batches came to; the figures of metrics, too."""
+    """The summed results of the batches, which are also the figures of the metrics."""
 
     config: KmqConfig
     figures: TrackerFigures = field(default_factory=TrackerFigures)
     partitions: Sequence[PartitionFigures] = ()
     positions: dict[int, int] = field(default_factory=dict[int, int])
     late_ms: list[int] = field(default_factory=list[int])
-    """Of redeliveries, from due to acknowledged; the first LATE_MAX."""
+    """Delays of redeliveries, from due to acknowledged; the first LATE_MAX."""
     _said: dict[str, float] = field(default_factory=dict[str, float])
 
     def add(self, outcome: Outcome) -> None:
@@ -67,7 +67,7 @@ class Progress:
             self._say(problem)
 
     def _say(self, problem: str) -> None:
-        """Once, and again when it lasts."""
+        """Print a problem, and again if it persists."""
         now = time.monotonic()
         if now - self._said.get(problem, -SAY_AGAIN_S) >= SAY_AGAIN_S:
             self._said[problem] = now
@@ -81,7 +81,7 @@ class Tracked:
     finished: Finished
     progress: Progress
     left: tuple[int, int] | None
-    """(open messages, those of them that are overdue), worked out from the topics anew; None where that failed."""
+    """(open messages, those of them that are overdue), computed from the topics again; None if that failed."""
 
     def __str__(self) -> str:
         figures, late = self.progress.figures, sorted(self.progress.late_ms)
@@ -96,7 +96,7 @@ class Tracked:
 
 
 class CaughtUp:
-    """Finds out, for `once`, whether all that was due when the run began has been carried out."""
+    """Finds out, for `once`, whether all messages that were due when the run began have been redelivered."""
 
     def __init__(self, config: KmqConfig, ends: Mapping[int, int], trigger_s: float) -> None:
         self._ends = {number: end for number, end in ends.items() if end > 0}
@@ -144,7 +144,7 @@ def follow(
     markers_per_batch: int = MARKERS_PER_BATCH,
     progress: Progress | None = None,
 ) -> Tracked:
-    """The same in a session that is there already, and goes on."""
+    """Run the tracker in an existing session, which stays open."""
     kept = Progress(config) if progress is None else progress
     properties = {"bootstrap.servers": options.bootstrap, **options.kafka}
     starts, ends = looked_up(properties, config)
@@ -178,10 +178,8 @@ def follow(
 
 
 def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[int, int], dict[int, int]]:
-    """(where to begin, where the markers end) by partition.
-
-    Raises PipelineFailed where the topics don't fit, or another tracker follows the queue.
-    """
+    """Return (where to begin, where the markers end) by partition. Raises PipelineFailed if the topics do not fit, or
+    if another tracker follows the queue."""
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     from ottla.kmq.topics import require_topics as require_queue
@@ -208,7 +206,7 @@ def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[in
 
 
 def require_alone(properties: Mapping[str, Any], config: KmqConfig) -> None:
-    """Two trackers that do not know of each other would both give every message again."""
+    """Refuse a second tracker: two trackers that do not know of each other would both redeliver every message."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

@@ -1,17 +1,17 @@
-"""Steps one partition of the markers topic through a micro-batch: state, markers and time in, messages to be given
-again and new state out. No Spark, no broker, no clock.
+"""Steps one partition of the markers topic through a micro-batch: from state, markers and time to the messages to
+redeliver and the new state.
 
-Knows: which of the open messages a batch is about, where the others stand, when to look again. What follows from the
-markers is `ottla.kmq.handover`'s, the standalone tracker's own machine: it is given the messages that the batch names
-or that may be due, and no more.
+The module is pure: no Spark, no broker, no clock. It selects the open messages that a batch concerns and computes the
+next wake-up. `ottla.kmq.handover`, the standalone tracker's own machine, decides the effect of the markers. It gets
+only the messages that the batch names or that may be due.
 
-**Time.** `now_ms` is the batch's, the same when the batch is done again. The end of the topic is where a batch had no
-markers of the partition.
+**Time.** `now_ms` is the time of the batch, the same when the batch is repeated. A batch without markers of the
+partition is at the end of the topic.
 
-**After a start** nothing is handed over before a marker as young as the start, or the end, was read: an end marker that
-was there when the query started is known then (the original's issue 158).
+**After a start** no message is handed over before a marker as new as the start, or the end of the topic, was read. By
+then, every end marker that existed when the query started is known (the original's issue 158).
 
-Invariants: the ledger says of every chunk what is in it; a message stands in the chunk of its offset.
+Invariants: the ledger describes the content of every chunk; a message is in the chunk of its offset.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ottla.spark.tracker.batches import Markers
 from ottla.spark.tracker.chunks import CHUNK_BITS, Chunk, Ledger, decode_chunk, encode_chunk, member
 
 HANDED_MAX: Final = 10_000
-"""Due messages of a partition that one batch takes up; the next ones take the others."""
+"""Due messages of a partition that one batch handles; the next batches handle the rest."""
 
 _KEY: Final = Struct(">iq")
 _KEYS: Final = np.dtype([("partition", ">i4"), ("offset", ">i8")])
 
 
 class Chunks(Protocol):
-    """Where the chunks of a partition are kept."""
+    """The store of a partition's chunks."""
 
     def get(self, number: int) -> bytes | None: ...
     def put(self, number: int, octets: bytes) -> None: ...
@@ -48,7 +48,7 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What a step came to. `wake_ms`: when there is something to do without new markers, None for never."""
+    """Result of a step. `wake_ms`: when there is work without new markers; None for never."""
 
     due: list[HandOver]
     read: int
@@ -68,7 +68,7 @@ class Loaded:
 def step(
     partition: int, config: KmqConfig, ledger: Ledger, store: Chunks, now_ms: int, run_ms: int, markers: Markers | None
 ) -> Stepped:
-    """Take the markers of a batch, None where it has none; changes ledger and store. `run_ms`: when the query began."""
+    """Process the markers of a batch, None if it has none; changes ledger and store. `run_ms`: when the query began."""
     if ledger.run_ms != run_ms:
         ledger.run_ms, ledger.replaying, ledger.replay_end = run_ms, True, -1
     if markers is not None and ledger.replaying and ledger.replay_end < 0:
@@ -118,7 +118,7 @@ def horizon_ms(config: KmqConfig, ledger: Ledger, now_ms: int, markers: Markers 
 
 
 def load(ledger: Ledger, store: Chunks, named: Any, horizon: int | None) -> Loaded:
-    """Read the chunks of named messages and of due ones; take these messages out, of the due ones the first."""
+    """Read the chunks of named messages and of due ones; remove these messages from them, of the due ones the first."""
     wanted = member(ledger.chunks, np.unique(named >> CHUNK_BITS))
     if horizon is not None:
         wanted |= ledger.dues <= horizon
@@ -148,7 +148,7 @@ def take(loaded: Loaded, chunk: Chunk, chosen: Any) -> None:
 
 
 def first_of(chunks: dict[int, Chunk], dues: list[tuple[int, Any]]) -> Iterable[tuple[int, Any]]:
-    """Of all that are due the HANDED_MAX that have been so for longest."""
+    """Of all due messages, return the HANDED_MAX that have been due longest."""
     if sum(int(late.sum()) for _, late in dues) <= HANDED_MAX:
         return dues
     times = np.concatenate([chunks[number].dues()[late] for number, late in dues])
@@ -166,7 +166,7 @@ def first_of(chunks: dict[int, Chunk], dues: list[tuple[int, Any]]) -> Iterable[
 
 
 def save(ledger: Ledger, store: Chunks, loaded: Loaded, named: Any, machine: HandoverPartition) -> None:
-    """Write down what has changed of the messages that the machine had or got."""
+    """Store the changes to the messages that the machine had or got."""
     touched = np.union1d(named, np.fromiter(loaded.opened, np.int64, len(loaded.opened)))
     by_chunk: dict[int, dict[int, Open]] = {}
     for offset, entry in machine.opened.items():
@@ -189,7 +189,7 @@ def save(ledger: Ledger, store: Chunks, loaded: Loaded, named: Any, machine: Han
 
 
 def wake_ms(config: KmqConfig, ledger: Ledger, now_ms: int) -> int | None:
-    """When to look again if no markers come."""
+    """Return the time of the next wake-up if no markers come."""
     if (due := ledger.first_due_ms) is None:
         return None
     if ledger.replaying or due <= ledger.latest_ms:

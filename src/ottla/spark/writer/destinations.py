@@ -1,8 +1,8 @@
-"""Finds where rows may go: a topic's partitions, those that have a leader, and the largest batch it takes.
+"""Finds where rows may go: a topic's partitions, those that have a leader, and its maximum batch size.
 
-Asks the cluster once for each topic. A topic that is not there may be made by the broker, if it makes topics by itself
-(`auto.create.topics.enable`), as with Kafka's own producer; what is still not there after `max_block_ms` is refused.
-A cluster that cannot be reached is waited for, as long as for the delivery of a record.
+The cluster is asked once for each topic. A broker with `auto.create.topics.enable` creates a missing topic, as with
+Kafka's own producer; a topic that is still missing after `max_block_ms` is refused. If the cluster cannot be reached,
+the writer waits, as long as for the delivery of a record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_YET = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE
 
 
 class Destinations:
-    """The topics of one task, each asked for when a row first names it."""
+    """The topics of one task, each looked up when a row first names it."""
 
     def __init__(self, client: Callable[[], Client], max_block_ms: int, delivery_timeout_ms: int = 120_000) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class Destinations:
         self._known: dict[str, Destination] = {}
 
     def find(self, topic: str) -> Destination:
-        """Raises WriteRefused for a topic that is not there or may not be written."""
+        """Raises WriteRefused for a topic that does not exist or that may not be written."""
         if topic not in self._known:
             leaders = self._leaders(topic)
             available = tuple(index for index, leader in enumerate(leaders) if leader >= 0)
@@ -64,7 +64,7 @@ class Destinations:
             time.sleep(PAUSE_S)
 
     def _batch_bytes_max(self, topic: str) -> int:
-        """The broker's word; its default where it does not tell this client."""
+        """Return the broker's limit; its default if the broker does not report it to this client."""
         resource = DescribeConfigsResource(TOPIC_RESOURCE, topic, [LIMIT])
         try:
             (result,) = self._client().send(DescribeConfigsRequest([resource])).results

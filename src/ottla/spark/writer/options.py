@@ -1,8 +1,8 @@
-"""Reads the writer's options: the names of Spark's own Kafka sink and of Kafka's producer, read from strings into one
-value.
+"""Reads the writer's options into one value, with the names of Spark's own Kafka sink and of Kafka's producer.
 
-Knows every option, its default and which go together; each that makes no sense is refused with one sentence
-(`WrongOption`). Knows no broker. Producer properties that change nothing here are accepted, others are refused.
+It checks every option, its default and which options go together; an invalid option is refused with one sentence
+(`WrongOption`). Producer properties without effect here are accepted, others are refused. The module asks no broker.
+
 Source: KafkaSourceProvider.scala, ProducerConfig.java; docs/pipelines/sink.md has the table.
 """
 
@@ -21,13 +21,13 @@ from ottla.spark.platform.paths import local_path
 ALL = -1
 STAGING_BELOW_CHECKPOINT = "ottla-sink"
 IN_FLIGHT_MAX = 5
-"""As many batches of a producer and partition a broker remembers."""
+"""Number of batches of a producer and partition that a broker remembers."""
 REQUEST_BYTES = 8 << 20
 BATCH_BYTES = 512 << 10
-"""Larger than Kafka's 16384: a task has all its rows at once, and fewer, larger batches cost everybody less."""
+"""Larger than Kafka's 16384: a task has all its rows at once, and fewer, larger batches are cheaper for all parties."""
 
 TRANSACTION_TIMEOUT_MS = 180_000
-"""Longer than the delivery time-out's default: a broker that is away for less ends no micro-batch."""
+"""Longer than the delivery time-out's default: a shorter outage of a broker does not end a micro-batch."""
 
 OPTIONS = ("topic", "exactlyOnce", "transactional", "stagingLocation", "writeId", "includeHeaders")
 
@@ -47,7 +47,7 @@ _WITHOUT_EFFECT_TEXT = (
     "partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms security.providers "
 )
 WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT_TEXT.split())
-"""Accepted and of no consequence: a task has all its rows and sends them in full batches, without a waiting time."""
+"""Accepted without effect: a task has all its rows and sends them in full batches, without a waiting time."""
 _REFUSED = {
     "key.serializer": "keys are written as they come, bytes or UTF-8 text; encode them in the DataFrame",
     "value.serializer": "values are written as they come, bytes or UTF-8 text; encode them in the DataFrame",
@@ -60,9 +60,10 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a writer was asked for. Hashable: a worker keeps its producer by this value.
+    """The options of a writer. Hashable: a worker keeps its producer by this value.
 
-    `codec` and `level` as in `records.compression`; `staging` an absolute path."""
+    `codec` and `level` as in `records.compression`; `staging` an absolute path.
+    """
 
     client: ClientProperties
     topic: str | None = None
@@ -117,7 +118,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _client(kafka: Mapping[str, str]) -> ClientProperties:
-    """Where the cluster is and how it is spoken to: the same properties as the reader's."""
+    """The connection to the cluster: the same properties as the reader's."""
     mine = {name: value for name, value in kafka.items() if name in _CONNECTION or name.startswith(("ssl.", "sasl."))}
     return client_properties({f"kafka.{name}": value for name, value in mine.items()})
 
@@ -131,7 +132,8 @@ def _refuse(name: str) -> None:
 
 
 def _refuse_misspelt(given: Mapping[str, str]) -> None:
-    """Other unknown options pass: they belong to other parts of a query. But a slip must not lose `exactlyOnce`."""
+    """Refuse misspelt options: a slip must not lose `exactlyOnce`. Other unknown options pass, because they belong to
+    other parts of a query."""
     known = {name.lower(): name for name in OPTIONS}
     for name in given.keys() - known.keys():
         for close in difflib.get_close_matches(name, known, 1, 0.8):

@@ -1,18 +1,20 @@
 """Sends whole batches: several partitions at once, several requests in flight, each batch once.
 
-Knows numbering (producer id, epoch, sequence), what each error code means for a batch, and how to find out what a log
-holds after an answer was lost. Does not know rows, Spark or files: a `Batch` loads its own bytes. KIP-98, KIP-360,
-KIP-664; Sender.java and TransactionManager.java have the same rules for Kafka's producer.
+This module numbers batches (producer id, epoch, sequence) and handles each error code. After a lost answer, it finds
+out what a log holds. A `Batch` loads its own bytes. Source: KIP-98, KIP-360, KIP-664; Sender.java and
+TransactionManager.java have the same rules for Kafka's producer.
 
 Invariants:
-- A partition's batches go out in order, at most `in_flight_max` unanswered, and the first of a numbering alone: a
-  broker takes any first sequence of a producer it does not know, so a second batch must never overtake the first.
-- After a lost answer, or an error, the partition's leader is asked first what it has from this producer
-  (DescribeProducers, or else the headers in the log), and that decides what is still to be sent. Sending again under
-  the same numbers is not enough: a broker forgets producers, at its next start at the latest, whose last record has an
-  old time, and then takes any sequence.
-- What is sent again has the same numbers. New ones are given only to what is not in the log, when the broker refuses
-  the old ones for good.
+
+- A partition's batches are sent in order, at most `in_flight_max` of them unanswered, and the first of a numbering
+  alone. A broker accepts any first sequence of a producer that it does not know, so a second batch must never overtake
+  the first.
+- After a lost answer or an error, the partition's leader is first asked for this producer's last sequence
+  (DescribeProducers, otherwise the headers in the log). That decides what is still to be sent. Sending again with the
+  same numbers is not enough. At its next start at the latest, a broker forgets producers whose last record has an old
+  time, and then accepts any sequence.
+- A batch that is sent again keeps its numbers. Only batches that are not in the log get new numbers, when the broker
+  refuses the old ones permanently.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ SEQUENCE_MASK = 0x7FFFFFFF
 SEQUENCE_HALF = 1 << 30
 EPOCH_MAX = 0x7FFE
 TRUSTED_AFTER, RENUMBERED_AFTER = 2, 4
-"""Refusals of one sequence in a row after which the broker's word for the last batch is enough, and after which what
-is left gets new numbers."""
+"""Consecutive refusals of one sequence after which the broker's answer about the last batch is trusted, and after which
+the remaining batches get new numbers."""
 PAUSE_S, PAUSE_S_MAX = 0.02, 1.0
 READ_BACK_BYTES = 4 << 20
 
@@ -80,10 +82,8 @@ class Batch:
 @dataclass(slots=True, eq=False)
 class PartitionQueue:
     """One partition's batches, in order: `done`, `in_flight`, then `waiting`; `failed` ones go back to the front.
-
-    `read_from`: an offset that none of the batches in here stands before, None when no such is known.
-    `keeps`: whether `done` is remembered, so that what a broker lost can be sent again.
-    """
+    `read_from`: an offset at or before all of these batches, None if none is known. `keeps`: whether `done` is
+    remembered, so that batches that a broker lost can be sent again."""
 
     topic: str
     partition: int
@@ -144,7 +144,7 @@ class PartitionQueue:
         self.failing_since, self.pause_s = None, PAUSE_S
 
     def settle(self) -> None:
-        """What failed goes back to the front, once nothing is in flight any more."""
+        """Return failed batches to the front of the queue, once no request is in flight."""
         if self.failed and not self.in_flight:
             self.waiting.extendleft(reversed(self.failed))
             self.failed.clear()
@@ -162,8 +162,8 @@ class PendingRequest:
 
 
 class LastSequence(NamedTuple):
-    """The last sequence of a producer in a partition, None without any. `certain`: the leader itself keeps count;
-    otherwise it is what the log's headers show, from which retention may have taken the rest."""
+    """The last sequence of a producer in a partition, None without any. `certain`: the leader itself has it. Otherwise
+    it comes from the log's headers, some of which retention may have removed."""
 
     last: int | None
     certain: bool
@@ -172,8 +172,8 @@ class LastSequence(NamedTuple):
 class Publisher:
     """Sends the batches of partitions. One for each producer; keeps its connections from call to call.
 
-    `renumbered` is told before a queue's new numbers are used. While `transactional_id` is set, batches belong to its
-    transaction, whose partitions somebody else has added. Methods raise PublishFailed.
+    `renumbered` is called before a queue's new numbers are used. While `transactional_id` is set, batches belong to its
+    transaction; the caller has added the partitions. Methods raise PublishFailed.
     """
 
     def __init__(
@@ -209,8 +209,8 @@ class Publisher:
         what: Callable[[Client], T],
         explained: Callable[[ErrorAnswer], str] = lambda failure: f"The cluster refuses: {failure}",
     ) -> T:
-        """Ask the cluster, again and again while it is away or not ready, until the delivery timeout. `explained` makes
-        a sentence of what it refuses for good."""
+        """Send a request, and retry while the cluster is unavailable or not ready, until the delivery timeout.
+        `explained` makes a sentence of a permanent refusal."""
         until = time.monotonic() + self._delivery_timeout_s
         pause_s = PAUSE_S
         while True:
@@ -245,7 +245,7 @@ class Publisher:
         return self.ask(init)
 
     def send(self, queues: list[PartitionQueue], left_bytes: int = 0) -> None:
-        """Send until no more than `left_bytes` wait, and all of it with 0."""
+        """Send until at most `left_bytes` wait; with 0, until everything is sent and acknowledged."""
         while True:
             unfinished = [queue for queue in queues if queue.waiting or queue.in_flight or queue.failed]
             if not unfinished or (left_bytes and waiting_bytes(unfinished) <= left_bytes):
@@ -255,7 +255,7 @@ class Publisher:
     # ---- sending ---------------------------------------------------------------------------------------------------
 
     def _step(self, queues: list[PartitionQueue]) -> None:
-        """Post what may go out, then take one answer, or wait for the next attempt's time."""
+        """Send possible requests, then handle one answer, or wait until the next attempt is due."""
         now = time.monotonic()
         for queue in queues:
             if queue.failing_since is not None and now - queue.failing_since > self._delivery_timeout_s:
@@ -378,7 +378,7 @@ class Publisher:
         self.client.forget_topics()
 
     def _lose(self, queues: list[PartitionQueue], failure: ClientFailure) -> None:
-        """The connection broke: whatever was in flight may or may not be in the log."""
+        """Handle a broken connection: batches in flight may or may not be in the log."""
         now = time.monotonic()
         self.close()
         for queue in queues:
@@ -392,12 +392,12 @@ class Publisher:
     # ---- doubts ----------------------------------------------------------------------------------------------------
 
     def recover(self, queues: list[PartitionQueue]) -> None:
-        """Skip what the logs hold already: for queues whose batches somebody may have sent before."""
+        """Skip batches that the logs already hold, in queues whose batches another process may have sent before."""
         for queue in queues:
             self._split(queue, self.ask(lambda _, queue=queue: self._last_sequence(queue)), confirm=True)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Answers were lost, or a sequence was refused: let the leader say what it has, and go on behind that."""
+        """After lost answers or a refused sequence, ask the leader what it has, and continue after that."""
         try:
             last_sequence = self._last_sequence(queue)
         except ErrorAnswer as failure:
@@ -415,11 +415,12 @@ class Publisher:
         return self.renumbered(queue)
 
     def _split(self, queue: PartitionQueue, last_sequence: LastSequence, *, confirm: bool) -> bool:
-        """Sort batches into those up to the last sequence, which are in the log, and the rest; whether it fits them.
+        """Split the batches into those up to the last sequence, which are in the log, and the rest; return whether it
+        fits them.
 
-        A last one behind all of them means that another process has sent them and went on. With `confirm` the last one
-        that is there is sent again all the same: its answer says that it is committed. A broker that has forgotten the
-        producer would take it for a new one; then it was seen in the log, which shows only what is committed.
+        A last sequence after all of them means that another process has sent them and more. With `confirm`, the last
+        batch in the log is sent again: its answer proves that it is committed. A broker that has forgotten the producer
+        would accept it as a new one. Then the batch was found in the log, which shows only what is committed.
         """
         last = last_sequence.last
         if last is None and not last_sequence.certain:
@@ -439,8 +440,8 @@ class Publisher:
         return explained
 
     def _last_sequence(self, queue: PartitionQueue) -> LastSequence:
-        """What the partition's leader has from the queue's producer, whom it never forgets while a transaction is
-        open."""
+        """Return the last sequence of the queue's producer at the partition's leader. A leader never forgets a producer
+        while its transaction is open."""
         request = DescribeProducersRequest([TopicRequest(queue.topic, [queue.partition])])
         try:
             leader = self.client.leader(queue.topic, queue.partition)
@@ -460,7 +461,7 @@ class Publisher:
         return self._read_back(queue) if self.transactional_id is None else LastSequence(None, True)
 
     def _read_back(self, queue: PartitionQueue) -> LastSequence:
-        """The same, out of the headers of the log: a broker forgets producers that were idle for a day."""
+        """Find the last sequence in the headers of the log: a broker forgets producers that were idle for a day."""
         if queue.read_from is None or self.transactional_id is not None:
             return LastSequence(None, False)
         last = None
@@ -481,8 +482,8 @@ def waiting_bytes(queues: list[PartitionQueue]) -> int:
 
 
 def headers_from(client: Client, topic: str, partition: int, offset: int) -> Iterator[b.BatchHeader]:
-    """The header of every batch from `offset` to the log's end as it is now; from the log's start when that is later,
-    or the end is before `offset` (a topic that was made anew)."""
+    """Yield the header of every batch from `offset` to the log's current end. If the log starts later, or ends before
+    `offset` (a recreated topic), begin at its start."""
     start = client.list_offsets(topic, [partition], EARLIEST)[partition]
     end = client.list_offsets(topic, [partition], LATEST)[partition]
     at = offset if start <= offset <= end else start

@@ -1,12 +1,13 @@
 """Defines the writers of `df.write.format("ottla")` and `df.writeStream.format("ottla")`, as Spark calls them.
 
-Spark makes a writer in a Python process on the driver, sends it to the workers, which call `write`, and makes another
-in the driver's process for each `commit`. So writers hold options alone. Columns are those of Spark's own Kafka sink,
-and `timestamp`; options and guarantees are in docs/pipelines/sink.md.
+Spark makes a writer in a Python process on the driver and sends it to the workers, which call `write`. It makes another
+writer in the driver's process for each `commit`. Writers therefore hold only options. Columns are those of Spark's own
+Kafka sink, and `timestamp`; options and guarantees are in docs/pipelines/sink.md.
 
-At least once, the default: `write` sends to the brokers itself. With `exactlyOnce` it stages batches, and `commit`
-sends them (`staging.py`), with `transactional` as one transaction (`transaction.py`). A worker is told the micro-batch
-and the query by the task's local properties.
+By default, delivery is at least once: `write` sends to the brokers itself. With `exactlyOnce`, it stages batches, and
+`commit` sends them (`staging.py`), with `transactional` as one transaction (`transaction.py`). The task's local
+properties tell a worker the micro-batch and the query.
+
 Source: KafkaWriter.scala, KafkaRowWriter (Spark 4.2) for columns, rules and the words of refusals.
 """
 
@@ -56,9 +57,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """Other columns are left out, as Spark's Kafka sink does."""
 
 GATHERED_BYTES, GATHERED_ROWS = 16 << 20, 200_000
-"""So much is encoded at once: Spark's own Arrow batches are small, and full record batches are wanted."""
+"""Size that is encoded at once: Spark's own Arrow batches are small, and full record batches are better."""
 WAITING_BYTES = 16 << 20
-"""So much may be encoded and not yet sent."""
+"""Encoded bytes that may wait to be sent."""
 BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 """Spark's names: MicroBatchExecution.BATCH_ID_KEY, StreamExecution.QUERY_ID_KEY."""
 
@@ -116,7 +117,7 @@ def type_name(kind: DataType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: with `exactlyOnce` the query, and what was staged for it."""
+    """A task's report to the driver; with `exactlyOnce`, the query and the batches staged for it."""
 
     owner: str | None = None
     staged: StagedFile | None = None
@@ -140,7 +141,7 @@ class Writer(SentToWorkers):
         return Written()
 
     def stage(self, staging: Staging, batch_id: int, owner: str, batches: Iterator[RecordBatch]) -> Written:
-        """Put the task's batches where the driver finds them."""
+        """Stage the task's batches for the driver."""
         with self.options.client.connect() as client:
             encoded = (each for run in self.encoded(batches, lambda: client) for each in run)
             return Written(owner, staging.stage(batch_id, task_of(), encoded))
@@ -271,7 +272,7 @@ def producer_of(options: SinkOptions) -> Producer:
 
 
 def forget_producer(options: SinkOptions) -> None:
-    """After a failure nobody knows which sequences were used up."""
+    """Close the producer after a failure: it is unknown which sequences were used."""
     producer = _producers.pop(options, None)
     if producer is not None:
         producer.publisher.close()

@@ -1,23 +1,24 @@
-"""Writes exactly once: batches wait in files, and a manifest numbers them before any is sent; or each micro-batch is a
-transaction, which needs no manifest, because one that was not committed was not there.
+"""Writes exactly once: batches wait in files, and a manifest numbers them before any is sent.
 
-Knows the directory of one query. Does not know Spark, nor how batches are sent (`publishing.py`, `transaction.py`).
+Alternatively, each micro-batch is a transaction. It needs no manifest, because the records of an uncommitted
+transaction do not count. `publishing.py` and `transaction.py` send the batches.
 
     owner.json                      the query that the directory belongs to, and whether it writes transactions
-    batches/000000000012-3-<id>     what a task of micro-batch 12 staged: whole record batches, one behind the other
-    manifests/000000000012.json     what micro-batch 12 is: files, and for each partition producer id, epoch, first
+    batches/000000000012-3-<id>     staged by a task of micro-batch 12: whole record batches, one after another
+    manifests/000000000012.json     content of micro-batch 12: files, and for each partition producer id, epoch, first
                                     sequence, where its log ended before, and where its batches lie
     done.json                       the last micro-batch that is in the logs, and every partition's next sequence
     lock                            held while a commit runs
 
 Invariants:
-- A manifest appears whole or not at all, durable, and never changes what it holds; nothing is sent before. Only when a
-  broker lost records that it had acknowledged does what is left of a partition get new numbers, and the manifest is
-  replaced before they are used.
-- A manifest that exists is finished before anything else, whoever wrote it: a micro-batch that is run again, with
-  other rows or in another order, adds nothing beside it.
-- done.json is replaced only when every batch of the manifest was acknowledged, or the transaction committed; files go
-  after that. Where done.json is behind a transaction, the cluster knows better (`transaction.py`).
+
+- A manifest appears whole or not at all, is durable, and its content never changes; no batch is sent before. There is
+  one exception: if a broker lost records that it had acknowledged, the rest of a partition gets new numbers. The
+  manifest is replaced before these are used.
+- An existing manifest is finished before any other work, whichever process wrote it. A micro-batch that is run again,
+  with other rows or in another order, adds nothing to it.
+- done.json is replaced only when every batch of the manifest was acknowledged, or the transaction committed; files are
+  removed after that. If a transaction is newer than done.json, the cluster's state decides (`transaction.py`).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """What one task staged; travels to the driver. `pieces`: (topic, partition, position, bytes, records) in order."""
+    """Files staged by one task; sent to the driver. `pieces`: (topic, partition, position, bytes, records) in order."""
 
     name: str
     pieces: tuple[tuple[str, int, int, int, int], ...]
@@ -83,7 +84,7 @@ class ManifestPartition:
 
 @dataclass(slots=True)
 class Manifest:
-    """What a micro-batch sends: its files, and their batches by partition."""
+    """The content of a micro-batch: its files, and their batches by partition."""
 
     batch_id: int
     files: list[str]
@@ -143,7 +144,8 @@ class Staging:
         publisher: Publisher,
         transactions: Transactions | None = None,
     ) -> int:
-        """Make micro-batch `batch_id` of query `owner` part of the topics, once. How many records this call sent."""
+        """Add micro-batch `batch_id` of query `owner` to the topics, once. Return the number of records that this call
+        sent."""
         with self._locked():
             self._own(owner, transactions is not None)
             done, added = self._read_done(), 0
@@ -216,7 +218,7 @@ class Staging:
         return Manifest(batch_id, [file.name for file in staged], list(shares.values()))
 
     def _finish(self, manifest: Manifest, done: Done, publisher: Publisher, *, resumed: bool) -> int:
-        """Send what is not in the logs yet, and write down that it is. How many records were sent."""
+        """Send the batches that are not in the logs yet, and store that they are. Return the number of records sent."""
         with contextlib.ExitStack() as files:
             views = [files.enter_context(self._opened(name)) for name in manifest.files]
             queues = [queue_of(share, views) for share in manifest.shares]
@@ -251,7 +253,7 @@ class Staging:
         return Done(found["batch_id"], found["producer_id"], found["epoch"], numbers)
 
     def _unfinished(self, done: Done) -> list[Manifest]:
-        """Manifests behind the last one that is done; at most one, unless somebody put files there."""
+        """Return manifests newer than the last finished one; at most one, unless files were added by hand."""
         found: list[Manifest] = []
         for name in names_in(self._manifests):
             if re.fullmatch(r"\d{12}\.json", name) and int(name[:12]) > done.batch_id:
@@ -333,7 +335,7 @@ def queue_of(share: ManifestPartition, views: Sequence[mmap.mmap]) -> PartitionQ
 
 
 def loaded(share: ManifestPartition, piece: Piece, view: mmap.mmap) -> bytearray:
-    """A copy of a staged batch; its CRC is checked, for the one that is sent is computed anew."""
+    """Return a copy of a staged batch. Its CRC is checked here, because sending computes a new one."""
     whole = bytearray(view[piece.position : piece.position + piece.size])
     if len(whole) != piece.size or not is_whole(whole):
         raise StagingRefused(f"A staged batch for {share.topic}-{share.partition} is damaged.")

@@ -1,20 +1,22 @@
 """Writes each micro-batch as one transaction: readers of committed records see all of it or nothing.
 
-Knows the requests of a transactional producer and in which order they go. Does not know files or Spark; how batches
-are sent is `publishing.py`'s. What it speaks is the first version of the protocol, which every Kafka since 2.5
-understands; each micro-batch begins with InitProducerId, so that each has an epoch of its own and nothing that is still
-under way from a driver before can get into it.
+This module sends the requests of a transactional producer in the right order; `publishing.py` sends the batches. It
+uses the first version of the protocol, which every Kafka since 2.5 understands. Each micro-batch begins with
+InitProducerId and therefore has its own epoch. Requests of an earlier driver that are still in flight cannot become
+part of it.
 
-Which micro-batch was the last one is part of the transaction: an offset, the micro-batch's number plus one, committed
-for a group that has the transactional id's name. A driver that comes back so finds out what became of a transaction
-whose end it never heard of, wherever it was killed.
+The transaction includes the number of the micro-batch: an offset, the number plus one, committed for a group with the
+name of the transactional id. A restarted driver reads this offset. It thus learns the outcome of a transaction whose
+end was never acknowledged, wherever it was killed.
 
 Invariants:
-- InitProducerId is answered when what was open under the name has ended; only then is the last micro-batch read.
+
+- InitProducerId is answered when the open transaction of the transactional id has ended; only then is the last
+  micro-batch read.
 - A micro-batch is begun only if its number is higher than the last one's.
 
-KIP-98, KIP-447 (offsets that are still pending), KIP-360; TransactionManager.java and, for the offset as a mark,
-Kafka Connect's exactly-once sources (KIP-618).
+Source: KIP-98, KIP-447 (offsets that are still pending), KIP-360; TransactionManager.java and, for the offset as a
+mark, Kafka Connect's exactly-once sources (KIP-618).
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from ottla.protocol.wire import Message
 from ottla.spark.writer.publishing import PartitionQueue, Publisher
 
 PREFIX = "ottla-sink-"
-"""Of transactional ids, and of the groups that have their names."""
+"""Prefix of transactional ids, and of the groups with their names."""
 _NEWEST: dict[type[Message], int] = {
     InitProducerIdRequest: 5,
     AddPartitionsToTxnRequest: 3,
@@ -51,12 +53,13 @@ _NEWEST: dict[type[Message], int] = {
     EndTxnRequest: 4,
     OffsetFetchRequest: 7,
 }
-"""The last versions of the first kind of transactions; later ones tell the broker to count epochs itself (KIP-890)."""
+"""The last versions of the first protocol version of transactions; later ones make the broker count epochs
+(KIP-890)."""
 _FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 
 
 class Transactions:
-    """The transactions of one query, or of one batch write; `producer_id` and `epoch` are the present one's. Methods
+    """The transactions of one query, or of one batch write; `producer_id` and `epoch` are the current ones. Methods
     raise PublishFailed."""
 
     def __init__(self, publisher: Publisher, owner: str, timeout_ms: int) -> None:
@@ -66,15 +69,17 @@ class Transactions:
         self.producer_id, self.epoch = -1, -1
 
     def begin(self) -> int:
-        """End what a driver before may have left open, and take a new epoch.
+        """End a transaction that an earlier driver left open, and take a new epoch.
 
-        The number of the last micro-batch whose transaction was committed; -1 without one."""
+        Return the number of the last micro-batch whose transaction was committed; -1 without one.
+        """
         answer = self._ask(InitProducerIdRequest(self.name, self._timeout_ms))
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         return self._last_committed()
 
     def write(self, batch_id: int, queues: Sequence[PartitionQueue]) -> None:
-        """Send the batches and the micro-batch's number, and commit. Where that fails nobody sees any of it."""
+        """Send the batches and the micro-batch's number, and commit. If that fails, no reader of committed records sees
+        any of it."""
         try:
             self._add(queues)
             self._publisher.transactional_id = self.name
@@ -89,7 +94,7 @@ class Transactions:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def _last_committed(self) -> int:
-        """The greatest of the group's offsets: which topic it stands with depends on what a micro-batch wrote."""
+        """Return the greatest of the group's offsets; its topic depends on what a micro-batch wrote."""
         answer = self._ask(OffsetFetchRequest(self.name, None, require_stable=True), GROUP)
         offsets = [part.committed_offset for topic in answer.topics for part in topic.partitions]
         return max(offsets, default=0) - 1
@@ -109,7 +114,7 @@ class Transactions:
         self._ask(TxnOffsetCommitRequest(self.name, self.name, self.producer_id, self.epoch, topics=topics), GROUP)
 
     def _abort(self) -> None:
-        """Let readers go on at once. Where that fails too the next driver does it, or the time-out."""
+        """Abort, so that readers can continue at once. If that fails too, the next driver or the time-out aborts."""
         self._publisher.transactional_id = None
         request = EndTxnRequest(self.name, self.producer_id, self.epoch, committed=False)
         with contextlib.suppress(ClientFailure, OSError):
@@ -127,7 +132,7 @@ class Transactions:
         return answer
 
     def _explained(self, failure: ErrorAnswer) -> str:
-        """What a refusal means for the query."""
+        """Describe what a refusal means for the query."""
         if failure.code in _FENCED:
             return (
                 f"The transaction of {self.name} was ended by another program: this query is running twice, or the "
@@ -142,7 +147,7 @@ class Transactions:
 
 
 def codes_in(answer: Any) -> list[int]:
-    """Every error of an answer, those that say why before those that only follow."""
+    """Return every error of an answer, causes before errors that only follow from them."""
     codes = [getattr(answer, "error_code", 0)]
     for topic in getattr(answer, "results_by_topic_v3_and_below", ()):
         codes += [part.partition_error_code for part in topic.results_by_partition]
