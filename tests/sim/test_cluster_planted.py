@@ -1,6 +1,5 @@
 """Bugs that replication might have, planted: the cluster workload has to find each of them."""
 
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +11,8 @@ from ottla.broker.cluster.elections import Standing
 from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.membership import Membership
-from ottla.broker.effects import Outbox
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.replication.fetching import Fetching
+from ottla.broker.replication.fetching import FetchesOf, Fetching
 from ottla.broker.replication.waits import FetchWaits
 from ottla.broker.topics.placement import Placement
 from ottla.log.log import Log
@@ -196,15 +194,9 @@ def fetches_wait_as_ever_after_they_were_woken(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(FetchWaits, "waits", wrong)
 
 
-def fetches_on_and_tells_nobody_when(patch: pytest.MonkeyPatch) -> None:
-    """When a follower fetches on is not said, and the simulator asks only every few steps what was not said."""
-    due = Outbox.due
-
-    def wrong(self: Outbox, at: int | None) -> None:
-        if sys._getframe(1).f_code is not Fetching.answered.__code__:
-            due(self, at)
-
-    patch.setattr(Outbox, "due", wrong)
+def a_fetcher_is_used_and_not_asked_when_it_is_due(patch: pytest.MonkeyPatch) -> None:
+    """The host of a pure machine keeps the deadline that it had."""
+    patch.setattr(FetchesOf, "fetcher", property(lambda self: self._fetcher))
 
 
 def all_but_the_last_are_lost(seed: int) -> None:
@@ -221,7 +213,7 @@ BUGS = {
     moved_when_appended: 0,
     leads_in_an_old_epoch: 4,
     end_offsets_kept: 1,
-    fetches_on_and_tells_nobody_when: 2,
+    a_fetcher_is_used_and_not_asked_when_it_is_due: 2,
 }
 """Each with a seed that finds it soon; should the simulator have changed so much that it no longer does, others may."""
 

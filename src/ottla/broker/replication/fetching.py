@@ -70,12 +70,20 @@ class FetchesOf:
         if self.news:
             return AT_ONCE
         if self._due is None:
-            deadline = self._fetcher.deadline()
-            self._due = NEVER if deadline is None else deadline
+            self._due = self._reckoned()
         return self._due
+
+    def _reckoned(self) -> Millis:
+        deadline = self._fetcher.deadline()
+        return NEVER if deadline is None else deadline
 
     def answered(self, now: Millis, answer: object) -> None:
         self._fetching.answered(now, self, answer)
+
+    def check(self) -> None:
+        """Raises AssertionError."""
+        self._fetcher.check()
+        assert self._due in (None, self._reckoned()), f"fetches of node {self.leader} are due at another moment"
 
 
 class Fetching:
@@ -397,7 +405,7 @@ class Fetching:
             assert key in fetches.fetcher.partitions
             assert not partition.leads, partition.name
         for fetches in self._of_leader.values():
-            fetches.fetcher.check()
+            fetches.check()
 
 
 def kept(news: News) -> News:
