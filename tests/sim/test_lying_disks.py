@@ -113,6 +113,26 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
     assert acknowledged(cluster) > before
 
 
+def test_a_partition_that_can_not_be_opened_is_put_aside_and_copied_again() -> None:
+    cluster = running(10)
+    cluster.until(more_is_acknowledged(cluster, 50))
+    cluster.kill(1)
+    disk = cluster.hosts[1].disk
+    disk.settle_everything()
+    records = disk.content(LOG)
+    disk.put(f"{DIRECTORY}/{TOPIC}-0/partition.metadata", b"not what it was")
+    for checker in cluster.checkers:
+        checker.liars.add(1)
+        checker.lost_power(1, in_sync_too=True)
+    cluster.begin(1)
+    cluster.until(lambda: any(path.startswith(f"{DIRECTORY}/{TOPIC}-0.") for path in disk.files()), 30_000)
+    cluster.until(cluster.is_whole, 30_000)
+    (put_aside,) = [path for path in disk.files() if "-stray/" in path and path.endswith(".log")]
+    assert disk.content(put_aside) == records
+    cluster.until(more_is_acknowledged(cluster, 20))
+    cluster.settle()
+
+
 def test_a_coordinator_with_a_damaged_log_gives_way_and_copies_it_again() -> None:
     """Its node is the preferred leader, and in sync again before anybody reads the damage."""
     cluster = running(9)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.log.answers import Damage, DamagedLog
 from ottla.machine import Millis
 
@@ -33,7 +34,9 @@ class Failures:
         notes: Callable[[str], None],
         taken_back: Callable[[Millis, Partition], None],
         partitions: Container[Partition],
+        marks: DamageMarks,
     ) -> None:
+        self.marks = marks
         self._notes = notes
         self._taken_back = taken_back
         self._partitions = partitions
@@ -58,12 +61,20 @@ class Failures:
             partition.is_incomplete = True
             before = partition.damaged_from
             partition.damaged_from = damage.first if before is None else min(before, damage.first)
+            self.marks.set(partition.log, partition.index, partition.damaged_from)
             self.has_news = True
             self._notes(f"{partition.name} is damaged: {damage}")
+
+    def opened_again(self, now: Millis, partition: Partition) -> None:
+        """This partition could not be opened, and has a log now: its leader is followed on."""
+        self.has_news = True
+        if not partition.leads:
+            self._taken_back(now, partition)
 
     def mended(self, partition: Partition) -> None:
         """What was damaged in this log is cut off; it is copied again."""
         self.damaged.pop(partition, None)
+        self.marks.clear(partition.log, partition.index)
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write of this log failed. Where that closed the log, who waits for a commit is told."""
@@ -103,6 +114,7 @@ class Failures:
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
+        self.marks.clear(partition.log, partition.index)
         self._wrong.pop(partition, None)
         self.damaged.pop(partition, None)
         self._failed_writes.pop(partition, None)

@@ -18,6 +18,7 @@ from ottla.broker.partitions.commits import LOOK_AFTER_MS, GroupCommit
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, Checkpoints
 from ottla.broker.upkeep.compactions import Compactions
+from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.broker.upkeep.failures import Failures
 from ottla.broker.upkeep.scrubs import Scrubs
 from ottla.log.answers import StorageFailed
@@ -53,7 +54,8 @@ class Upkeep:
         files, settings, outbox = environment.files, environment.settings, environment.outbox
         self.partitions: dict[Partition, tuple[int, Partition]] = {}
         self.checkpoints = Checkpoints(files, environment.directory, settings, outbox, self.partitions)
-        self.failures = Failures(environment.notes, taken_back, self.partitions)
+        marks = DamageMarks(files, environment.directory, environment.notes)
+        self.failures = Failures(environment.notes, taken_back, self.partitions, marks)
         self.compactions = Compactions(environment, metadata, self.partitions)
         self.scrubs = Scrubs(environment, self.partitions, self.failures.found_damage)
         self.commits = GroupCommit(outbox, self.failures, by_fsync=settings["ottla.durability"] == "fsync", files=files)

@@ -5,7 +5,7 @@ Knows how to ask for it with our own client, and what follows from the answers. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,7 @@ OUT_OF_SERVICE, REFUSES = "out of service", "acks=all refused"
 
 class Placed(NamedTuple):
     """A partition as the metadata tells it. `leader` is -1 where there is none; `min_isr` is what acks=all asks for, at
-    most the number of replicas."""
+    most the number of replicas. `offline`: the nodes that are down, or cannot use their log of it."""
 
     topic: str
     partition: int
@@ -29,6 +29,7 @@ class Placed(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     min_isr: int
+    offline: tuple[int, ...] = ()
 
     @property
     def lack(self) -> str | None:
@@ -67,6 +68,7 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
     seen = client.send(DescribeClusterRequest(include_fenced_brokers=True))
     parts = placed_of(client)
     waits = eligible_of(client, sorted({part.topic for part in parts if part.leader < 0}))
+    up = {broker.broker_id for broker in seen.brokers if not broker.is_fenced}
     nodes = [
         node_facts(broker, seen.controller_id, parts, UNTOLD if broker.is_fenced else disk_of(broker, client_of))
         for broker in sorted(seen.brokers, key=lambda each: each.broker_id)
@@ -77,7 +79,7 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
         "topics": len({part.topic for part in parts}),
         "partitions": len(parts),
         "nodes": nodes,
-        "lacking": [lacking(part, waits) for part in parts if part.lack is not None],
+        "lacking": [lacking(part, waits, up) for part in parts if part.lack is not None],
     }
 
 
@@ -101,9 +103,12 @@ def node_facts(broker: Any, controller_id: int, parts: Iterable[Placed], disk: D
     }
 
 
-def lacking(part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, Any]:
+def lacking(
+    part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]], up: Collection[int] = ()
+) -> dict[str, Any]:
     """What is told of a partition that lacks something. One without a leader waits for one of the replicas that are
-    eligible to lead; where none is, all replicas have to be there, and the one whose log ends last leads."""
+    eligible to lead; where none is, all replicas have to be there, and the one whose log ends last leads. `failed_on`:
+    the nodes that are `up` and cannot use their log of it."""
     waits_for = list(eligible.get((part.topic, part.partition), ()) or part.replicas) if part.leader < 0 else []
     return {
         "topic": part.topic,
@@ -113,6 +118,7 @@ def lacking(part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]]) -> 
         "isr": list(part.isr),
         "lack": part.lack,
         "waits_for": waits_for,
+        "failed_on": [node for node in part.offline if node in up],
     }
 
 
@@ -133,6 +139,7 @@ def placed_of(client: Client) -> list[Placed]:
             tuple(part.replica_nodes),
             tuple(part.isr_nodes),
             min(wanted.get(topic.name, 1), len(part.replica_nodes)),
+            tuple(part.offline_replicas),
         )
         for topic in sorted(topics, key=lambda each: each.name)
         for part in sorted(topic.partitions, key=lambda each: each.partition_index)
