@@ -62,11 +62,16 @@ def spoiled(harm: str) -> None:
         spoiler.back_up()
         cluster.begin(1)
         cluster.until(lambda: cluster.states() == {NodeState.ACTIVE} and cluster.is_whole())
+    elif harm == "hot copy":
+        spoiler.back_up()
     cluster.until(more_is_acknowledged(cluster, 100))
     for node_id in cluster.hosts:
         cluster.kill(node_id)
     if harm == "restore":
         spoiler.restore(whole=True)
+    elif harm == "hot copy":
+        spoiler.restore(whole=True)
+        cluster.hosts[1].disk.put(f"{DIRECTORY}/.incarnations", None)  # as docs/durability.md asks for
     else:
         cluster.hosts[1].disk.settle_everything()
         HARM[harm](cluster, 1)
@@ -78,7 +83,7 @@ def spoiled(harm: str) -> None:
     cluster.settle()
 
 
-@pytest.mark.parametrize("harm", [*HARM, "restore"])
+@pytest.mark.parametrize("harm", [*HARM, "restore", "hot copy"])
 def test_a_node_whose_disk_lies_starts_first_and_leads_nothing(harm: str) -> None:
     spoiled(harm)
 

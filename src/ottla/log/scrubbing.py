@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.log.answers import Damage
 from ottla.log.epochs import UNDEFINED_EPOCH, EpochCache
 from ottla.log.files import FileSlice
 from ottla.log.segment import RawHeader, Segment, walk_batches
-from ottla.log.state import LogState
 from ottla.protocol.records.batch import ATTRIBUTES_AT, LOG_OVERHEAD_BYTES
 from ottla.protocol.records.checksum import crc32c
+
+if TYPE_CHECKING:
+    from ottla.log.state import LogState
 
 SLICE_BYTES: Final = 128 << 10
 SLICE_BATCHES: Final = 500
