@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.cluster.duties import duties
+from ottla.broker.cluster.duties import duties, turnover
 from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
 from ottla.broker.cluster.isr_changes import IsrProposal, altered
 from ottla.metadata.image import MetadataImage
@@ -136,7 +136,7 @@ def test_a_node_that_lost_bytes_and_is_given_up_before_it_was_active_may_not_lea
     node = NodeRecord("b", 1, incarnation="second", state=NodeState.STARTING, intact=False)
     topic = TopicImage("t", TopicRecord(bytes(16), {}, (alone,)), 1)
     image = image_of(topic, {"1": NodeRecord("a", 1, incarnation="first"), "2": node})
-    rows = duties(image, {1: "first"}, lambda _: TWO)
+    rows = duties(image, turnover(image, {1: "first"}), lambda _: TWO)
     assert [row.key for row in rows] == ["nodes/2", "topic/t"]
     assert isinstance(rows[1].record, TopicRecord)
     assert rows[1].record.partitions[0].elr == ()
@@ -157,7 +157,7 @@ def test_a_node_with_an_incomplete_log_does_not_lead_that_partition_and_leads_ot
     assert NodeRecord.decode(node.encode()) == node
     topic = TopicImage("t", TopicRecord(bytes(16), {}, (alone, alone)), 1)
     image = image_of(topic, {"1": NodeRecord("a", 1, incarnation="first"), "2": node})
-    _, row = duties(image, {1: "first", 2: "second"}, lambda _: Rules(1))
+    _, row = duties(image, turnover(image, {1: "first", 2: "second"}), lambda _: Rules(1))
     assert isinstance(row.record, TopicRecord)
     incomplete, whole = row.record.partitions
     assert (incomplete.leader, incomplete.isr, incomplete.elr) == (-1, (), ())
@@ -175,7 +175,8 @@ def test_where_a_log_ends_counts_only_in_the_leader_epoch_in_which_it_was_report
         }
         nobody = PartitionRecord((1, 2), (), -1, 6, 9)
         topic = TopicImage("t", TopicRecord(bytes(16), {}, (nobody,)), 1)
-        rows = duties(image_of(topic, nodes), {1: "life", 2: "life"}, lambda _: Rules(1))
+        image = image_of(topic, nodes)
+        rows = duties(image, turnover(image, {1: "life", 2: "life"}), lambda _: Rules(1))
         leaders = [each.leader for row in rows if isinstance(row.record, TopicRecord) for each in row.record.partitions]
         assert leaders == ([leader] if leader > 0 else [])
 

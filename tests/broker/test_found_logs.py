@@ -121,3 +121,15 @@ def test_the_id_of_another_topic_is_not_mended(stage: NodeStage) -> None:
     stage.start()
     assert any(entry.name.endswith("-stray") for entry in stage.directory.iterdir())
     assert log_of(stage).log_end_offset == 0
+
+
+def test_a_partition_without_other_replicas_stays_as_it_is_when_it_can_not_be_opened(stage: NodeStage) -> None:
+    stage.end()
+    (stage.directory / "t-0" / "partition.metadata").write_bytes(b"no such file")
+    stage.start()
+    stage.run(60_000)
+    assert log_of(stage).unopened
+    assert not any(entry.name.endswith("-stray") for entry in stage.directory.iterdir())
+    (note,) = [note for note in stage.notes if note.startswith("t-0 is out of service")]
+    assert "partition.metadata is not a partition.metadata file" in note
+    assert note.endswith("from a backup; no other replica is copied over it")

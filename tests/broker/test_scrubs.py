@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.upkeep.damage_marks import DAMAGED_FILE
 from ottla.broker.upkeep.scrubs import FIRST_AFTER_MS
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -59,6 +60,44 @@ def test_a_damaged_segment_is_found_in_a_pass(tmp_path: Path, rate: int) -> None
     (partition,) = stage.node.failures.damaged
     assert partition.name == "t-1"
     assert partition.is_incomplete
+
+
+def damaged_from(stage: NodeStage, index: int = 1) -> tuple[int | None, bool]:
+    partition = stage.node.replicas.by_name["t"].partitions[index]
+    return partition.damaged_from, partition.is_incomplete
+
+
+def test_damage_counts_after_a_restart_until_it_is_repaired(tmp_path: Path) -> None:
+    stage = staged(tmp_path, 1 << 20)
+    flip(stage, 1, 1)
+    stage.run(FIRST_AFTER_MS + 10_000)
+    for clean in (True, False):
+        stage.restart(clean=clean)
+        assert damaged_from(stage) == (1, True)
+        assert damaged_from(stage, 0) == (None, False)
+    partition = stage.node.replicas.by_name["t"].partitions[1]
+    partition.damaged_from = None
+    stage.node.failures.mended(partition)
+    stage.restart()
+    assert damaged_from(stage) == (None, False)
+
+
+def test_damage_below_the_start_of_the_log_is_forgotten(tmp_path: Path) -> None:
+    stage = staged(tmp_path, 1 << 20)
+    flip(stage, 1, 1)
+    stage.run(FIRST_AFTER_MS + 10_000)
+    stage.node.replicas.by_name["t"].partitions[1].log.delete_records_before(2)
+    stage.restart()
+    assert damaged_from(stage) == (None, False)
+
+
+def test_a_mark_of_damage_that_cannot_be_read_stops_no_start(tmp_path: Path) -> None:
+    stage = staged(tmp_path, 0)
+    stage.end()
+    (Path(stage.directory) / DAMAGED_FILE).write_bytes(b"0\n1\nx y\n")
+    stage.start()
+    assert damaged_from(stage) == (None, False)
+    assert any(DAMAGED_FILE in note for note in stage.notes)
 
 
 def test_the_next_pass_begins_an_hour_later(tmp_path: Path) -> None:

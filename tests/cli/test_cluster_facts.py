@@ -69,13 +69,13 @@ def test_what_is_told_of_a_node() -> None:
 
 def test_a_topic_is_one_line_whatever_its_number_of_partitions() -> None:
     parts = [Placed("a", each, 1, (1, 2, 3), (1, 3), 2) for each in (0, 1, 2, 5)]
-    parts += [Placed("a", 6, 1, (1, 2, 3), (1,), 2), Placed("b", 0, -1, (2,), (), 1)]
+    parts += [Placed("a", 6, 1, (1, 2, 3), (1,), 2, (2, 3)), Placed("b", 0, -1, (2,), (), 1)]
     parts.append(Placed("c", 0, -1, (1, 2, 3), (), 2))
-    assert lacking_rows([lacking(part, {("c", 0): [2, 3], ("b", 0): []}) for part in parts]) == [
-        ("a", "under-replicated", 4, "0-2,5", "2", ""),
-        ("a", "under min.insync.replicas", 1, "6", "2-3", ""),
-        ("b", "offline", 1, "0", "2", "2"),
-        ("c", "offline", 1, "0", "1-3", "2-3"),
+    assert lacking_rows([lacking(part, {("c", 0): [2, 3], ("b", 0): []}, {1, 2}) for part in parts]) == [
+        ("a", "under-replicated", 4, "0-2,5", "2", "", ""),
+        ("a", "under min.insync.replicas", 1, "6", "2-3", "", "2"),
+        ("b", "offline", 1, "0", "2", "2", ""),
+        ("c", "offline", 1, "0", "1-3", "2-3", ""),
     ]
     broker: Any = DescribeClusterBroker(1, "h", 9, None)
     node = node_facts(broker, 2, parts, Disk(71_947_681_792, None))

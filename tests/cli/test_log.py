@@ -110,6 +110,11 @@ def test_verify_finds_what_was_damaged(directory: Path, tmp_path: Path, capsys: 
     path = copy / "dumped-0" / f"{FIRST}.log"
     octets = bytearray(path.read_bytes())
     octets[-1] ^= 1
+    swap = path.with_name(f"{FIRST}.log.swap")
+    swap.write_bytes(octets)
+    assert main(["log", "verify", str(copy), "--topic", "dumped"]) == 1
+    assert f"{FIRST}.log.swap, position" in capsys.readouterr().out
+    swap.unlink()
     path.write_bytes(octets)
     assert main(["log", "verify", str(copy), "--topic", "dumped", "--format", "json"]) == 1
     (found,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -43,6 +43,12 @@ def test_what_a_node_that_is_down_has_may_not_be_known() -> None:
     )
 
 
+def test_a_node_that_is_up_may_not_be_able_to_use_its_log() -> None:
+    found = loss_of(Standing("t", 0, -1, (1, 2), (2,), {1: End(2, 391)}, frozenset({1, 2})))
+    assert found is not None
+    assert "node 2, which cannot use its log, was in sync and may have more records" in found.sentence
+
+
 def test_nothing_is_lost_where_all_logs_are_known() -> None:
     assert said({1: End(2, 391), 2: End(2, 391), 3: End(1, 5)}) == (
         "partition t-0: node 1 would lead with offsets up to 391; no replica is known to have more"

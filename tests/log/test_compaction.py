@@ -15,6 +15,7 @@ from ottla.log.answers import Isolation, Origin
 from ottla.log.compaction.compaction import Compaction
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
+from ottla.log.recovery.found import What
 from ottla.protocol.records import Record, build_batch, decode_records, has_valid_crc, iter_batches, peek, set_crc
 from ottla.sim.kernel.disk import Disk, PowerCut
 
@@ -420,6 +421,30 @@ def test_it_gives_up_when_the_log_changes_under_it(interfere: str) -> None:
         expected = table(log)
         assert not any(name.endswith((".swap", ".cleaned")) for name in files.listdir(DIRECTORY))
         again = open_log(files, COMPACT, clean_shutdown=False)
+        assert table(again) == expected
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_damaged_swap_file_takes_the_place_of_nothing_that_is_there(replaced: bool) -> None:
+    """`replaced`: the kill came when the old segment was gone already, so that the damage can only be reported."""
+    files = disk()
+    log = filled(files)
+    fill(log, 60)
+    compact(log)
+    expected = table(log)
+    segment = f"{log.segments[0].path}.log"
+    octets = bytearray(files.read_bytes(segment))
+    octets[-1] ^= 1
+    files.write_atomically(f"{segment}.swap", bytes(octets))
+    if replaced:
+        files.unlink(segment)
+    again = open_log(files, COMPACT, clean_shutdown=False, recovery_point=60)
+    assert not any(".swap" in name for name in files.listdir(DIRECTORY))
+    if replaced:
+        assert What.DAMAGED in [finding.what for finding in again.found.findings]
+        assert again.found.damaged_from is not None
+    else:
+        assert again.found.is_complete
         assert table(again) == expected
 
 

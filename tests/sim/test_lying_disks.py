@@ -62,11 +62,16 @@ def spoiled(harm: str) -> None:
         spoiler.back_up()
         cluster.begin(1)
         cluster.until(lambda: cluster.states() == {NodeState.ACTIVE} and cluster.is_whole())
+    elif harm == "hot copy":
+        spoiler.back_up()
     cluster.until(more_is_acknowledged(cluster, 100))
     for node_id in cluster.hosts:
         cluster.kill(node_id)
     if harm == "restore":
         spoiler.restore(whole=True)
+    elif harm == "hot copy":
+        spoiler.restore(whole=True)
+        cluster.hosts[1].disk.put(f"{DIRECTORY}/.incarnations", None)  # as docs/durability.md asks for
     else:
         cluster.hosts[1].disk.settle_everything()
         HARM[harm](cluster, 1)
@@ -78,7 +83,7 @@ def spoiled(harm: str) -> None:
     cluster.settle()
 
 
-@pytest.mark.parametrize("harm", [*HARM, "restore"])
+@pytest.mark.parametrize("harm", [*HARM, "restore", "hot copy"])
 def test_a_node_whose_disk_lies_starts_first_and_leads_nothing(harm: str) -> None:
     spoiled(harm)
 
@@ -140,6 +145,26 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
         cluster.begin(node_id)
     cluster.settle()
     assert acknowledged(cluster) > before
+
+
+def test_a_partition_that_can_not_be_opened_is_put_aside_and_copied_again() -> None:
+    cluster = running(10)
+    cluster.until(more_is_acknowledged(cluster, 50))
+    cluster.kill(1)
+    disk = cluster.hosts[1].disk
+    disk.settle_everything()
+    records = disk.content(LOG)
+    disk.put(f"{DIRECTORY}/{TOPIC}-0/partition.metadata", b"not what it was")
+    for checker in cluster.checkers:
+        checker.liars.add(1)
+        checker.lost_power(1, in_sync_too=True)
+    cluster.begin(1)
+    cluster.until(lambda: any(path.startswith(f"{DIRECTORY}/{TOPIC}-0.") for path in disk.files()), 30_000)
+    cluster.until(cluster.is_whole, 30_000)
+    (put_aside,) = [path for path in disk.files() if "-stray/" in path and path.endswith(".log")]
+    assert disk.content(put_aside) == records
+    cluster.until(more_is_acknowledged(cluster, 20))
+    cluster.settle()
 
 
 def test_a_coordinator_with_a_damaged_log_gives_way_and_copies_it_again() -> None:

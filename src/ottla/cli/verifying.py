@@ -12,7 +12,7 @@ from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadable
 from ottla.log.epochs import EpochCache
 from ottla.log.files import DiskFiles
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
-from ottla.log.names import is_log, offset_in
+from ottla.log.names import LOG_SUFFIX, SWAP_SUFFIX, is_log, is_of_a_segment, offset_in
 from ottla.log.scrubbing import checking
 from ottla.log.segment import Segment
 
@@ -43,8 +43,12 @@ def damages(directory: Path, topic: str, index: int) -> Iterator[int | Damage]:
         pass
     except CheckpointUnreadable as error:
         yield Damage(f"{path}/{LEADER_EPOCH_FILE}", 0, 0, -1, str(error))
-    bases = [offset_in(name) for name in files.listdir(path) if is_log(name)]
+    names = files.listdir(path)
+    bases = [offset_in(name) for name in names if is_log(name)]
     cache = IndexCache()
+    for name in names:
+        if is_of_a_segment(name, f"{LOG_SUFFIX}{SWAP_SUFFIX}"):  # the next start puts it in the place of others
+            yield from _in_swap(files, path, offset_in(name), cache)
     for at, base in enumerate(bases):
         is_newest = at + 1 == len(bases)
         below = base + RELATIVE_OFFSET_MAX if is_newest else bases[at + 1]
@@ -57,3 +61,14 @@ def damages(directory: Path, topic: str, index: int) -> Iterator[int | Damage]:
             segment.close()
         except FileNotFoundError:
             continue
+
+
+def _in_swap(files: DiskFiles, path: str, base: int, cache: IndexCache) -> Iterator[int | Damage]:
+    """What is damaged in a segment that a compaction has written and not yet put in its place. Raises OSError."""
+    try:
+        segment = Segment(files, path, base, cache, now=0, create=False, suffix=SWAP_SUFFIX)
+        for found in checking(segment, base + RELATIVE_OFFSET_MAX, EpochCache(), joins=False, indexed=False):
+            yield found._replace(path=segment.file.path) if isinstance(found, Damage) else found
+        segment.close()
+    except FileNotFoundError:
+        pass

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.log.answers import Damage
 from ottla.log.epochs import UNDEFINED_EPOCH, EpochCache
 from ottla.log.files import FileSlice
 from ottla.log.segment import RawHeader, Segment, walk_batches
-from ottla.log.state import LogState
 from ottla.protocol.records.batch import ATTRIBUTES_AT, LOG_OVERHEAD_BYTES
 from ottla.protocol.records.checksum import crc32c
+
+if TYPE_CHECKING:
+    from ottla.log.state import LogState
 
 SLICE_BYTES: Final = 128 << 10
 SLICE_BATCHES: Final = 500
@@ -55,12 +57,15 @@ def damage_in_first(batches: FileSlice) -> Damage | None:
     return Damage(batches.file.path, position, header[0], last + 1, "the batch does not match its checksum")
 
 
-def checking(segment: Segment, below: int, epochs: EpochCache, *, joins: bool) -> Iterator[int | Damage]:
+def checking(
+    segment: Segment, below: int, epochs: EpochCache, *, joins: bool, indexed: bool = True
+) -> Iterator[int | Damage]:
     """Check one segment whose offsets belong below `below`, and reach to there where it `joins` the next one.
+    `indexed`: its offset index is what it should be.
 
     Yields as `scrubbing` does; ends at the first damage. Raises OSError.
     """
-    walk = _Walk(segment, below, epochs)
+    walk = _Walk(segment, below, epochs, indexed)
     size, batches, whole = 0, 0, segment.size
     for position, header, batch in walk_batches(segment.file, 0, whole, SLICE_BYTES):
         damage = walk.check(position, header, batch)
@@ -80,8 +85,9 @@ def checking(segment: Segment, below: int, epochs: EpochCache, *, joins: bool) -
 class _Walk:
     """Where a walk through a segment has come to."""
 
-    def __init__(self, segment: Segment, below: int, epochs: EpochCache) -> None:
+    def __init__(self, segment: Segment, below: int, epochs: EpochCache, indexed: bool) -> None:
         self._segment = segment
+        self._indexed = indexed
         self._below = below
         self._epochs = epochs
         self._expected = segment.base_offset
@@ -104,7 +110,7 @@ class _Walk:
         epoch = self._epochs.epoch_at(base)
         if header[2] not in (epoch, UNDEFINED_EPOCH) and epoch != UNDEFINED_EPOCH:
             return self._damage(position, base, f"the batch claims leader epoch {header[2]}, not {epoch}", last + 1)
-        if self._segment.offset_index.entry_for(last)[1] > position:
+        if self._indexed and self._segment.offset_index.entry_for(last)[1] > position:
             return self._damage(
                 position, expected, f"the batch claims offset {last}, which the offset index puts behind it"
             )

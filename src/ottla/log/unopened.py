@@ -19,9 +19,10 @@ from ottla.log.recovery.loading import Loaded
 
 
 class UnopenedLog(Log):
-    """`why` is the sentence that every attempt gets."""
+    """`why` is the sentence that every attempt gets. `is_damaged`: the files themselves are wrong, so that no later
+    attempt opens them unless they are replaced."""
 
-    __slots__ = ("why",)
+    __slots__ = ("is_damaged", "why")
     unopened: ClassVar[bool] = True
 
     def __init__(
@@ -34,6 +35,7 @@ class UnopenedLog(Log):
         now: int,
         checkpoint: tuple[int, int, int],
         why: str,
+        is_damaged: bool = False,
     ) -> None:
         """`checkpoint`: recovery point, log start, high watermark."""
         recovery_point, log_start_offset, high_watermark = checkpoint
@@ -48,6 +50,7 @@ class UnopenedLog(Log):
         )
         super().__init__(files, directory, config, topic_id, loaded, high_watermark, IndexCache(), now)
         self.why = self.failed = why
+        self.is_damaged = is_damaged
 
     def read(
         self,

@@ -253,7 +253,7 @@ def _creating(node: Node, request: Request, names: list[str], mutations: Mutatio
 
 def _described(node: Node, request: Request, topic: TopicImage) -> MetadataResponseTopic:
     reachable = Reachable(node, request.now, request.session.address)
-    reached = [(placed, reachable.of(placed)) for placed in topic.partitions]
+    reached = [(placed, reachable.of(placed, (topic.id, index))) for index, placed in enumerate(topic.partitions)]
     return MetadataResponseTopic(
         error_code=0,
         name=topic.name,

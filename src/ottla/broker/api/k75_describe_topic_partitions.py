@@ -108,7 +108,8 @@ class _Page:
             shown = topic.partitions[first : first + self._left]
             reachable = Reachable(self._node, self._request.now, self._request.session.address)
             described.partitions = [
-                _partition(index, placed, reachable.of(placed)) for index, placed in enumerate(shown, first)
+                _partition(index, placed, reachable.of(placed, (topic.id, index)))
+                for index, placed in enumerate(shown, first)
             ]
             self._left -= len(shown)
             if first + len(shown) < len(topic.partitions):

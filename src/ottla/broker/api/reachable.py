@@ -1,15 +1,19 @@
 """Tells which nodes of a partition clients can reach, as Metadata and DescribeTopicPartitions show them.
 
+A replica is offline where its node can't be reached, or reports that the log takes nothing.
+
 Source: KRaftMetadataCache.scala (getAliveEndpoint, getOfflineReplicas).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.cluster.members import NOBODY
 from ottla.broker.requests import Address
 from ottla.machine import Millis
+from ottla.metadata.nodes import Place
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
 
@@ -33,15 +37,17 @@ class Reachable:
         self._reached = node.members.reached(address)
         self._peers = node.peers
         self._now = now
+        self._failed: Mapping[Place, frozenset[int]] = {} if self._serving is None else _failed(node)
 
-    def of(self, placed: PartitionRecord) -> Reach:
+    def of(self, placed: PartitionRecord, place: Place) -> Reach:
         """LEADER_NOT_AVAILABLE where there is no leader, or it does not serve, or it was lost a moment ago: clients ask
         again soon, where they would wait a second after an answer that names a leader which is not there.
         LISTENER_NOT_FOUND where the leader serves, but not on the client's listener."""
         leader, reached = placed.leader, self._reached
         if self._serving is None:
             return Reach(ErrorCode.NONE, leader, [])
-        offline = [node_id for node_id in placed.replicas if node_id not in reached]
+        failed = self._failed.get(place, frozenset())
+        offline = [node_id for node_id in placed.replicas if node_id not in reached or node_id in failed]
         if leader == NOBODY or self.has_lost(leader):
             return Reach(ErrorCode.LEADER_NOT_AVAILABLE, NOBODY, offline)
         if leader not in reached:
@@ -54,3 +60,12 @@ class Reachable:
         if serving is None or leader == NOBODY:
             return False
         return leader not in serving or self._peers.doubts(self._now, leader)
+
+
+def _failed(node: Node) -> Mapping[Place, frozenset[int]]:
+    """The nodes on which the log of a partition takes nothing."""
+    if not any(record.offline for record in node.image.nodes.values()):
+        return {}
+    from ottla.broker.cluster.duties import offline_at  # only in a cluster
+
+    return offline_at(node.image)

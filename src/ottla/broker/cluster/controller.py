@@ -15,7 +15,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ottla.broker.cluster.duties import RulesOf, claim, duties, is_concerned, missing_commits, returned, turnover
+from ottla.broker.cluster.duties import (
+    RulesOf,
+    Turnover,
+    claim,
+    duties,
+    is_concerned,
+    missing_commits,
+    returned,
+    turnover,
+)
 from ottla.broker.cluster.elections import Standing, accepted, preferred, settled
 from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import Batch, Change, Metadata, Planned
@@ -140,14 +149,14 @@ class Controller:
             yield Batch([mine])
             self._notes(f"node {self._members.node_id} is the controller now")
         if self._members.is_controller:
-            rows = duties(self._metadata.image, self.present, self.rules_of)
+            turn = turnover(self._metadata.image, self.present)
+            rows = duties(self._metadata.image, turn, self.rules_of)
             if rows:
-                self._note_lost_commits()
+                self._note_lost_commits(turn)
                 yield Batch(rows, (), self._members.guards(rows))
 
-    def _note_lost_commits(self) -> None:
-        image = self._metadata.image
-        lost = missing_commits(image, turnover(image, self.present or {}).states)
+    def _note_lost_commits(self, turn: Turnover) -> None:
+        lost = missing_commits(self._metadata.image, turn.states)
         if lost:
             self._notes(
                 f"the metadata store lacks its newest {lost} commits: it was restored from an older copy. The replica "

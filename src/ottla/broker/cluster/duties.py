@@ -152,9 +152,8 @@ def _reported(
     return frozenset(refusing), {node_id: end for node_id, (epoch, end) in ends.items() if epoch == placed.leader_epoch}
 
 
-def duties(image: MetadataImage, present: Present, rules_of: RulesOf) -> list[RowChange]:
+def duties(image: MetadataImage, turn: Turnover, rules_of: RulesOf) -> list[RowChange]:
     """The rows that bring nodes and partitions in line with who is there."""
-    turn = turnover(image, present)
     lost_commits = missing_commits(image, turn.states)
     rows = [_state_row(image, node_id, state) for node_id, state in sorted(turn.states.items())]
     for topic in image.topics.values():

@@ -63,11 +63,11 @@ class Unopened:
     def _note(self) -> None:
         self.note({(partition.topic_name, partition.index) for partition in self._partitions})
 
-    def add(self, now: Millis, partition: Partition, why: str) -> None:
-        """This partition has no log that could be read; `why` is told once."""
+    def add(self, now: Millis, partition: Partition, why: str, advice: str) -> None:
+        """This partition has no log that could be read; `why` is told once, with what to do."""
         self._partitions[partition] = why
         self._retry.set(now + RETRY_MS)
-        self._environment.warn(f"{partition.name} is offline; will retry: {why}")
+        self._environment.warn(f"{partition.name} is offline; will retry: {why}. {advice}")
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""

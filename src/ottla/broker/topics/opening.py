@@ -15,7 +15,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.topics.adoption import Stranger
 from ottla.broker.topics.survey import put_aside
 from ottla.broker.upkeep.upkeep import Upkeep
-from ottla.log.checkpoints import read_partition_metadata
+from ottla.log.checkpoints import CheckpointUnreadable, read_partition_metadata
 from ottla.log.config import LogConfig
 from ottla.log.left import Left
 from ottla.log.log import Log
@@ -105,8 +105,22 @@ class Logs:
         self.unowned.pop((name, index), None)
         return log
 
+    def open_anew(
+        self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig, why: str
+    ) -> Log | None:
+        """An empty log in place of one whose files are damaged: their directory is renamed, and `why` says what comes
+        in its place. None where that can't be done."""
+        stranger = Stranger(self._directory(name, index), record.topic_id, why)
+        if put_aside(self._environment, stranger) is not None:
+            return None
+        self.unowned.pop((name, index), None)
+        log = self.open_new(now, name, record, index, config)
+        return None if log.unopened else log
+
     def is_incomplete(self, log: Log) -> bool:
         """Whether a log that was here before may lack records that this node had acknowledged, or have them damaged."""
+        if isinstance(log, UnopenedLog) and log.is_damaged:
+            return True
         return not log.found.is_complete or not self._upkeep.checkpoints.knows_high_watermarks
 
     def _directory(self, name: str, index: int) -> str:
@@ -167,7 +181,20 @@ class Logs:
             now=now,
             checkpoint=self._upkeep.checkpoints.of(name, index),
             why=why,
+            is_damaged=self._is_damaged(directory, error),
         )
+
+    def _is_damaged(self, directory: str, error: Exception) -> bool:
+        """Whether the files are wrong, and not only out of reach: nothing but another copy of them helps."""
+        if not isinstance(error, _Unowned):
+            return not isinstance(error, OSError) or error.errno == errno.EIO
+        try:
+            read_partition_metadata(self._environment.files, directory)
+        except CheckpointUnreadable:
+            return True
+        except OSError:
+            pass
+        return False
 
 
 class _Unowned(Exception):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.cluster.members import Members
+from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.registrations import Registrations
 from ottla.broker.config.live import Subscriber
@@ -215,11 +215,11 @@ class Placement(Subscriber):
             commits=self._upkeep.commits,
             wakes=self._parking,
         )
-        partition.is_incomplete = is_incomplete
+        partition.damaged_from = self._upkeep.failures.marks.of(log, index)
+        partition.is_incomplete = is_incomplete or partition.damaged_from is not None
         partition.is_emptied = log.found.is_empty
         if was_here and (topic.name, index) not in self.logs.others:
             partition.leader_high_watermark = self._upkeep.checkpoints.of(topic.name, index)[2]
-        partition.damaged_from = log.found.damaged_from
         self._begin(now, partition, placed)
 
     def _open_again(self, now: Millis, partition: Partition) -> bool:
@@ -229,15 +229,27 @@ class Placement(Subscriber):
             return False
         config = self._replicas.by_name[topic.name].log_config
         log = self.logs.open_again(now, topic.name, topic.record, partition.index, config)
+        if log is None and self._has_whole_replica(partition, topic.partitions[partition.index]):
+            leader = topic.partitions[partition.index].leader
+            why = f"can't be opened, and node {leader} leads with all records: {partition.name} is copied from there"
+            log = self.logs.open_anew(now, topic.name, topic.record, partition.index, config, why)
+            partition.is_emptied = log is not None
         if log is None:
             return False
         partition.log = log
-        partition.is_incomplete = self.logs.is_incomplete(log)
-        partition.damaged_from = log.found.damaged_from
-        self._upkeep.failures.has_news = True
+        partition.damaged_from = self._upkeep.failures.marks.of(log, partition.index)
+        partition.is_incomplete = self.logs.is_incomplete(log) or partition.damaged_from is not None
         self._producer_ids.seen(log.producers.entries)
         self._begin(now, partition, topic.partitions[partition.index])
+        self._upkeep.failures.opened_again(now, partition)
         return True
+
+    def _has_whole_replica(self, partition: Partition, placed: PartitionRecord) -> bool:
+        """Whether the files of this replica are damaged, another one leads, and the cluster does not count on this
+        one: it lacks nothing then that the leader does not have."""
+        log, node_id = partition.log, self._environment.node_id
+        is_counted = node_id in (*placed.isr, *placed.elr)
+        return isinstance(log, UnopenedLog) and log.is_damaged and placed.leader != NOBODY and not is_counted
 
     def _begin(self, now: Millis, partition: Partition, placed: PartitionRecord) -> None:
         """The log is open, or there is one that stands for it."""
@@ -245,7 +257,7 @@ class Placement(Subscriber):
         if partition.leads:
             self._lead(now, partition, placed)
         if isinstance(log, UnopenedLog):
-            self.unopened.add(now, partition, log.why)
+            self.unopened.add(now, partition, log.why, _advice(log, placed))
             self._upkeep.failures.has_news = True
         self._upkeep.watch(now, partition)
 
@@ -327,3 +339,10 @@ class Placement(Subscriber):
         self._upkeep.forget(partition)
         self.unopened.forget(partition)
         self._removals.add(None, [partition.log])
+
+
+def _advice(log: UnopenedLog, placed: PartitionRecord) -> str:
+    """What an operator does about a log that could not be opened."""
+    if log.is_damaged and len(placed.replicas) > 1:
+        return "It is copied from another replica once one leads that has all records"
+    return f"Put the files right, or restore {log.directory} from a backup; no other replica is copied over it"

@@ -11,6 +11,7 @@ from typing import Final
 
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed, Timer
+from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.log.answers import Damage, DamagedLog
 from ottla.machine import Millis
 
@@ -35,7 +36,9 @@ class Failures:
         taken_back: Callable[[Millis, Partition], None],
         partitions: Mapping[Partition, tuple[int, Partition]],
         schedule: Schedule,
+        marks: DamageMarks,
     ) -> None:
+        self.marks = marks
         self._notes = notes
         self._taken_back = taken_back
         self._partitions = partitions
@@ -61,12 +64,20 @@ class Failures:
             partition.is_incomplete = True
             before = partition.damaged_from
             partition.damaged_from = damage.first if before is None else min(before, damage.first)
+            self.marks.set(partition.log, partition.index, partition.damaged_from)
             self.has_news = True
             self._notes(f"{partition.name} is damaged: {damage}")
+
+    def opened_again(self, now: Millis, partition: Partition) -> None:
+        """This partition could not be opened, and has a log now: its leader is followed on."""
+        self.has_news = True
+        if not partition.leads:
+            self._taken_back(now, partition)
 
     def mended(self, partition: Partition) -> None:
         """What was damaged in this log is cut off; it is copied again."""
         self.damaged.pop(partition, None)
+        self.marks.clear(partition.log, partition.index)
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write of this log failed. Where that closed the log, who waits for a commit is told."""
@@ -108,6 +119,7 @@ class Failures:
 
     def forget(self, partition: Partition, key: tuple[int, Partition] | None) -> None:
         """This partition is deleted. `key`: of its timers, if it was open."""
+        self.marks.clear(partition.log, partition.index)
         self._wrong.pop(partition, None)
         self.damaged.pop(partition, None)
         self._failed_writes.pop(partition, None)

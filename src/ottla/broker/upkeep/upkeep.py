@@ -19,6 +19,7 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import KeyedTimers, Timed, Timer
 from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, Checkpoints
 from ottla.broker.upkeep.compactions import Compactions
+from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.broker.upkeep.failures import Failures
 from ottla.broker.upkeep.scrubs import Scrubs
 from ottla.log.answers import StorageFailed
@@ -58,7 +59,8 @@ class Upkeep:
         self.checkpoints = Checkpoints(
             files, environment.directory, settings, outbox, self.partitions, schedule, self._write_checkpoints
         )
-        self.failures = Failures(environment.notes, taken_back, self.partitions, schedule)
+        marks = DamageMarks(files, environment.directory, environment.notes)
+        self.failures = Failures(environment.notes, taken_back, self.partitions, schedule, marks)
         self.compactions = Compactions(environment, metadata, self.partitions)
         self.scrubs = Scrubs(environment, self.partitions, self.failures.found_damage)
         by_fsync = settings["ottla.durability"] == "fsync"

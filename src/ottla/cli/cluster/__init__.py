@@ -204,7 +204,7 @@ NODE_COLUMNS = (
     *("NODE", "ADDRESS", "RACK", "STATE", "CONTROLLER", "LEADERS", "REPLICAS", "IN-SYNC"),
     *("DISK-USED", "DISK-FREE", "CAN-STOP"),
 )
-LACKING_COLUMNS = ("TOPIC", "LACK", "COUNT", "PARTITIONS", "NOT-IN-SYNC", "WAITS-FOR")
+LACKING_COLUMNS = ("TOPIC", "LACK", "COUNT", "PARTITIONS", "NOT-IN-SYNC", "WAITS-FOR", "FAILED-ON")
 STOP_COLUMNS = ("STOP-OF", "TOPIC", "THEN", "COUNT", "PARTITIONS")
 ROWS_MAX = 20
 """The most topics in a table; JSON has every partition."""
@@ -249,6 +249,7 @@ def lacking_rows(partitions: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
             ranges(each["partition"] for each in some),
             ranges({node for each in some for node in each["replicas"] if node not in each["isr"]}),
             ranges({node for each in some for node in each["waits_for"]}),
+            ranges({node for each in some for node in each["failed_on"]}),
         )
         for (topic, lack), some in grouped.items()
     ]

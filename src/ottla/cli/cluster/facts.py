@@ -6,7 +6,7 @@ It asks with Ottla's own client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ OFFLINE, REFUSES = "offline", "acks=all refused"
 
 class Placed(NamedTuple):
     """A partition according to the metadata. `leader` is -1 if there is none; `min_isr` is what acks=all requires, at
-    most the number of replicas."""
+    most the number of replicas. `offline`: the nodes that are down, or cannot use their log of the partition."""
 
     topic: str
     partition: int
@@ -30,6 +30,7 @@ class Placed(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     min_isr: int
+    offline: tuple[int, ...] = ()
 
     @property
     def lack(self) -> str | None:
@@ -69,6 +70,7 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
     seen = client.send(DescribeClusterRequest(include_fenced_brokers=True))
     parts = placed_of(client)
     waits = eligible_of(client, sorted({part.topic for part in parts if part.leader < 0}))
+    up = {broker.broker_id for broker in seen.brokers if not broker.is_fenced}
     nodes = [
         node_facts(broker, seen.controller_id, parts, UNTOLD if broker.is_fenced else disk_of(broker, client_of))
         for broker in sorted(seen.brokers, key=lambda each: each.broker_id)
@@ -79,7 +81,7 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
         "topics": len({part.topic for part in parts}),
         "partitions": len(parts),
         "nodes": nodes,
-        "lacking": [lacking(part, waits) for part in parts if part.lack is not None],
+        "lacking": [lacking(part, waits, up) for part in parts if part.lack is not None],
     }
 
 
@@ -103,9 +105,12 @@ def node_facts(broker: Any, controller_id: int, parts: Iterable[Placed], disk: D
     }
 
 
-def lacking(part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, Any]:
+def lacking(
+    part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]], up: Collection[int] = ()
+) -> dict[str, Any]:
     """The facts about a partition with a problem. A partition without a leader waits for one of its eligible replicas.
-    If it has none, it waits for all replicas, and the one with the longest log leads."""
+    If it has none, it waits for all replicas, and the one with the longest log leads. `failed_on`: the nodes that are
+    `up` and cannot use their log of it."""
     waits_for = list(eligible.get((part.topic, part.partition), ()) or part.replicas) if part.leader < 0 else []
     return {
         "topic": part.topic,
@@ -115,6 +120,7 @@ def lacking(part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]]) -> 
         "isr": list(part.isr),
         "lack": part.lack,
         "waits_for": waits_for,
+        "failed_on": [node for node in part.offline if node in up],
     }
 
 
@@ -135,6 +141,7 @@ def placed_of(client: Client) -> list[Placed]:
             tuple(part.replica_nodes),
             tuple(part.isr_nodes),
             min(wanted.get(topic.name, 1), len(part.replica_nodes)),
+            tuple(part.offline_replicas),
         )
         for topic in sorted(topics, key=lambda each: each.name)
         for part in sorted(topic.partitions, key=lambda each: each.partition_index)

@@ -33,7 +33,7 @@ class End(NamedTuple):
 
 class Standing(NamedTuple):
     """A partition before the election. `counted_on`: the replicas that are in sync or eligible to lead, or were the
-    last ones to be so. `ends`: where the logs of those replicas end that answer."""
+    last ones to be so. `ends`: where the logs of those replicas end that answer; `up`: the nodes that are up."""
 
     topic: str
     partition: int
@@ -41,6 +41,7 @@ class Standing(NamedTuple):
     replicas: tuple[int, ...]
     counted_on: tuple[int, ...]
     ends: Mapping[int, End]
+    up: frozenset[int] = frozenset()
 
 
 class Loss(NamedTuple):
@@ -82,12 +83,13 @@ def loss_of(part: Standing) -> Loss | None:
     reasons = [f"the log of node {node} ends at {offset}" for node, offset in ahead.items()]
     lost = max([0, *(offset - end for offset in ahead.values())])
     for node in down:
+        silent = f"node {node}, {'which cannot use its log' if node in part.up else 'which is down'},"
         if node not in part.counted_on:
-            reasons.append(f"node {node}, which is down, may have records that node {leader} lacks")
+            reasons.append(f"{silent} may have records that node {leader} lacks")
         elif committed > end:
-            reasons.append(f"node {node}, which is down, was in sync up to at least {committed}")
+            reasons.append(f"{silent} was in sync up to at least {committed}")
         else:
-            reasons.append(f"node {node}, which is down, was in sync and may have more records")
+            reasons.append(f"{silent} was in sync and may have more records")
     if committed > end:
         lost = max(lost, committed - end)
         if not any(node in part.counted_on for node in down):
@@ -109,7 +111,8 @@ def _standings(client: Client, places: list[Place]) -> list[Standing]:
 
     known = {place: part for place, part in standing_of(client, sorted({topic for topic, _ in places})).items()}
     ends: dict[Place, dict[int, End]] = {place: {} for place in places}
-    for broker in client.send(DescribeClusterRequest()).brokers:
+    brokers = client.send(DescribeClusterRequest()).brokers
+    for broker in brokers:
         here = [place for place in places if place in known and broker.broker_id in known[place].replica_nodes]
         with suppress(ClientFailure):  # a node that does not answer cannot lead
             for place, end in _ends_on(client, broker.broker_id, here).items():
@@ -121,6 +124,7 @@ def _standings(client: Client, places: list[Place]) -> list[Standing]:
             tuple(known[place].replica_nodes),
             _counted_on(known[place]),
             ends[place],
+            frozenset(broker.broker_id for broker in brokers),
         )
         for place in places
         if place in known

@@ -1,7 +1,8 @@
 """Clears up what an unfinished compaction or a deletion left in a log's directory.
 
 Knows names. `.cleaned` and `.tmp` are unfinished and go; `.deleted` are finished and go; a `.log.swap` is a compaction
-that had decided and is completed.
+that had decided and is completed. Its batches are verified first: where one is damaged, the segments that it replaces
+stay if they are still there.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from ottla.log.answers import Damage
+from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
-from ottla.log.index.offsets import IndexCache
+from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -21,6 +24,8 @@ from ottla.log.names import (
     is_of_a_segment,
     offset_in,
 )
+from ottla.log.recovery.found import Found, What
+from ottla.log.scrubbing import checking
 from ottla.log.segment import Segment
 
 LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, UNFINISHED_SUFFIX)
@@ -30,13 +35,20 @@ class Leftovers:
     """The leftovers in one directory. What is done about each is told to `note`."""
 
     def __init__(
-        self, files: FileSystem, directory: str, cache: IndexCache, now: int, note: Callable[[str], None]
+        self,
+        files: FileSystem,
+        directory: str,
+        cache: IndexCache,
+        now: int,
+        note: Callable[[str], None],
+        found: Found,
     ) -> None:
         self.files = files
         self.directory = directory
         self.cache = cache
         self.now = now
         self.note = note
+        self.found = found
 
     def clear(self, names: list[str]) -> list[str]:
         """Remove unfinished and finished business; complete a compaction that had decided. The names that remain."""
@@ -70,8 +82,33 @@ class Leftovers:
                     names.remove(path)
             self.note(f"{self.directory}: removed {name} of a compaction that was cut short.")
 
+    def _given_up(self, name: str, names: list[str]) -> bool:
+        """Whether this compacted segment is damaged and was removed, as the segments that it replaces are still there.
+        Where they are not, it takes their place with its damage. Raises OSError."""
+        stem = name.removesuffix(f".log{SWAP_SUFFIX}")
+        base = int(stem)
+        swap = Segment(self.files, self.directory, base, self.cache, now=self.now, create=False, suffix=SWAP_SUFFIX)
+        # A power cut may have torn its index, which is made again from it.
+        checked = checking(swap, base + RELATIVE_OFFSET_MAX, EpochCache(), joins=False, indexed=False)
+        damage = next((each for each in checked if isinstance(each, Damage)), None)
+        swap.close()
+        if damage is None:
+            return False
+        if f"{stem}.log" not in names:
+            self.found.add(What.DAMAGED, f"{self.directory}: {damage}", first=damage.first, end=damage.end)
+            return False
+        for part in [each for each in names if each.endswith(SWAP_SUFFIX) and each.split(".")[0] == stem]:
+            self.files.unlink(f"{self.directory}/{part}")
+            names.remove(part)
+        why = f"position {damage.position}, offset {damage.first}: {damage.why}"
+        self.note(f"{self.directory}: removed {name}, which is damaged ({why}): the segments that it replaces stay.")
+        return True
+
     def _complete_swaps(self, names: list[str], swaps: list[str], undecided: set[str]) -> list[str]:
-        decided = [name for name in swaps if is_of_a_segment(name, f".log{SWAP_SUFFIX}")]
+        decided = [
+            name for name in swaps if is_of_a_segment(name, f".log{SWAP_SUFFIX}") and not self._given_up(name, names)
+        ]
+        swaps = [name for name in swaps if name in names]
         bases = {name.removesuffix(f".log{SWAP_SUFFIX}") for name in decided}
         self._drop_without_log(names, [name for name in swaps if name.split(".")[0] not in bases], undecided)
         for name in decided:

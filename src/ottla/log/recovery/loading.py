@@ -73,7 +73,7 @@ def load(
     loaded.on_disk = True
     found = SegmentRecovery(files, directory, config, cache, now, note, loaded.found)
     try:
-        names = Leftovers(files, directory, cache, now, note).clear(files.listdir(directory))
+        names = Leftovers(files, directory, cache, now, note, loaded.found).clear(files.listdir(directory))
         found.open(names)
         in_doubt = interrupted or FSYNC_FAILED_FILE in names
         clean = clean_shutdown and not in_doubt
