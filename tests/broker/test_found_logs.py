@@ -130,6 +130,6 @@ def test_a_partition_without_other_replicas_stays_as_it_is_when_it_can_not_be_op
     stage.run(60_000)
     assert log_of(stage).unopened
     assert not any(entry.name.endswith("-stray") for entry in stage.directory.iterdir())
-    (note,) = [note for note in stage.notes if note.startswith("t-0 is out of service")]
+    (note,) = [note for note in stage.notes if note.startswith("t-0 is offline")]
     assert "partition.metadata is not a partition.metadata file" in note
     assert note.endswith("from a backup; no other replica is copied over it")
