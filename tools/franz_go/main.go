@@ -107,8 +107,10 @@ func main() {
 			must(s.Begin())
 			fetches.EachRecord(func(r *kgo.Record) { s.Produce(ctx, kgo.SliceRecord(r.Value), nil) })
 			ok, err := s.End(ctx, kgo.TryCommit)
-			if err != nil {
+			for err != nil { // what became of it is unknown: franz-go wants an abort before the next one may begin
 				fmt.Println("worker", id, "end:", ok, err)
+				time.Sleep(100 * time.Millisecond)
+				ok, err = s.End(ctx, kgo.TryAbort)
 			}
 		}
 	}
