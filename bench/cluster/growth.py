@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.figures import Figures
-from ottla.broker.cluster.duties import duties
+from ottla.broker.cluster.duties import duties, turnover
 from ottla.broker.cluster.elections import Rules, with_isr
 from ottla.broker.cluster.metadata import Batch
 from ottla.broker.cluster.spreading import spread
@@ -64,14 +64,18 @@ def measured(nodes: int, partitions: int) -> Figures:
     image, figures = timed("a node reads all: ms", lambda: read_image(store))
     figures["a node's image MB"] = image_mb(store)
     present = dict.fromkeys(range(1, nodes), "a")  # the last one is gone
-    rows, took = timed("a node dies: controller decides ms", lambda: duties(image, present, lambda _: RULES))
+    rows, took = timed(
+        "a node dies: controller decides ms", lambda: duties(image, turnover(image, present), lambda _: RULES)
+    )
     figures |= took
     writes = Batch(rows).writes()
     figures["a node dies: rows KB"] = sum(len(write.value) for write in writes if isinstance(write, Put)) / 1e3
     figures |= timed("a node dies: controller writes ms", lambda: store.commit(Batch(rows).writes()))[1]
     after, took = timed("a node dies: each node follows ms", lambda: follow(store, image))
     figures |= took
-    figures |= timed("a look that finds nothing to do ms", lambda: duties(after, present, lambda _: RULES))[1]
+    figures |= timed(
+        "a look that finds nothing to do ms", lambda: duties(after, turnover(after, present), lambda _: RULES)
+    )[1]
     one = in_sync_change(after)
     store.commit(one.writes())
     figures |= timed("one in-sync set: each node follows ms", lambda: follow(store, after))[1]

@@ -62,4 +62,5 @@ def test_every_page_is_followed_somewhere() -> None:
 
     pages = [str(path.relative_to(TOP)) for path in [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]]
     with_blocks = [page for page in pages if any(block.language not in READ_ONLY for block in blocks_of(page))]
-    assert sorted([*PAGES, *OF_CLUSTERS, *OF_SPARK, *PROVEN_ELSEWHERE]) == sorted(with_blocks)
+    followed = {*PAGES, *OF_CLUSTERS, *OF_SPARK, *PROVEN_ELSEWHERE}
+    assert {page for page in followed if not page.startswith("examples/")} == set(with_blocks)

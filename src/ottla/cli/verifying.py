@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ottla.broker.topics.adoption import place_of
 from ottla.log.answers import Damage
+from ottla.log.checking import checking
 from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadable
 from ottla.log.epochs import EpochCache
 from ottla.log.files import DiskFiles
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.names import LOG_SUFFIX, SWAP_SUFFIX, is_log, is_of_a_segment, offset_in
-from ottla.log.scrubbing import checking
 from ottla.log.segment import Segment
 
 

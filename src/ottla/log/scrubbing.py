@@ -9,21 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
 
 from ottla.log.answers import Damage
-from ottla.log.epochs import UNDEFINED_EPOCH, EpochCache
-from ottla.log.files import FileSlice
-from ottla.log.segment import RawHeader, Segment, walk_batches
-from ottla.protocol.records.batch import ATTRIBUTES_AT, LOG_OVERHEAD_BYTES
-from ottla.protocol.records.checksum import crc32c
-
-if TYPE_CHECKING:
-    from ottla.log.state import LogState
-
-SLICE_BYTES: Final = 128 << 10
-SLICE_BATCHES: Final = 500
-"""A slice ends behind so many batches, which take a millisecond or two."""
+from ottla.log.checking import checking
+from ottla.log.state import LogState
 
 
 def scrubbing(log: LogState) -> Iterator[int | Damage]:
@@ -42,87 +31,3 @@ def scrubbing(log: LogState) -> Iterator[int | Damage]:
             if segment not in log.segments or (not is_closed and log.compaction_epoch != cuts):
                 break
             yield found
-
-
-def damage_in_first(batches: FileSlice) -> Damage | None:
-    """What is wrong with the first batch of a slice that a reader gets, as its checksum says. Raises OSError."""
-    end = batches.position + batches.length
-    first = next(walk_batches(batches.file, batches.position, end, SLICE_BYTES), None)
-    if first is None:
-        return None
-    position, header, batch = first
-    if crc32c(batch[ATTRIBUTES_AT:]) == header[4]:
-        return None
-    last = header[0] + header[6]
-    return Damage(batches.file.path, position, header[0], last + 1, "the batch does not match its checksum")
-
-
-def checking(
-    segment: Segment, below: int, epochs: EpochCache, *, joins: bool, indexed: bool = True
-) -> Iterator[int | Damage]:
-    """Check one segment whose offsets belong below `below`, and reach to there where it `joins` the next one.
-    `indexed`: its offset index is what it should be.
-
-    Yields as `scrubbing` does; ends at the first damage. Raises OSError.
-    """
-    walk = _Walk(segment, below, epochs, indexed)
-    size, batches, whole = 0, 0, segment.size
-    for position, header, batch in walk_batches(segment.file, 0, whole, SLICE_BYTES):
-        damage = walk.check(position, header, batch)
-        if damage is not None:
-            yield damage
-            return
-        size, batches = size + len(batch), batches + 1
-        if size >= SLICE_BYTES or batches == SLICE_BATCHES:
-            yield size
-            size = batches = 0
-    damage = walk.check_end(whole, joins)
-    yield size
-    if damage is not None:
-        yield damage
-
-
-class _Walk:
-    """Where a walk through a segment has come to."""
-
-    def __init__(self, segment: Segment, below: int, epochs: EpochCache, indexed: bool) -> None:
-        self._segment = segment
-        self._indexed = indexed
-        self._below = below
-        self._epochs = epochs
-        self._expected = segment.base_offset
-        self._end = 0
-        self._leap: tuple[int, int] | None = None
-        """A batch behind a gap: compaction makes gaps, but so does a batch that claims too high an offset."""
-
-    def _damage(self, position: int, first: int, why: str, end: int = -1) -> Damage:
-        return Damage(f"{self._segment.path}.log", position, first, self._below if end < 0 else end, why)
-
-    def check(self, position: int, header: RawHeader, batch: memoryview) -> Damage | None:
-        """The next batch; what is wrong with it, or with the one before."""
-        base, last, expected = header[0], header[0] + header[6], self._expected
-        if base < expected or header[6] < 0 or last >= self._below:
-            if self._leap is not None and base < expected:
-                return self._damage(*self._leap, f"the batch claims the offsets up to {expected - 1}")
-            return self._damage(position, expected, f"the batch claims the offsets {base} to {last}")
-        if crc32c(batch[ATTRIBUTES_AT:]) != header[4]:
-            return self._damage(position, base, "the batch does not match its checksum", last + 1)
-        epoch = self._epochs.epoch_at(base)
-        if header[2] not in (epoch, UNDEFINED_EPOCH) and epoch != UNDEFINED_EPOCH:
-            return self._damage(position, base, f"the batch claims leader epoch {header[2]}, not {epoch}", last + 1)
-        if self._indexed and self._segment.offset_index.entry_for(last)[1] > position:
-            return self._damage(
-                position, expected, f"the batch claims offset {last}, which the offset index puts behind it"
-            )
-        self._leap = (position, expected) if base > expected else None
-        self._expected, self._end = last + 1, position + header[1] + LOG_OVERHEAD_BYTES
-        return None
-
-    def check_end(self, size: int, joins: bool) -> Damage | None:
-        """No batch follows in the segment, which had `size` bytes; what is wrong with the end."""
-        if self._end < size:
-            return self._damage(self._end, self._expected, "no batch begins there")
-        if joins and self._expected < self._below:
-            why = f"the segment ends, and the next one begins at {self._below}"
-            return self._damage(self._end, self._expected, why)
-        return None

@@ -177,7 +177,7 @@ def test_records_go_to_a_new_table(
         found = DeltaTable(str(tmp_path / "new")).to_pyarrow_table(columns=["offset"]).column("offset").to_pylist()
         assert sorted(found) == [row[1] for row in everything if row[0] == 1]
     assert rows_of(spark.read.parquet(f"{tmp_path}/new/topic={topic}")) == [row for row in everything if row[0] == 1]
-    with pytest.raises(PipelineFailed, match="there already"):
+    with pytest.raises(PipelineFailed, match="exists already"):
         export(frame, str(tmp_path / "new"), format)
 
 

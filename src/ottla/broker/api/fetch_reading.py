@@ -20,8 +20,8 @@ from ottla.broker.partitions.leadership import NOT_SAID
 from ottla.broker.requests import Session
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.log.answers import Isolation, OffsetOutOfRange
+from ottla.log.checking import damage_in_first
 from ottla.log.files import FileSlice
-from ottla.log.scrubbing import damage_in_first
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader

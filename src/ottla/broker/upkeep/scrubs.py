@@ -1,7 +1,7 @@
 """Scrubs the logs of a node, one at a time, in small slices between requests, at a bounded rate.
 
 Every pass reads all segments. The next one begins a while after the last one began, or when that is through.
-What is damaged is reported to `found`. Does not know how a segment is checked (`ottla.log.scrubbing`).
+What is damaged is reported to `found`. Does not know how a segment is checked (`ottla.log.checking`).
 """
 
 from __future__ import annotations

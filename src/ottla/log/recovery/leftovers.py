@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ottla.log.answers import Damage
+from ottla.log.checking import checking
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
@@ -25,7 +26,6 @@ from ottla.log.names import (
     offset_in,
 )
 from ottla.log.recovery.found import Found, What
-from ottla.log.scrubbing import checking
 from ottla.log.segment import Segment
 
 LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, UNFINISHED_SUFFIX)
