@@ -1,7 +1,8 @@
-"""Opens the metadata of a node that serves alone, and refuses to where the node is one of a cluster.
+"""Opens the metadata of a standalone node, and refuses if the node belongs to a cluster.
 
-A node of a cluster that is started without `--metadata` knows none of its topics, or leads, on the file that the others
-share, what is on their disks. So it notes in its data directory where its metadata is, for as long as it is there.
+A cluster node that is started without `--metadata` would know none of the cluster's topics. If its own file is the
+store that the nodes share, it would lead partitions that are on their disks. A cluster node therefore records the
+location of its metadata in its data directory, for as long as it belongs to the cluster.
 """
 
 from __future__ import annotations

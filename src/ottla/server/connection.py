@@ -42,17 +42,18 @@ from ottla.server.strangers import stranger
 from ottla.server.turns import COSTLY_NS, TURN_NS, Turns
 
 CHUNK_BYTES = 1 << 18
-"""What one pass hands to the transport when the socket is full."""
+"""Bytes handed to the transport at a time when the socket is full."""
 INLINE_BYTES = 1 << 15
 """A slice up to this size is read and sent together with the bytes around it: one call instead of three."""
 RUN_PARTS_MAX = 512
 UNSENT_BYTES_MAX = 1 << 16
-"""Answers of one turn leave together up to this size."""
+"""Maximum total size of one turn's answers that are sent together."""
 
 LONG_FRAME_BYTES = 1 << 16
-"""A longer request that is no Produce is read beside the loop."""
+"""A longer request is decoded on a separate thread, unless it is a Produce."""
 HEAVY_TURNS = 4
-"""After a turn that was used up so many wait in the queue: costly requests come with cheap ones between them."""
+"""Number of turns that wait in the queue after a turn that used up its time: expensive requests alternate with cheap
+ones."""
 
 SHORT_SEGMENT = "a segment is shorter than its index says"
 
@@ -61,7 +62,7 @@ log = logging.getLogger("ottla.connection")
 
 
 class Shell(Protocol):
-    """What a connection asks of the server that it belongs to, `main.Server`."""
+    """The interface of the server that a connection belongs to, `main.Server`."""
 
     node: Node
     turns: Turns
@@ -92,15 +93,15 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_ms = 0
         self._partial: memoryview | None = None  # an incomplete frame with its length prefix
         self._partial_size = 0  # what it will be
-        self._filled = 0  # what is there of it
+        self._filled = 0  # how many of its bytes have arrived
         self._blocked = bytearray()  # frames that wait for an answer before them
         self._channel = Channel()
         self._outgoing: deque[Part] = deque()
         self._outgoing_offset = 0  # how much of the first part is already sent
         self._reading = True
         self._muted: asyncio.TimerHandle | None = None
-        self._turn_asked = False  # it stands in the server's queue of turns
-        self._heavy = 0  # so many of its next turns wait in the queue, as one before was used up
+        self._turn_asked = False  # it is in the server's queue of turns
+        self._heavy = 0  # how many of its next turns wait in the queue, because an earlier one was used up
         self._light = False  # its last turn took little
 
     # ---- life ------------------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close("idle", expected=True)
 
     def mute(self, seconds: float) -> None:
-        """Read nothing for a while (KIP-219), or for longer than it was told before."""
+        """Stop reading for this time (KIP-219), unless the connection is already muted for longer."""
         loop = asyncio.get_running_loop()
         if self.session is not None:
             self.session.muted = False
@@ -362,7 +363,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._channel.unsent:
             self._go_on()
             self._server.settle()
-        elif self._transport.get_write_buffer_size() == 0:  # else the transport will say when it has sent that
+        elif self._transport.get_write_buffer_size() == 0:  # otherwise the transport reports when it has sent that
             self.resume_writing()
 
     def _pause_reading(self) -> None:
@@ -373,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---- answers out -----------------------------------------------------------------------------------------------
 
     def answer(self, ticket: Ticket, parts: list[Part]) -> None:
-        """The answer that `ticket` waited for is there; it leaves when those before it have."""
+        """Accept the answer to `ticket`. It is sent after all answers before it."""
         leaving = self._channel.answered(ticket, parts)
         if leaving:
             self._release(leaving)
@@ -432,7 +433,8 @@ class Connection(asyncio.BufferedProtocol):
         except ConnectionError:
             self.close("the client is gone", expected=True)
         except SliceUnreadable as unreadable:
-            # Its head has left, or speaks of other partitions too: the client asks again, and is told then.
+            # The head of the answer has left, or covers other partitions too. The client asks again, and gets the error
+            # then.
             self._node.unreadable(unreadable.part, str(unreadable))
             self.close(f"the answer could not be read: {unreadable}")
         except OSError as error:
@@ -489,7 +491,8 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _send_later(self) -> None:
-        """A reader that takes as much as there is has had its turn: go on after the others."""
+        """Let other connections have their turn: this client reads as fast as the node sends, and has used up its
+        turn."""
         self._channel.note_unsent(True)
         self._ask_turn()
 

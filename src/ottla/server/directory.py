@@ -1,12 +1,11 @@
-"""Holds a data directory for a process: the locks that keep every other broker out, and the boot that last used it.
+"""Locks a data directory for a process against every other broker, and records the boot that last used it.
 
-Knows: which locks other brokers take. Does not know: what is in the directory.
-
-Three locks, because no two of them exclude the same programs:
-- a record lock on `.lock`, which is what Java's FileChannel.lock takes: a Kafka broker. It belongs to the open file and
-  not to the process (F_OFD_SETLK), or else closing any other descriptor of the file would drop it;
-- flock on `.lock`: an Ottla before 1.0;
-- flock on the directory itself: an Ottla that finds no `.lock`, because somebody removed it.
+It takes three locks, because no two of them exclude the same programs:
+- A record lock on `.lock` excludes a Kafka broker, as Java's FileChannel.lock takes one. The lock belongs to the open
+  file and not to the process (F_OFD_SETLK). A lock of the process would be lost when any other descriptor of the file
+  is closed.
+- flock on `.lock` excludes Ottla before 1.0.
+- flock on the directory itself excludes an Ottla that finds no `.lock` because someone removed it.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ def replace_file(path: str, text: str) -> None:
 
 
 def unusable(directory: str, error: OSError) -> str:
-    """What to tell a person when a start met this error: the file, the reason, and what helps against it."""
+    """The message for an operator when a start failed with this error: the file, the reason, and the remedy."""
     where = f"{error.filename}: " if isinstance(error.filename, str) and error.filename != directory else ""
     remedy = {
         errno.ENOSPC: "Free some space",

@@ -36,7 +36,8 @@ class NodeFiles(DiskFiles):
             super().write_atomically(path, data)
 
     def carry_out(self, effect: Store) -> None:
-        """Replace the file, unless that was withdrawn: newer bytes are there, or on their way. Raises OSError."""
+        """Replace the file, unless the effect was withdrawn because newer bytes are written or queued. Raises
+        OSError."""
         with self._replacing:
             if not effect.withdrawal.is_made:
                 super().write_atomically(effect.path, effect.content)
@@ -82,7 +83,7 @@ class DiskThread:
         self._pool.submit(work)
 
     def stop(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the submitted work to finish."""
         self._pool.shutdown(wait=True)
 
 
@@ -107,6 +108,6 @@ def _sync(files: Sequence[Syncable], places: Iterable[int]) -> dict[int, str]:
     for at in places:
         try:
             files[at].sync()
-        except OSError as error:  # the others may be of other logs, and go on
+        except OSError as error:  # the remaining files may be of other logs
             failures[at] = error.strerror or str(error)
     return failures

@@ -1,11 +1,10 @@
-"""Finds out which processes are gone, by their ports: at a refused connection nobody listens any more.
+"""Detects by their ports that processes have ended: a refused connection means that no process listens any more.
 
-Knows where each life of a node listens. A connection is held open to each; when the process ends, the system of its
-machine closes it, and refuses the next one. That is milliseconds after a kill, where a session in ZooKeeper takes
-seconds to expire. A process that stands still keeps its connections, and a machine that has lost its power answers
-nothing: of both nothing is known here.
+It keeps a connection open to the address of each incarnation. When a process ends, its system closes the connection and
+refuses the next one. That takes milliseconds after a kill, whereas a ZooKeeper session takes seconds to expire. A
+stopped process keeps its connections, and a machine without power does not answer. This module detects neither.
 
-Where somebody listens at the address again, the life counts as there until its znode says otherwise.
+If a process listens at the address again, the incarnation counts as alive until its znode says otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 AGAIN_S: Final = 0.1
-"""How soon an address is tried again where nobody listens, or connections end at once."""
+"""Seconds before the next attempt at an address that refuses connections, or whose connections end at once."""
 
 
 class Life(NamedTuple):

@@ -1,8 +1,8 @@
-"""Reads a node for one scrape into plain values, on its event loop and between two requests.
+"""Reads a node's state for one scrape into plain values, on the event loop and between two requests.
 
 A scrape creates nothing: a coordinator that no client has used yet stays unused. A node reports what it leads and
-coordinates, and reports neither while its lease has run out, because another node may have taken over. What the cluster
-agrees on is in the metadata image, which no thread changes, so `metrics.render` counts it elsewhere.
+coordinates. It reports neither while its lease has expired, because another node may have taken over. The cluster's
+state is in the metadata image. No thread changes an image, so `metrics.render` counts it on another thread.
 
 Sources: Kafka's ReplicaManager.scala, Partition.scala (isUnderReplicated), ControllerMetadataMetrics.java;
 kafka_exporter for the lag of groups.
@@ -84,7 +84,7 @@ class Figures:
     image: MetadataImage
     is_controller: bool
     offline: frozenset[Place]
-    """What this node leads and can't write to."""
+    """Partitions that this node leads and cannot write to."""
     damaged: int
     groups: dict[tuple[str, str], int]
     transactions: dict[str, int]

@@ -1,7 +1,6 @@
-"""Runs the shell around a node: listeners, the disk thread, the clock, signals.
+"""Runs the I/O host around a node: listeners, the disk thread, the clock, signals.
 
-Knows: sockets, processes, time. Does not know: topics, records, groups. Every decision is the node's; this file carries
-its effects out, in order.
+The node makes every decision; this module carries out its effects, in order.
 """
 
 from __future__ import annotations
@@ -79,18 +78,18 @@ LEAVE_MS = 5_000
 STORE_CHECK_S = 0.5
 """How often it is checked that the metadata store is still the one that was opened."""
 IDLE_SWEEPS = 10
-"""How often an idle period is looked at: a connection is closed at most a tenth of it late."""
+"""Seconds between checks for idle connections: a connection is closed at most a tenth of its idle period late."""
 
 log = logging.getLogger("ottla.server")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What a person or a test asks of a server.
+    """The parameters of a server.
 
     `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: [NAME://]HOST:PORT
-    texts, port 0 lets the system choose. `settings`: Kafka's property names and their text values. `metadata`: the
-    store that the nodes of a cluster share, as `server.shared_metadata` reads it; None for a node that is alone.
+    texts; for port 0 the system chooses one. `settings`: Kafka's property names and their text values. `metadata`: the
+    store that the nodes of a cluster share, in the syntax of `server.shared_metadata`; None for a standalone node.
     """
 
     directory: str | None = None
@@ -309,7 +308,7 @@ class Server:
             connection.close_later(0)
 
     def _check_store(self) -> None:
-        """Serve nobody any more once the metadata store is another one: what this node knows is of the old one."""
+        """Stop serving once the metadata store was replaced: this node's image is of the old one."""
         if self._stopped:
             return
         why = self._metadata_store.gone()
@@ -319,7 +318,7 @@ class Server:
             self._loop.call_later(STORE_CHECK_S, self._check_store)
 
     def _end(self, fault: str) -> None:
-        """Serve nobody any more; whoever runs this server stops it."""
+        """Stop serving; the caller that runs this server then stops it."""
         log.error("the node ends: %s", fault)
         self.fault = fault
         self._hang_up()
@@ -397,7 +396,7 @@ class Server:
     # ---- effects and time ------------------------------------------------------------------------------------------
 
     def now(self) -> Millis:
-        """The time to give to the node, which is told first if the wall clock is not where it thinks."""
+        """The time to pass to the node. If the wall clock was set, the node is notified first."""
         now = moment()
         ahead_ms = wall_ahead(now)
         if abs(ahead_ms - self.node.wall.ahead_ms) > DRIFT_MS:

@@ -1,15 +1,15 @@
-"""Serves Prometheus metrics on a port of their own, under the names that the usual dashboards for Kafka read.
+"""Serves Prometheus metrics on a separate port, under the names that common Kafka dashboards read.
 
-`/metrics` is Prometheus' text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_groups.py);
-`/healthz` and `/readyz` are for those who restart a node and those who send it clients.
+`/metrics` is Prometheus text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_groups.py);
+`/healthz` and `/readyz` are for supervisors that restart a node and for load balancers.
 
-Names follow the jmx_exporter's form of Kafka's JMX names. What is counted is in broker/metrics.py.
+Names follow the jmx_exporter's form of Kafka's JMX names. broker/metrics.py does the counting.
 
-A scrape has two halves. `figures.take` reads the node on the event loop, between two requests, into plain values;
-`render` turns them into text in a thread, because with ten thousand partitions that takes longer than a request may
-wait.
+A scrape has two halves. `figures.take` reads the node on the event loop, between two requests, into plain values.
+`render` turns them into text on a thread: with ten thousand partitions that takes longer than a request may wait.
 
-Sources: Kafka's docs/operations/monitoring.md; jmx_exporter's example for Kafka; kafka_exporter for the lag of groups.
+Sources: Kafka's docs/operations/monitoring.md; jmx_exporter's example for Kafka; kafka_exporter for the lag of
+groups.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LOGS = {
     "log_start_offset": "First offset.",
     "log_end_offset": "Offset of the next record.",
 }
-"""What is shown of each partition, by the field that holds it; the metric is named without underscores."""
+"""Metrics of each partition, by the field that holds the value; the metric's name has no underscores."""
 
 SHUT_NAMED_MAX = 20
 HEAD_BYTES_MAX = 8192
@@ -80,7 +80,7 @@ def render(figures: Figures) -> bytes:
 
 
 class ShareGroups(Collector):
-    """What there is to say of share groups, as the library takes it."""
+    """The metrics of share groups, in the form of the Prometheus client library."""
 
     def __init__(self, figures: share_groups.ShareFigures) -> None:
         self._figures = figures
@@ -126,7 +126,7 @@ def write_node(page: Page, figures: Figures) -> None:
 
 
 def write_replicas(page: Page, figures: Figures) -> None:
-    """What this node has and leads, and the cluster as this node knows it."""
+    """Metrics of what this node stores and leads, and of the cluster as this node sees it."""
     replicas, here = "kafka_server_replicamanager_", figures.partitions
     page.one(replicas + "partitioncount", "gauge", "Replicas on this node.", len(here))
     led = sum(each.leads and not each.failed for each in here)
@@ -212,7 +212,7 @@ def write_groups(page: Page, figures: Figures) -> None:
 
 
 def write_transactions(page: Page, figures: Figures) -> None:
-    """What holds back readers of committed records; the names without `kafka_` are Ottla's."""
+    """Metrics of what delays readers of committed records. Names without `kafka_` are Ottla's own."""
     states = ((labels(state=state), count) for state, count in sorted(figures.transactions.items()))
     page.family("ottla_transactions", "gauge", "Transactional ids coordinated here, by state.", states)
     oldest = "Since when the oldest transaction is open that is coordinated here; 0 without one."
@@ -292,7 +292,7 @@ class MetricsListener:
             sight = share_groups.take(self._node, moment(), group, share_groups.HELD_MAX)
             return "200 OK", "application/json", await asyncio.to_thread(share_groups.as_json, sight)
         if path == "/healthz":
-            return "200 OK", plain, b"ok\n"  # whoever reads this was answered by the node's own loop
+            return "200 OK", plain, b"ok\n"  # a reader of this was answered by the node's own loop
         if path == "/readyz":
             status, sentence = readiness(self._node, moment())
             return status, plain, sentence.encode()

@@ -1,13 +1,14 @@
-"""Finds out which lives of which nodes are there, on one machine: a file for each node that its process has locked.
+"""Detects which incarnations of which nodes are alive on one machine: each process locks a file for its node.
 
     DIR/N    <incarnation> <boot id> <milliseconds since boot at the last renewal>
 
-The system frees a dead process's lock at once, so a node that was killed is missed within one look. A process that
-stands still keeps its lock: therefore its lease, too, which it renews while its event loop turns. Both in one file and
-not in the metadata store: a lease is worth nothing after the boot that it was written in, so it needs no fsync, and a
+The system releases a dead process's lock at once, so the next poll notices a killed node. A stopped process keeps its
+lock. Therefore the file also holds a lease, which a node renews while its event loop runs.
+
+Both are in this file and not in the metadata store. A lease has no meaning after a reboot, so it needs no fsync, and a
 row that changes every second would wake every node.
 
-Locks are those of open files (F_OFD_SETLK), and looked at without being taken (F_OFD_GETLK).
+Locks are those of open files (F_OFD_SETLK), and are read without being acquired (F_OFD_GETLK).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ log = logging.getLogger("ottla.cluster")
 
 
 class LockedPresence:
-    """This node's file, locked from construction to `leave`, and looks at those of the others. `mark`: the file beside
-    the store that every commit writes. Raises ServeRefused."""
+    """Keeps this node's file locked from construction to `leave`, and polls the files of the other nodes. `mark`: the
+    file beside the store that every commit writes. Raises ServeRefused."""
 
     def __init__(self, directory: str, node_id: int, incarnation: str, lease_ms: int, mark: str) -> None:
         self._directory = directory
@@ -71,7 +72,7 @@ class LockedPresence:
         self._renew()
 
     def look(self) -> dict[int, str]:
-        """The incarnations of the nodes that are there, by id, this one among them; its own lease is renewed."""
+        """The incarnations of the live nodes by id, including this one. Also renews this node's lease."""
         if moment() - self.renewed_at >= RENEW_MS:
             self._renew()
         self._find_others()
@@ -84,8 +85,8 @@ class LockedPresence:
         return present
 
     def listen(self, heard: Callable[[], None]) -> int:
-        """Call `heard` on the running loop when somebody has committed, come, or gone, as by letting go of its file; 0
-        where the system does not tell."""
+        """Call `heard` on the running loop when a node commits, starts, or ends, which closes its file. Returns 0 if
+        the system cannot report that."""
         try:
             self._news = FileNews(heard, written=self._mark, let_go=self._directory)
         except OSError as error:
@@ -104,7 +105,7 @@ class LockedPresence:
             self._listed_ns = changed_ns
 
     def leave(self) -> None:
-        """The others miss this node from now on."""
+        """Stop, so that the other nodes see that this one is gone."""
         if self._news is not None:
             self._news.close()
         os.close(self._file)

@@ -1,4 +1,5 @@
-"""Runs the store thread: commits of the metadata store and looks at it, beside the loop, one after the other."""
+"""Runs the store thread: it commits to the metadata store and polls it, one call after the other, beside the event
+loop."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ottla.metadata.image import MetadataDelta, MetadataImage, delta_since
 from ottla.metadata.store import MetadataStore, StoreFailed
 
 Told: TypeAlias = MetadataDelta | StoreFailed | None
-"""What came of a look at the store."""
+"""The result of polling the store."""
 
 log = logging.getLogger("ottla.metadata")
 
@@ -60,7 +61,7 @@ class StoreThread:
             self._pool.submit(self._read, effect)
 
     def look(self, image: MetadataImage, heard: Callable[[Told], None]) -> None:
-        """Tell `heard`, on the loop, what the store has that this image has not; None where that is nothing."""
+        """Pass to `heard`, on the loop, what the store has beyond this image; None if there is nothing new."""
         self._pool.submit(self._look, image, heard)
 
     def _look(self, image: MetadataImage, heard: Callable[[Told], None]) -> None:
@@ -70,14 +71,14 @@ class StoreThread:
                 told = delta_since(self._store, image)
         except StoreFailed as failed:
             told = failed
-        except Exception as error:  # nobody expected it: who waits for the look would wait for ever
+        except Exception as error:  # unexpected: the caller would wait for this result indefinitely
             told = StoreFailed(repr(error))
         self._loop.call_soon_threadsafe(heard, told)
 
     def _commit(self, effect: Commit) -> None:
         try:
             outcome = store_work.commit(self._store, effect)
-        except Exception as error:  # nobody expected it: what it left behind is read from the store
+        except Exception as error:  # unexpected: its effect is read from the store
             log.exception("a commit to the metadata store failed; its outcome will be read from the store")
             outcome = OutcomeUnknown(repr(error))
         self._loop.call_soon_threadsafe(self._committed, effect.token, outcome)
@@ -91,5 +92,5 @@ class StoreThread:
         self._loop.call_soon_threadsafe(self._reread, effect.token, answer)
 
     def stop(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the submitted work to finish."""
         self._pool.shutdown(wait=True)
