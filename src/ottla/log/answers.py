@@ -11,7 +11,8 @@ from ottla.protocol.errors import ErrorCode
 
 
 class Origin(IntEnum):
-    """Who wrote a batch that a leader appends; decides which checks it meets. Source: Kafka's AppendOrigin.java."""
+    """The writer of a batch that a leader appends; it decides which checks the batch undergoes. Source: Kafka's
+    AppendOrigin.java."""
 
     CLIENT = 0  # everything is checked
     COORDINATOR = 1  # a coordinator's records and markers: producer epochs are checked, sequences are not
@@ -47,7 +48,8 @@ class StorageFailed(OSError):
 
 
 class Damage(NamedTuple):
-    """What is wrong in a segment: from which offset on, up to which it may be, where in the file, and why."""
+    """Damage in a segment: its first offset, the offset before which it ends at the latest, its place in the file, and
+    the reason."""
 
     path: str
     position: int
@@ -60,9 +62,9 @@ class Damage(NamedTuple):
 
 
 class DamagedLog(OSError):
-    """What stands at a place of a log is no batch of its: bytes have changed since. CORRUPT_MESSAGE, as in Kafka.
+    """Raised for a corrupt batch: bytes in the log have changed since they were written. CORRUPT_MESSAGE, as in Kafka.
 
-    `damage`: where, in a log of this node.
+    `damage`: its place in a log of this node.
     """
 
     error_code = ErrorCode.CORRUPT_MESSAGE

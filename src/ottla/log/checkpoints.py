@@ -27,11 +27,12 @@ INCARNATIONS_KEPT: Final = 200
 SEEN_FILE: Final = ".metadata-seen"
 CHECKPOINT_VERSION: Final = 0
 FLIPPED_BITS_MAX: Final = 4
-"""So many bits of a text may be flipped for it to be taken for what it should be. Two topic ids differ in far more."""
+"""Maximum number of flipped bits at which a damaged text still counts as the expected one. Two topic ids differ in far
+more."""
 
 
 class CheckpointUnreadable(Exception):
-    """The file is there but does not hold what it should."""
+    """The file exists but its content is not valid."""
 
 
 def encode_checkpoint(lines: Iterable[str]) -> bytes:
@@ -93,7 +94,8 @@ def read_unrecovered(files: FileSystem, data_directory: str) -> set[tuple[str, i
 
 
 def write_unrecovered(files: FileSystem, data_directory: str, places: Iterable[tuple[str, int]]) -> None:
-    """Say so, for a kill to leave it: after a power cut every recovery begins anew, so that nothing waits for the disk.
+    """Record these partitions before their recovery, so that the record remains after a kill. It is not synced: after a
+    power cut every recovery starts again anyway.
 
     Raises OSError.
     """
@@ -161,7 +163,7 @@ def write_properties(files: FileSystem, path: str, properties: Mapping[str, str]
 
 
 def read_properties(files: FileSystem, path: str) -> dict[str, str] | None:
-    """None without the file. Raises CheckpointUnreadable when it is there but empty (a torn write) or not text."""
+    """Returns None if there is no file. Raises CheckpointUnreadable if it is empty (a torn write) or not text."""
     if not files.exists(path):
         return None
     try:

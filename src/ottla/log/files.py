@@ -78,7 +78,7 @@ class File(Protocol):
 
 
 class Pinned(Protocol):
-    """What a disk thread needs of a File or a directory: `sync` may be called on it while it is pinned."""
+    """The operations of a File or a directory for a disk thread, which may call `sync` while it is pinned."""
 
     def sync(self) -> None: ...
 
@@ -264,7 +264,8 @@ class DiskFile:
     # The rest is for DiskFiles, which owns the handles.
 
     def evict(self) -> bool:
-        """Close the descriptor if nobody needs it: not pinned, not used since the last time this was asked."""
+        """Close the descriptor if it is neither pinned nor used since the last call. Returns whether it is closed or
+        unlinked."""
         if self._fd < 0 or self._unlinked:
             return True
         if self._pins or self._recent:
@@ -286,7 +287,7 @@ class DiskFile:
     def unlink_later(self) -> None:
         """The name goes away; the descriptor now lives exactly as long as the handle."""
         if self._fd < 0:
-            with contextlib.suppress(OSError):  # without one, who still reads the file is told that it is gone
+            with contextlib.suppress(OSError):  # without a descriptor, a reader of the file gets an error
                 self._reopen()
         self._unlinked = True
 
@@ -480,7 +481,7 @@ class DiskFiles:
         return file
 
     def _displace(self, path: str) -> None:
-        """Readers of the file that is about to lose this name keep it; nobody can open it again."""
+        """Keep the file that is about to lose this name for its readers; it can't be opened again."""
         file = self._take(path)
         if file is not None:
             file.unlink_later()

@@ -62,7 +62,7 @@ def write_left(
 
 
 def take_left(files: FileSystem, data_directory: str, broker_epoch: int | None) -> Mapping[tuple[str, int], Left]:
-    """How the clean stop of this broker epoch left its logs; the file is gone on return. Empty without a file, or where
+    """Read how the clean stop of this broker epoch left its logs, and delete the file. Empty if there is no file, or if
     it is of another stop. Raises CheckpointUnreadable, OSError."""
     path = f"{data_directory}/{LEFT_LOGS_FILE}"
     if not files.exists(path):

@@ -1,17 +1,18 @@
-"""Keeps one partition's log: an ordered run of segments, its offsets, and the state that its batches leave behind.
+"""Keeps one partition's log: an ordered run of segments, its offsets, and the state derived from its batches.
 
-Knows: bytes and offsets. Does not know: topics' names beyond its directory, clients, replicas, or when to do anything:
-`now` (monotonic) is an argument, `wall` knows its timestamp, `deadline` says when `maintaining` has something to do.
+The log does not decide when to act: `now` (monotonic) is an argument, `wall` converts it to a timestamp, and `deadline`
+is the time at which `maintaining` has work.
 
-Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; segments are in offset order and
-the last one is appended to; everything below `recovery_point` is on the disk; a write that failed has changed nothing
-that anybody can see.
+Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset. Segments are in offset order,
+and the last one is appended to. Everything below `recovery_point` is on the disk. A failed write has no visible effect.
 
-Lazy: a new partition has nothing on disk until its first append, which makes the directory, `partition.metadata`
-and the first segment; the first sync covers all of that, and upkeep asks for it soon.
+A new partition has nothing on disk until its first append. That append creates the directory, `partition.metadata` and
+the first segment. The first sync covers all of that, and upkeep requests it soon.
 
-Two append paths. The leader's assigns offsets and checks what clients send (validation.py has the careful checks). The
-follower's takes the leader's bytes unchanged. Both update producers, epochs and the transaction index.
+There are two append paths. The leader's path assigns offsets and checks what clients send (validation.py has the
+detailed checks). The follower's path appends the leader's bytes unchanged. Both update producers, epochs and the
+transaction index.
+
 Sources: NetDB'11 paper, KIP-98, KIP-101; Kafka's UnifiedLog.scala, LocalLog.scala.
 """
 
@@ -67,7 +68,8 @@ _stamp = Struct(">qii").pack_into  # base_offset, batch_length (unchanged), part
 
 
 def _fault_in(header: RawHeader, records: memoryview, position: int, end: int) -> str | None:
-    """What is wrong with this batch of a leader's: its checksum, or what stands outside the checksum."""
+    """The fault of this batch from a leader, in its checksum or in the fields that the checksum does not cover; None
+    for a sound batch."""
     base, last = header[0], header[0] + header[6]
     if crc32c(records[position + ATTRIBUTES_AT : end]) != header[4]:
         return f"the batch at offset {base} does not match its checksum"
@@ -385,10 +387,11 @@ class Log(LogState):
     # ---- truncation ------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, *, now: int) -> bool:
-        """Drop everything from `offset` on, for a log that diverged from its leader. False if nothing was there.
+        """Drop everything from `offset` on, for a log that diverged from its leader. False if there was nothing to
+        drop.
 
-        Checkpoints of the recovery point and of the high watermark must be written before the next append: they may
-        be above the new end.
+        Checkpoints of the recovery point and of the high watermark must be written before the next append: they may be
+        above the new end.
         """
         return truncation.truncate_to(self, offset, now)
 
@@ -405,16 +408,17 @@ class Log(LogState):
     # ---- compaction ------------------------------------------------------------------------------------------------
 
     def cleanable_ratio(self, now: int) -> float:
-        """How much of the log a compaction would look at for the first time, 0.0 while it need not run."""
+        """The share of the log that a compaction would read for the first time, 0.0 while no compaction is due."""
         return cleanable.cleanable_ratio(self, now)
 
     # ---- durability and upkeep -------------------------------------------------------------------------------------
 
     def pending_sync(self) -> list[Syncable]:
-        """What must be synced for everything up to `log_end_offset` to be on the disk.
+        """The files to sync so that everything up to `log_end_offset` is on the disk.
 
-        Each is pinned: call `sync` on all of them, on any thread, then, on the log's thread, `synced(up_to)` with the
-        log end offset as it was at this call, or `sync_failed`. Several may be under way; they finish in order.
+        Each is pinned. Call `sync` on all of them, on any thread. Then, on the log's thread, call `synced(up_to)` with
+        the log end offset at the time of this call, or `sync_failed`. Several syncs may be outstanding; they finish in
+        order.
         """
         return self.syncing.begin(self.active, self.log_end_offset)
 
@@ -431,9 +435,10 @@ class Log(LogState):
         failed_sync.shut(self, error)
 
     def reopen(self, now: int, *, others_know: bool = False) -> bool:
-        """After a failed fsync: cut off what it should have covered and go on, if nobody was told of it. Else False.
+        """After a failed fsync, cut off what it should have covered and open the log again. False if the records were
+        already acknowledged or delivered.
 
-        `others_know`: other replicas have these records, or count on this log to have them.
+        `others_know`: other replicas have these records, or rely on this log to have them.
         """
         return failed_sync.reopen(self, now, others_know=others_know)
 
@@ -501,7 +506,7 @@ class Log(LogState):
         cleanable.forget_checkpoint(self)
         for segment in self.segments:
             segment.close_indexes()
-        # Who still has this log, perhaps in a cycle, must not keep the space of its files.
+        # An object that still refers to this log, perhaps in a cycle, must not keep the space of its files.
         self.segments, self.bases, self.active, self.unreadable = [], [], None, []
         self.syncing.log_deleted()
         self.cursors.clear()

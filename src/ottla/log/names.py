@@ -19,7 +19,7 @@ UNFINISHED_SUFFIX: Final = ".tmp"
 SWAP_SUFFIX: Final = ".swap"
 """Behind the names of a segment that is complete and takes the place of others."""
 FSYNC_FAILED_FILE: Final = "fsync-failed"
-"""Stands in the directory of a log that was shut because an fsync failed; a kill must not make anybody forget it."""
+"""A file in the directory of a log that was closed because an fsync failed, so that the state survives a kill."""
 
 
 def segment_name(base_offset: int) -> str:

@@ -58,7 +58,7 @@ def verify_order(
                 epoch, until = epochs.span_at(base)
             if header[2] != epoch >= 0:
                 return Verified(at, expected, Fault(at, expected, f"it claims leader epoch {header[2]}, not {epoch}"))
-        leap = (at, expected) if first or base > expected else None  # what nothing but the next batch vouches for
+        leap = (at, expected) if first or base > expected else None  # only the next batch can confirm it
         end, expected, first = at + header[1] + LOG_OVERHEAD_BYTES, last + 1, False
         turn += 1
     if end < stop and turn < batches_max:

@@ -1,27 +1,34 @@
-"""Keeps what one partition knows of its idempotent and transactional producers.
+"""Keeps the state of one partition's idempotent and transactional producers.
 
-Knows: for each producer id its epoch, the last five batches, and the transaction it has open here; which transactions
-still hold the last stable offset back. Does not know: files beyond its snapshot's bytes, transactional ids, or time
-(timestamps come in with batches, and with questions what the wall clock shows).
+For each producer id it has the epoch, the last five batches, and the transaction that is open here. It also has the
+ended transactions that still hold back the last stable offset. Time is passed in: batches have timestamps, and calls
+have the wall clock's time.
 
-A transaction's first batch needs a guard (KIP-890): whoever appends it has asked the coordinator since, and no marker
-has come meanwhile, so that a batch that was long under way can't open a transaction that nobody will end.
+A transaction's first batch needs a guard (KIP-890). The guard proves that the coordinator verified the transaction, and
+that no marker was written since. So a batch that was delayed for a long time can't open a transaction that would never
+end.
 
 Rules (KIP-98, KIP-360, KIP-890; Kafka's ProducerStateManager.java, ProducerAppendInfo.java, ProducerStateEntry.java):
 - A batch that repeats one of the last five of its producer's epoch is a duplicate: it succeeds with the old offsets.
-  Kafka's does so too where that one's transaction has ended, here it is out of order: no client sends again what it has
-  ended, but librdkafka gives these numbers to other records once it has aborted what a node that died had written.
-- A lower epoch is fenced. A higher epoch begins at sequence 0, the same one goes on at last + 1, and after 2^31 - 1
-  comes 0. A producer id that is not known here may begin anywhere.
+  Kafka also accepts it if the transaction of that batch has ended; here it is out of order. No client resends a batch
+  of a transaction that it has ended. But librdkafka gives the same sequences to other records once it has aborted a
+  transaction that was written to a node that died.
+- A lower epoch is fenced. A higher epoch begins at sequence 0, and the same epoch continues at last + 1. After 2^31 - 1
+  comes 0. A producer id that is not known here may begin at any sequence.
 - A transaction is open from its first batch here to its marker. Its offsets stay unstable until the high watermark has
   passed the marker.
 
-Snapshots (`.snapshot`, named by the offset they are taken at) are Kafka's: version int16 1, CRC-32C over all that
-follows it, count, then 46 bytes per producer with its last batch. Behind that, where Kafka's reader does not look,
-stand the earlier of its last five batches: without them a producer that had several requests in flight when the node
-died would be told OUT_OF_ORDER_SEQUENCE_NUMBER for batches that are in the log, and clients then send them once more.
-Beside these, under the complement of the producer id, stand the transactions whose marker the high watermark had not
-passed: without them the last stable offset would pass what another leader may still cut off. Kafka's forgets them.
+Snapshots (`.snapshot`, named by their offset) have Kafka's format: version int16 1, CRC-32C over all that follows it,
+count, then 46 bytes per producer with its last batch. Kafka's reader ignores bytes after that, and Ottla adds two
+things there.
+
+First, the earlier ones of the last five batches. A producer may have several requests in flight when the node dies.
+Without these batches it would get OUT_OF_ORDER_SEQUENCE_NUMBER for batches that are in the log, and clients then send
+them again.
+
+Second, under the complement of the producer id, the transactions whose marker the high watermark had not passed.
+Without them the last stable offset would pass records that another leader may still cut off. Kafka does not store
+them.
 """
 
 from __future__ import annotations
@@ -103,7 +110,7 @@ class ProducerEntry:
 
 
 class Transaction(NamedTuple):
-    """A transaction that ended here: its marker stands at `last_offset`."""
+    """A transaction that ended here, with its marker at `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -112,9 +119,9 @@ class Transaction(NamedTuple):
 
 
 class Guard:
-    """Somebody asks the coordinator whether a producer may open a transaction here. Told apart by identity.
+    """A pending verification with the coordinator that a producer may open a transaction here. Compared by identity.
 
-    `lowest_sequence`: of the batches that wait for the answer; the one with it has to come first.
+    `lowest_sequence`: the lowest of the batches that wait for the verification; that batch must be appended first.
     """
 
     __slots__ = ("epoch", "lowest_sequence", "made_ms", "second_version")
@@ -304,9 +311,9 @@ class ProducerState:
     def guard(
         self, producer_id: int, epoch: int, first: int, wall_ms: WallMillis, *, second_version: bool
     ) -> Guard | None:
-        """What a batch that opens a transaction must bring along; None where the transaction is open already.
+        """The guard that a batch needs to open a transaction; None if the transaction is open already.
 
-        Raises AppendRefused where the producer is fenced.
+        Raises AppendRefused if the producer is fenced.
         """
         entry = self.entries.get(producer_id)
         if entry is not None:
@@ -348,8 +355,8 @@ class ProducerState:
             )
 
     def marker_written(self, producer_id: int, epoch: int, transaction_version: int) -> None:
-        """Whoever was about to open a transaction asks again, unless the marker is of the one before it: in the second
-        version that one's epoch says so."""
+        """Drop a pending guard, so that the transaction is verified again. The guard stays if the marker ends the
+        transaction before it, which the epoch shows in transaction version 2."""
         guard = self.guards.get(producer_id)
         if guard is not None and not (transaction_version >= 2 and guard.epoch == epoch):
             del self.guards[producer_id]
@@ -414,7 +421,8 @@ class ProducerState:
         entry.last_timestamp = max(entry.last_timestamp, timestamp)
 
     def last_stable_offset_after(self, ended: Transaction) -> int:
-        """What the transaction index notes beside an abort: the first offset still open once this one is over."""
+        """The last stable offset that the transaction index stores with an abort: the first offset still open after
+        it."""
         for first_offset in self.open:
             if first_offset != ended.first_offset:
                 return first_offset

@@ -1,9 +1,10 @@
 """Reads a log: from an offset or a timestamp to a slice of a segment's file.
 
-Finding where an offset stands costs an index lookup and a short walk over headers. A reader that goes on where its last
-read ended costs neither: the log remembers a few (offset, position) pairs where slices ended (`Log.cursors`).
-Slices end where a batch ends. The index knows such places cheaply, so a slice may be up to one index interval shorter
-than asked. Source: Kafka's LogSegment.read, LocalLog.read, UnifiedLog.fetchOffsetByTimestamp.
+Finding an offset costs an index lookup and a short walk over headers. A reader that continues where its last read ended
+costs neither: the log remembers a few (offset, position) pairs where slices ended (`Log.cursors`).
+
+Slices end at batch boundaries. Only some boundaries are in the index, so a slice may be up to one index interval
+shorter than requested. Source: Kafka's LogSegment.read, LocalLog.read, UnifiedLog.fetchOffsetByTimestamp.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ _base_offset_of = Struct(">q").unpack
 
 UNPACKED_PER_SEARCH: Final = UNPACKED_BYTES_MAX
 RECORDS_PER_SEARCH: Final = PARTS_MAX
-"""What a search for a timestamp looks at inside batches. Of one beyond it the first offset is told: it is before."""
+"""Maximum number of records that a search for a timestamp decodes. For a batch beyond it, the search returns the first
+offset of the batch, which is not after the record."""
 
 
 class _Search:
-    """What one search may still look at."""
+    """The remaining budget of one search."""
 
     __slots__ = ("bytes_left", "records_left")
 
@@ -60,7 +62,7 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
     if offset < limit:
         cursor = log.cursors.get(offset)
         if cursor is None or (cursor[1] == cursor[0].size and cursor[0] is not log.active):
-            # The second: a slice ended where its segment ended, so what follows stands in the next one.
+            # The second condition: a slice ended where its segment ended, so the next batch is in the next segment.
             cursor = _locate(log, offset)
         if cursor is not None:
             segment, position = cursor
@@ -70,7 +72,7 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
                 if following < 0:
                     raise _damaged(segment, position, offset, "no batch begins there")
                 if not offset <= following <= end:
-                    following = offset  # a damaged header: nobody is to go on from what it says
+                    following = offset  # a damaged header: a reader must not continue from its offset
                 elif stop > position:
                     _remember(log, following, segment, stop)
             elif segment is log.active:

@@ -38,7 +38,7 @@ def discard_files(log: LogState, segment: Segment, now: int) -> None:
     """Rename a segment's files `.deleted` and note when to unlink them."""
     segment.close_indexes()
     try:
-        # The log goes first: a crash in between leaves indexes without a log, which nobody misses.
+        # The log goes first: a crash in between leaves indexes without a log, which do no harm.
         for path in reversed(segment.names()):
             if log.files.exists(path):
                 log.files.rename(path, path + DELETED_SUFFIX)
@@ -67,13 +67,13 @@ def fitting(name: str, suffix: str) -> str:
 
 
 def grave_of(directory: str, topic_id: bytes) -> str:
-    """What a partition's directory is renamed to when the partition is deleted."""
+    """The new name of a partition's directory when the partition is deleted."""
     parent, _, name = directory.rpartition("/")
     return f"{parent}/{fitting(name, f'.{topic_id.hex()}{DELETED_DIRECTORY_SUFFIX}')}"
 
 
 def bury_partition(files: FileSystem, directory: str, topic_id: bytes) -> bool:
-    """Rename a partition's directory to its grave; whether it was there. The caller syncs its parent.
+    """Rename a partition's directory for its deletion. Returns whether it existed. The caller syncs its parent.
 
     Raises OSError.
     """

@@ -1,7 +1,8 @@
-"""Decides which segments go, by time, size and log start, and when a log next wants upkeep.
+"""Decides which segments to delete, by time, size and log start, and when a log next needs upkeep.
 
-Retention stops at the high watermark (KAFKA-5634). One timestamp of the future does not stop it for ever, as it does in
-Kafka. How segments go stands in removal.py.
+Retention stops at the high watermark (KAFKA-5634). In Kafka, one timestamp in the future stops retention indefinitely;
+here it does not. removal.py does the deletion.
+
 Source: Kafka's UnifiedLog.scala (deleteOldSegments).
 """
 
@@ -107,8 +108,8 @@ def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
     upkeep.due = False
     going = log.segments[:count]
     if going:
-        # A log whose newest segment's name is lost would begin anew, at offsets that others had; nor may a segment that
-        # went before these come back alone.
+        # A log that lost the name of its newest segment would start again, at offsets that other records had. A segment
+        # that was removed before these must not come back alone.
         yield log.files.directory(log.directory)
     for segment in going:
         if log.failed is not None or log.segments[0] is not segment or segment is log.active:

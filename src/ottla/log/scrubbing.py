@@ -1,8 +1,8 @@
 """Reads the segments of a log, slice by slice, and finds the batches that are damaged.
 
-A damaged batch is noticed by no start and by no append, only by who reads it. By then it may be the
-last copy. So every batch is checked now and then: its checksum, and what no checksum covers, which is its offsets, its
-leader epoch, and that segments and index agree with it.
+No start and no append notices a damaged batch, only a reader does. By then it may be the last copy. So every batch is
+checked periodically: its checksum, and what no checksum covers. That is its offsets, its leader epoch, and that
+segments and index agree with it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def scrubbing(log: LogState) -> Iterator[int | Damage]:
 
 
 def damage_in_first(batches: FileSlice) -> Damage | None:
-    """What is wrong with the first batch of a slice that a reader gets, as its checksum says. Raises OSError."""
+    """The damage of the first batch of a slice that a reader gets, according to its checksum; None if it is sound.
+    Raises OSError."""
     end = batches.position + batches.length
     first = next(walk_batches(batches.file, batches.position, end, SLICE_BYTES), None)
     if first is None:
@@ -93,7 +94,8 @@ class _Walk:
         self._expected = segment.base_offset
         self._end = 0
         self._leap: tuple[int, int] | None = None
-        """A batch behind a gap: compaction makes gaps, but so does a batch that claims too high an offset."""
+        """Position and offset of a batch behind a gap. Compaction makes gaps, but a batch that claims too high an
+        offset makes one too."""
 
     def _damage(self, position: int, first: int, why: str, end: int = -1) -> Damage:
         return Damage(f"{self._segment.path}.log", position, first, self._below if end < 0 else end, why)

@@ -149,7 +149,7 @@ class Segment:
                     self.max_timestamp_offset = header[0] + header[6]
 
     def largest_timestamp(self, wall: WallClock) -> int:
-        """What retention by time goes by: the greatest record timestamp, or `created_ms` if there is none."""
+        """The timestamp for retention by time: the greatest record timestamp, or `created_ms` if there is none."""
         timestamp, _ = self.max_timestamp()
         return timestamp if timestamp >= 0 else wall.at(self.created_ms)
 
@@ -184,7 +184,8 @@ class Segment:
         return None if found is None else found[:2]
 
     def find_in_order(self, offset: int) -> tuple[int, RawHeader, bool] | None:
-        """What `find` gives, and whether the index leads to that batch in an unbroken order, as `walk` checks it."""
+        """Like `find`; also returns whether the batches from the index entry to that batch are in unbroken order, as
+        `walk` checks it."""
         indexed, position = self.offset_index.entry_for(offset)
         end, expected, offset_max = self.size, self.base_offset, self.base_offset + RELATIVE_OFFSET_MAX
         in_order = True
@@ -211,7 +212,8 @@ class Segment:
         return None
 
     def damage_behind(self, offset: int) -> int | None:
-        """Where walking on from `offset` ends before the segment does: what stands there is no batch. None: nowhere."""
+        """The position at which walking from `offset` on fails before the segment's end, because no batch begins there.
+        None if the walk succeeds."""
         end = self.offset_index.lookup(offset)
         for position, header in self.walk(end):
             end = position + header[1] + LOG_OVERHEAD_BYTES
@@ -282,7 +284,7 @@ class Segment:
                 self.max_timestamp_offset = header[0] + header[6]
 
     def complete_indexes(self) -> None:
-        """Write the indexes to their ends; appending may go on all the same. Raises OSError."""
+        """Write the indexes to their ends. Appending may continue. Raises OSError."""
         self.complete_time_index()
         self.flush_indexes()
         self.touch_indexes()
@@ -298,7 +300,7 @@ class Segment:
         self.offset_index.touch()
 
     def index_tail_is_sound(self, interval: int) -> bool:
-        """A cheap look at a closed segment: both indexes are there, whole, and the last entry points at its batch."""
+        """A cheap check of a closed segment: both indexes exist, are whole, and the last entry points at its batch."""
         paths = (f"{self.path}.index", f"{self.path}.timeindex")
         if not all(map(self.files.exists, paths)):
             return False
@@ -310,7 +312,7 @@ class Segment:
         return last[1] > 0 and self.batch_ends_at(*last)  # zeros at the end would point at the first batch
 
     def batch_ends_at(self, last_offset: int, position: int) -> bool:
-        """Whether a whole batch stands at `position` and ends with `last_offset`."""
+        """Whether there is a whole batch at `position` that ends with `last_offset`."""
         raw = self.file.read(position, HEADER_BYTES) if 0 <= position < self.size else b""
         if len(raw) < HEADER_BYTES:
             return False
@@ -319,7 +321,7 @@ class Segment:
         return header[3] == 2 and header[0] + header[6] == last_offset and position < end <= self.size
 
     def time_index_is_sound(self) -> bool:
-        """Whether the last entry names a batch that is there, with its timestamp."""
+        """Whether the last entry names an existing batch, with its timestamp."""
         timestamp, offset = self.time_index.last()
         if timestamp < 0:
             return self.offset_index.last() is None or self.rolling_timestamp() < 0
@@ -354,7 +356,7 @@ class Segment:
         self.time_index = TimeIndex(self.files, paths[1], self.base_offset, empty=True)
 
     def put_indexes_in_place(self) -> None:
-        """Let the indexes that were made anew replace the others, once they are whole on the disk. Raises OSError."""
+        """Replace the indexes by the rebuilt ones, once these are complete on the disk. Raises OSError."""
         self.flush_indexes()
         self.touch_indexes()
         for file in (*self.offset_index.dirty_files(), *self.time_index.dirty_files()):

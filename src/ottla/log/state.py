@@ -1,11 +1,13 @@
-"""Holds what one partition's log is made of, and takes the steps that everything done to it shares.
+"""Holds the parts of one partition's log, and the steps that all operations on it share.
 
-Knows: segments and when the active one must be closed, the epoch checkpoint, snapshots of the producer state. Does not
-know: appends, reads, retention, truncation, compaction; these stand above it (log.py) and share it.
+The parts are the segments, with the rules for closing the active one, the epoch checkpoint, and snapshots of the
+producer state. Appends, reads, retention, truncation and compaction use these parts (log.py).
 
-A snapshot at offset N is the producer state below N, in Kafka's format (producers.py); it spares a start from replaying
-the whole log. Those at segments' beginnings stay, for truncation and retention, and the newest one. Losing one costs
-replaying, so one that can't be written now is put off, except where segments are about to go.
+A snapshot at offset N is the producer state below N, in Kafka's format (producers.py). It saves a start from replaying
+the whole log. The newest snapshot stays, and those at the beginnings of segments, for truncation and retention. A
+missing snapshot costs replaying. So a snapshot that can't be written now is postponed, except when segments are about
+to be removed.
+
 Sources: Kafka's UnifiedLog.scala, LogSegment.java, ProducerStateManager.java.
 """
 
@@ -35,7 +37,7 @@ PRODUCER_CHECK_INTERVAL_MS: Final = 600_000
 
 
 class Retention:
-    """When a log wants upkeep. `due` asks for a look at retention now, `start_moved` only at what is below the log
+    """When a log needs upkeep. `due` requests a retention check now, `start_moved` only one of what is below the log
     start; `deletions` are (when, path) to unlink."""
 
     __slots__ = ("deletions", "due", "next_check_ms", "producer_check_ms", "start_moved")
@@ -125,7 +127,7 @@ class LogState:
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self.failed: str | None = None  # why the log is closed to writes
         self.in_doubt = False  # an fsync failed: what is above the recovery point may not reach the disk
-        self.unreadable: list[FileSlice] = []  # where the shell could not read when it sent an answer
+        self.unreadable: list[FileSlice] = []  # where the I/O host could not read when it sent an answer
         self._torn = False  # the active segment's file ends in a part of a batch that could not be cut off
         self.cleaned_to: int | None = None  # where the last compaction ended; None: not looked up yet
         self.compaction_epoch: int = 0  # raised whenever a running compaction's picture of the segments may be wrong
@@ -230,7 +232,8 @@ class LogState:
     # ---- segments --------------------------------------------------------------------------------------------------
 
     def _set_roll_limits(self) -> None:
-        """What `append_as_leader` compares with: the offset and timestamp from which the active segment must close."""
+        """Set the limits that `append_as_leader` compares with: the offset and timestamp at which the active segment
+        must close."""
         active = self.active
         if active is None:
             self._roll_offset, self._roll_timestamp = -1, -1
@@ -300,7 +303,7 @@ class LogState:
         assert old is not None
         old.complete_indexes()
         self.write_snapshot()
-        self._add_segment(now)  # up to here anything may fail, and the old segment goes on
+        self._add_segment(now)  # up to here anything may fail, and the old segment stays active
         old.offset_index.deactivate()
         old.created_ms = now
         self.syncing.closed(old)
@@ -387,6 +390,6 @@ class LogState:
         self._update_first_unstable()
 
     def fail(self, sentence: str) -> StorageFailed:
-        """Close the log to writes; the exception to raise. Reads of what was complete go on."""
+        """Close the log to writes, and return the exception to raise. Complete records can still be read."""
         self.failed = sentence
         return StorageFailed(sentence)

@@ -1,12 +1,12 @@
-"""Tracks which files of a log wait for the disk, and how far everything is there: the recovery point.
+"""Tracks which files of a log wait for the disk, and up to which offset the log is on the disk: the recovery point.
 
-Made for group commit: `begin` says what must be synced for all that is in the log now, a disk thread syncs it, `finish`
-moves the recovery point. Several may be under way; they finish in the order they began. A truncation in between takes
-back what they would have promised.
+It serves group commit. `begin` returns the files to sync for everything that is in the log now, a disk thread syncs
+them, and `finish` moves the recovery point. Several syncs may be outstanding; they finish in the order in which they
+began. A truncation in between limits what they confirm.
 
-What is synced: closed segments with their indexes, the active segment's batches (its indexes are not: after a power
-cut they are checked against the batches), epoch checkpoints and producer snapshots since the last time, and the
-directory when a file was created in it.
+The files to sync are: closed segments with their indexes, the active segment's batches, changed epoch checkpoints and
+producer snapshots, and the directory when a file was created in it. The active segment's indexes are not synced: after
+a power cut they are checked against the batches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILES_PER_SEGMENT: Final = 16
 
 
 class _Round:
-    """One `begin` under way: what it syncs, and whose it is."""
+    """One outstanding `begin`: the files that it syncs, and the segments that they belong to."""
 
     __slots__ = ("borrowed", "directory", "files", "newborn", "replaced", "segments", "up_to")
 
@@ -110,13 +110,13 @@ class Syncing:
         self.directory = True
 
     def forgotten(self, segments: list[Segment]) -> None:
-        """These segments are deleted; nobody needs them on the disk."""
+        """Forget these segments: they are deleted and need no sync."""
         self._closed = [segment for segment in self._closed if segment not in segments]
         for under_way in self._rounds:
             under_way.segments = [segment for segment in under_way.segments if segment not in segments]
 
     def log_deleted(self) -> None:
-        """Nobody needs any of it on the disk. Files that a round is at are let go when that ends."""
+        """Forget all files: none of them needs a sync. Files of an outstanding sync are unpinned when it ends."""
         self._closed, self._dirty = [], []
         self.replaced_files, self.directory, self.newborn = {}, False, False
         for under_way in self._rounds:
@@ -189,7 +189,8 @@ class Syncing:
         self.newborn = self.newborn or ended.newborn
 
     def sync_now(self, active: Segment | None, log_end_offset: int) -> None:
-        """Sync everything here and now, also what rounds under way are at. Raises OSError; all is asked for again."""
+        """Sync everything here and now, including the files of outstanding syncs. Raises OSError; all files then wait
+        again."""
         try:
             self._sync_now(active, log_end_offset)
         except OSError:

@@ -1,4 +1,4 @@
-"""Truncates a log: it loses its end, or all of it and goes on at another offset.
+"""Truncates a log: it removes its end, or all of it to continue at another offset.
 
 Source: Kafka's UnifiedLog.scala (truncateTo, truncateFullyAndStartAt), LocalLog.scala; KAFKA-9491.
 """
@@ -35,7 +35,7 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
         active.offset_index.activate()
         offset = active.truncate(offset)
         active.resume()
-        # What was cut must not come back: new batches will take its offsets.
+        # The removed records must not come back: new batches will have their offsets.
         if durable:
             active.file.sync()
             log.files.sync_directory(log.directory)

@@ -43,10 +43,10 @@ from ottla.protocol.records.record import RECORD_BYTES_MIN, can_hold
 LEGACY_RECORD_BYTES_MIN: Final = 14
 LENGTH_AT: Final = 8
 RECORDS_AT_ONCE: Final = 4_000
-"""A batch with more records is looked into in slices, by `look_ahead`."""
+"""A batch with more records is decoded in slices, by `look_ahead`."""
 RECORDS_NAMED_MAX: Final = 10_000
-"""So many records of a batch are named as the ones to blame at the most. Of a larger batch whose header has a wrong
-timestamp none is named: that takes unpacking it."""
+"""Maximum number of records of a batch that are reported as the faulty ones. For a larger batch whose header has a
+wrong timestamp none is reported, because that would require decompressing it."""
 BYTES_A_STEP: Final = 8192
 """So many are unpacked in a step of `cost.Cost`; to compress them takes several times that."""
 COMPRESSING: Final = 3
@@ -59,7 +59,7 @@ _pack_timestamp = Struct(">q").pack_into
 
 
 class Inside(NamedTuple):
-    """What the records of a batch say."""
+    """The decoded records of a batch."""
 
     plain: bytes | bytearray
     timestamps: list[int]
@@ -68,7 +68,7 @@ class Inside(NamedTuple):
 
 
 Known: TypeAlias = Inside | AppendRefused
-"""What was found inside a batch before: what its records say, or why they are refused."""
+"""The result of an earlier decoding of a batch: its records, or why they are refused."""
 
 
 def is_looked_into(batch: memoryview, config: LogConfig, wall_ms: WallMillis) -> bool:
@@ -213,7 +213,7 @@ def _unpacked(batch: memoryview, header: BatchHeader) -> bytes | bytearray:
     try:
         plain = unpack(header.compression, batch[HEADER_BYTES:])
     except CorruptRecords as error:
-        BEYOND_USUAL.steps += UNPACKED_BYTES_MAX // BYTES_A_STEP  # at the most; nobody knows how far it came
+        BEYOND_USUAL.steps += UNPACKED_BYTES_MAX // BYTES_A_STEP  # at most: the unpacked size is unknown
         raise _not_unpacked(error) from error
     BEYOND_USUAL.steps += len(plain) // BYTES_A_STEP
     if header.record_count * RECORD_BYTES_MIN > len(plain):
@@ -230,7 +230,7 @@ def _looks_inside(config: LogConfig, origin: Origin) -> bool:
 
 
 def _inside(batch: memoryview, header: BatchHeader, known: Known | None) -> Inside:
-    """What is known of the records, or what a look at all of them finds. Raises AppendRefused."""
+    """The decoded records: the known result, or else the result of decoding all of them. Raises AppendRefused."""
     if isinstance(known, AppendRefused):
         raise known
     if known is not None:

@@ -50,7 +50,7 @@ def key_offsets(header: RawHeader, batch: memoryview) -> list[tuple[bytes, int]]
         plain = decompress(header[5] & ATTRIBUTES_COMPRESSION, batch[HEADER_BYTES:])
         found = pieces(plain, header[12])
         if not all(piece[5] for piece in found):
-            decode_records(batch, parts_max=PARTS_MAX)  # as the second pass must, to write it anew
+            decode_records(batch, parts_max=PARTS_MAX)  # as the second pass must, to rewrite it
     except CorruptRecords:
         return []
     return [(piece[4], base + piece[3]) for piece in found if piece[4] is not None]
@@ -83,7 +83,7 @@ class BatchFilter:
         self._ends = ends
         self._short = short
         self._in_sync = in_sync
-        # What keeps a producer's state alive: its last data, or, with none remembered, the marker of its epoch.
+        # A producer's state is kept alive by its last data or, if none is remembered, by the marker of its epoch.
         self._last_data = {entry.producer_id: entry.last_data_offset for entry in producers.values()}
         self._epochs = {entry.producer_id: entry.epoch for entry in producers.values()}
 

@@ -47,7 +47,8 @@ class IndexFile:
             self._dirty = True
 
     def touch(self) -> None:
-        """Make sure the file is there, though perhaps empty: Kafka's tools expect one beside each segment."""
+        """Create the file if it does not exist, even if it stays empty: Kafka's tools expect one beside each
+        segment."""
         self._handle()
 
     def cut_file(self) -> None:
@@ -73,7 +74,7 @@ class IndexFile:
         return []
 
     def unsynced(self) -> None:
-        """What was handed out did not reach the disk."""
+        """Mark the file as dirty again: the sync of the last `dirty_files` failed."""
         self._dirty = self._file is not None
 
     def rewrite(self) -> None:

@@ -27,7 +27,8 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex(IndexFile):
-    """Entries are few: they are held in memory once somebody asked, and written as they come."""
+    """The transaction index of a segment. It has few entries: they are kept in memory from the first read on, and
+    written when they are added."""
 
     __slots__ = ("_aborted",)
     ENTRY: ClassVar = TRANSACTION_ENTRY

@@ -62,14 +62,14 @@ def load_epochs(
     cache.truncate_from_end(log_end_offset)
     cache.truncate_from_start(log_start_offset)
     if corrected:
-        # The recovery point passes the batches that say so: the next start will not look at them.
+        # The recovery point passes the batches with these epochs: the next start will not check them.
         files.write_atomically(path, cache.encode())
         cache.dirty = False
     return cache
 
 
 class _Reading:
-    """What the batches of one log say of epochs."""
+    """The leader epochs in the batches of one log."""
 
     def __init__(self, segments: list[Segment], start: int, end: int, found: Found) -> None:
         self._segments = segments

@@ -32,7 +32,7 @@ LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, UNFINISHED_SUFFIX)
 
 
 class Leftovers:
-    """The leftovers in one directory. What is done about each is told to `note`."""
+    """The leftovers in one directory. Each action on them is reported to `note`."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from ottla.machine import WallClock, WallMillis
 
 @dataclass(slots=True)
 class Loaded:
-    """What `load` found: the parts of a Log."""
+    """The result of `load`: the parts of a Log."""
 
     epochs: EpochCache
     producers: ProducerState
@@ -78,7 +78,7 @@ def load(
         in_doubt = interrupted or FSYNC_FAILED_FILE in names
         clean = clean_shutdown and not in_doubt
         power_cut = not clean and (interrupted or not same_boot)
-        # What is read after a clean stop or a power cut is on the disk; after anything else it may be in memory only.
+        # After a clean stop or a power cut, what is read is on the disk. Otherwise it may be in memory only.
         loaded.killed = not clean and (interrupted or same_boot)
         write_again = (write_again or in_doubt) and loaded.killed
         if clean:

@@ -23,8 +23,8 @@ from ottla.protocol.records.checksum import crc32c
 
 
 class Known(NamedTuple):
-    """What is known of a log before it is opened. `start`: the checkpointed log start, None where its file could not be
-    read; `left`: how the last clean stop left it, None where nothing says that."""
+    """The knowledge about a log before it is opened. `start`: the checkpointed log start, None if its file could not be
+    read; `left`: how the last clean stop left the log, None if that is unknown."""
 
     recovery_point: int = 0
     start: int | None = 0

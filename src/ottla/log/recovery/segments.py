@@ -50,7 +50,7 @@ class SegmentRecovery:
         self.end_offset = 0
 
     def open(self, names: list[str]) -> None:
-        """Open what is there, and make the indexes of closed segments anew where they do not match."""
+        """Open the existing segments, and rebuild the indexes of closed segments that do not match."""
         logs = [name for name in names if is_log(name)]
         for name in logs:
             segment = Segment(self.files, self.directory, offset_in(name), self.cache, now=self.now, create=False)
@@ -293,9 +293,10 @@ class SegmentRecovery:
             segment.offset_index.deactivate()
 
     def reconcile_start(self, log_start_offset: int, high_watermark: int) -> int:
-        """Where the log starts. A start beyond the end says that what is there was deleted, and that offsets up to it
-        were given: the log is empty and goes on there. No start was ever above the high watermark, which another file
-        tells: that is damage, and nothing is deleted for its sake."""
+        """Return the log start offset. A start beyond the end means that all records were deleted and that offsets up
+        to the start were assigned: the log is then empty and continues there. A start is never above the high
+        watermark, which is in another file. If it is, the checkpoint is damaged, and no record is deleted because of
+        it."""
         if not self.segments:
             self.end_offset = log_start_offset
             return log_start_offset
@@ -317,7 +318,7 @@ class SegmentRecovery:
         return max(log_start_offset, self.segments[0].base_offset)
 
     def sync_repairs(self) -> None:
-        """Indexes made anew lie below the recovery point, where the next recovery trusts them: they go to the disk."""
+        """Sync rebuilt indexes. They are below the recovery point, where the next recovery trusts them."""
         written = [file for segment in self.segments for file in segment.dirty_index_files()]
         for file in written:
             file.sync()
