@@ -24,7 +24,7 @@ def decode_texts(value: bytes) -> Configs:
 
 
 def unversioned(configs: Configs, _version: int) -> Configs:
-    """What an image holds of such a row."""
+    """The image's value of such a row."""
     return configs
 
 

@@ -35,7 +35,7 @@ def beyond(levels: Mapping[str, int], supported: Mapping[str, int]) -> tuple[str
 
 @dataclass(frozen=True, slots=True)
 class FeaturesRecord:
-    """Levels by name. `version` is that of its row, 0 as long as it is not committed; it stands in no row."""
+    """Levels by name. `version` is that of its row, 0 until it is committed; the row does not contain it."""
 
     levels: Mapping[str, int]
     version: int = 0

@@ -1,4 +1,4 @@
-"""Defines the rows of the nodes of a cluster: where each is reached, which life of it that is, what it may do.
+"""Defines the rows of the nodes of a cluster: the address of each, its incarnation, and its state.
 
     nodes/<id>    {"host": ..., "port": ..., "rack": ..., "endpoints": {listener: [host, port]}, "incarnation": ...,
                    "state": ..., "intact": ..., "emptied": ..., "broker_epoch": ...,
@@ -6,14 +6,14 @@
                    "incomplete": [[topic id, index], ...], "refusing": [[topic id, index, leader epoch], ...],
                    "log_ends": [[topic id, index, leader epoch, newest epoch, end offset], ...], "lost_commits": ...}
 
-A node writes its row when it registers, `starting`, and when logs of it fail or work again; what becomes of it then is
-the controller's to say.
+A node writes its row when it registers, as `starting`, and when logs of it fail or work again. After that the
+controller decides its state.
 
 The endpoints of a row include the listener for other nodes twice: under its name, and under `BETWEEN_NODES`. A row
 without the latter was written by a version whose nodes had one address for clients of every listener. Such a version
-reads newer rows too: it names a node by its endpoint PLAINTEXT, or else by `host` and `port`.
+can also read newer rows: it uses a node's endpoint PLAINTEXT or, without one, `host` and `port`.
 
-Sources: Kafka's BrokerRegistration.java, RegisterBrokerRecord; KIP-858 for what fails.
+Sources: Kafka's BrokerRegistration.java, RegisterBrokerRecord; KIP-858 for failed logs.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ class LogEnd(NamedTuple):
 
 
 class NodeState(StrEnum):
-    """What a node may do. Only active ones are given leaderships; leaving ones keep what nobody else can take."""
+    """What a node may do. Only active nodes get leaderships; leaving ones keep those that no other node can take
+    over."""
 
     STARTING = "starting"
-    """It has registered, and the controller has yet to take it in."""
+    """It has registered, and the controller has not activated it yet."""
     ACTIVE = "active"
     LEAVING = "leaving"
     FENCED = "fenced"
-    """It has stopped, or nobody hears of it any more."""
+    """It has stopped, or its lease has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def _places(columns: Iterable[tuple[str, int]]) -> tuple[Place, ...]:
 
 
 def _registered(record: NodeRecord, version: int) -> NodeRecord:
-    """What the image holds of a row: the row that registers has the version that becomes the broker epoch."""
+    """The image's value of a row. The version of the row that registers becomes the broker epoch."""
     return replace(record, broker_epoch=record.broker_epoch or version, version=version)
 
 

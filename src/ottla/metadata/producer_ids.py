@@ -22,10 +22,11 @@ BLOCK = 1000
 """Ids a block holds, as Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE."""
 
 _SEEN_MAX = 1 << 60
-"""Ids from here on were made up by a client: a thousand blocks a second take 36,000 years to come here."""
+"""Ids from here on were invented by a client: at a thousand blocks a second, allocation takes 36,000 years to get
+here."""
 _STORED_MAX = 1 << 62
 _RESTART = 1 << 61
-"""Where a store goes on that was led beyond `_STORED_MAX` by such ids: nobody honest has been here."""
+"""The next id if such ids raised the store's value above `_STORED_MAX`. No id from here on was ever allocated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class ProducerIds:
         self._lost = commits
 
     def seen(self, producer_ids: Iterable[int]) -> None:
-        """A log knows these ids: where the store does not know how far it had come, it goes on behind them."""
+        """Note ids that a log contains. If the store does not know the next id, allocation continues above them."""
         known = max((each for each in producer_ids if each < _SEEN_MAX), default=-1)
         self._floor = max(self._floor, known + 1)
 
@@ -78,7 +79,7 @@ class ProducerIds:
         return self._next == self._end
 
     def take(self) -> int | None:
-        """A producer id nobody ever had; None where the block in hand is used up."""
+        """A new producer id; None if the current block is used up."""
         if self.is_used_up:
             return None
         taken = self._next
@@ -104,7 +105,7 @@ class ProducerIds:
         return ProducerIdsRecord(first), version
 
     def _first(self, stored: ProducerIdsRecord | None) -> tuple[int, int]:
-        """The first id that nobody had, as far as the store and the logs know, and the row's version."""
+        """The first unallocated id, as far as the store and the logs show, and the row's version."""
         first = 0 if stored is None else stored.next_producer_id
         if first >= _STORED_MAX:
             first = _RESTART

@@ -32,7 +32,7 @@ Record: TypeAlias = Encodable | Configs
 
 
 class Row(NamedTuple):
-    """What a key of the store says, and the version that a compare-and-set names."""
+    """A decoded row of the store, and its version for a compare-and-set."""
 
     record: Record
     version: int

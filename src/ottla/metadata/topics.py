@@ -30,7 +30,7 @@ DELETED_PREFIX: Final = "deleted/"
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """What the cluster agrees on for one partition; ids are node ids, `leader` -1 is none."""
+    """The cluster's metadata of one partition; ids are node ids, and `leader` -1 is none."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]

@@ -28,7 +28,7 @@ class Ensemble(NamedTuple):
 
 
 def ensemble_of(text: str) -> Ensemble:
-    """What an address says. Raises ValueError with a sentence where it makes no sense."""
+    """Parse an address. Raises ValueError with a sentence if it is not valid."""
     servers, _, path = text.removeprefix(SCHEME).partition("/")
     found: list[str] = []
     for each in servers.split(","):
