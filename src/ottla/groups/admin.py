@@ -36,7 +36,7 @@ STATES = frozenset(
     )
 )
 TYPES = frozenset((GROUP_TYPE, CONSUMER_GROUP_TYPE, SHARE_GROUP_TYPE))
-"""What filters may name."""
+"""The group types that filters may name."""
 
 
 def describe(

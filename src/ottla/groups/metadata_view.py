@@ -59,7 +59,7 @@ class MetadataView(Protocol):
 
 
 def topics_hash(topics: Mapping[str, tuple[bytes, int]]) -> int:
-    """What members subscribe to, as far as it exists (name to id and partitions), in 63 bits; nothing is 0."""
+    """A 63-bit hash of the existing topics that members subscribe to (name to id and partitions); 0 without topics."""
     if not topics:
         return 0
     text = repr(sorted(topics.items())).encode()

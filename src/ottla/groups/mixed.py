@@ -1,8 +1,8 @@
 """Serves members that speak the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Knows what these requests are in a consumer group: a member's generation is its epoch, joining is saying what it reads
-and owns, and nobody leads: what it gets from SyncGroup is its part of the target. A heartbeat tells it to join again
-when there is something to do. Does not know the classic groups.
+In a consumer group, a member's generation is its epoch. A JoinGroup reports the member's subscription and owned
+partitions, and there is no leader. A SyncGroup returns the member's part of the target. A heartbeat tells the member to
+join again when its assignment changes.
 
 Source: Kafka's GroupMetadataManager.java (classicGroupJoinToConsumerGroup, classicGroupSyncToConsumerGroup,
 classicGroupHeartbeatToConsumerGroup, classicGroupLeaveToConsumerGroup); KIP-848.
@@ -142,7 +142,7 @@ class ClassicMembers:
     def _known(
         self, body: JoinGroupRequest, group: ConsumerGroup, member_id: str, records: list[ConsumerRecord]
     ) -> tuple[ConsumerMember | None, str | None]:
-        """Who joins, and the id of the static member whose place it takes. Raises _Refused."""
+        """The member that joins, and the id of the static member that it replaces. Raises _Refused."""
         if body.group_instance_id is None:
             return group.members.get(member_id), None
         holder = group.static_member(body.group_instance_id)
@@ -206,7 +206,7 @@ class ClassicMembers:
         self._timers.set(timer, now + classic.session_timeout_ms)
 
     def _expect_join(self, now: Millis, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """It has been told to join again, and is out if it does not within its rebalance timeout."""
+        """Set the deadline by which a member must join again: it is removed after its rebalance timeout."""
         timer = (group.group_id, Deadline.CONSUMER_JOIN, member.member_id)
         if timer not in self._timers:
             self._timers.set(timer, now + member.rebalance_timeout_ms)
@@ -240,7 +240,7 @@ class ClassicMembers:
 
 
 def _said(body: JoinGroupRequest) -> ConsumerProtocolSubscription:
-    """What the member reads and owns. Raises _Refused."""
+    """The member's subscription and owned partitions. Raises _Refused."""
     try:
         return subscription_of((each.name, each.metadata) for each in body.protocols)
     except MalformedFrame:

@@ -30,11 +30,11 @@ NO_TIMESTAMP = WallMillis(-1)
 
 
 class CommittedOffset(NamedTuple):
-    """What a group committed for one partition. A named tuple, for replay makes one of every record.
+    """A group's committed offset for one partition. It is a named tuple because replay creates one for every record.
 
-    `record_offset` is where in the log it stands, which decides between a plain and a transactional commit (the later
-    one wins); -1 before it is appended. `expire_timestamp_ms` only from OffsetCommit v2-4 with a retention time, and
-    then the record has no room for `topic_id`. A topic that was deleted and made again has another id.
+    `record_offset` is the offset of its record in the log, -1 before it is appended. It decides between a plain and a
+    transactional commit: the later one wins. `expire_timestamp_ms` is set only by OffsetCommit v2-4 with a retention
+    time; such a record has no room for `topic_id`. A topic that was deleted and created again has another id.
     """
 
     offset: int

@@ -71,7 +71,7 @@ class PreparedCommit:
     ) -> list[OffsetCommitResponseTopic]:
         """Make the records of these topics, and say what is answered once they are in the log."""
         records, answered = records_of(self.asked, topics, wall_ms, settings)
-        if self._size <= settings.batch_size_max:  # else they are refused in any case
+        if self._size <= settings.batch_size_max:  # otherwise they are refused in any case
             self._size += size_of(records)
             made = iter(records)
             self.records += records
@@ -95,7 +95,8 @@ _Topics = dict[str, dict[int, CommittedOffset]]
 
 @dataclass(frozen=True, slots=True)
 class SeeOffsets:
-    """The body of a call: show what a group has committed, to who asks as in OffsetFetch. Answered with OffsetsSeen."""
+    """The body of a call: show a group's committed offsets to the sender of an OffsetFetch. Answered with
+    OffsetsSeen."""
 
     group_id: str
     member_id: str | None
@@ -104,7 +105,7 @@ class SeeOffsets:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsSeen:
-    """What a group has committed, and what each open transaction may commit for it."""
+    """A group's committed offsets, and those that each open transaction may commit for it."""
 
     committed: _Topics
     pending: list[_Topics]
@@ -154,7 +155,7 @@ class Offsets:
     def commit(
         self, now: Millis, ticket: Ticket, call: Call, body: OffsetCommitRequest, decision: DecisionBuilder
     ) -> None:
-        """Its topics exist and carry names and ids: whoever calls has seen to that."""
+        """Commit offsets. The caller has checked that the topics exist and have names and ids."""
         error = self._commit_error(call, body)
         if error is not ErrorCode.NONE:
             decision.answer(ticket, commit_error(body, error))
@@ -187,7 +188,8 @@ class Offsets:
     def commit_in_transaction(
         self, now: Millis, ticket: Ticket, commit: TransactionalCommit, decision: DecisionBuilder
     ) -> None:
-        """Nobody reads these offsets before the transaction ends; until then who asks for stable ones has to wait."""
+        """Commit offsets in a transaction. They become visible when the transaction ends; until then a fetch of stable
+        offsets has to wait."""
         asked = commit.asked
         error = self._transactional_error(asked)
         records, topics = records_of(asked, asked.topics, self._rebalances.wall.at(now), self._settings)
@@ -258,7 +260,7 @@ class Offsets:
         return consumer_rules.fetch_error(consumer, asked.member_id, asked.member_epoch)
 
     def seen(self, asked: SeeOffsets) -> OffsetsSeen:
-        """What the group has committed, as of now: later commits do not show in it."""
+        """A snapshot of the group's committed offsets: later commits do not change it."""
         error = self._fetch_error(asked)
         if error is not ErrorCode.NONE:
             return OffsetsSeen({}, [], error)
@@ -351,7 +353,7 @@ class Offsets:
     # ---- transactions ----------------------------------------------------------------------------------------------
 
     def _pending_of(self, group_id: str) -> list[_Topics]:
-        """What each open transaction would commit for the group."""
+        """The offsets that each open transaction would commit for the group."""
         return [self._pending[producer_id][group_id] for producer_id in self._open.get(group_id, ())]
 
     def _has_pending(self, group_id: str, topic: str, index: int) -> bool:
@@ -479,7 +481,8 @@ def records_of(
 
 
 def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) -> ErrorCode:
-    """Whether the group takes this commit. Who names no generation is no member and needs a group without members."""
+    """Whether the group accepts this commit. A commit without a generation comes from no member, and needs a group
+    without members."""
     generation = body.generation_id_or_member_epoch
     if group is None:
         if generation < 0:
@@ -554,7 +557,8 @@ def _delete_error(body: OffsetDeleteRequest, group: Group | ConsumerGroup | None
 
 
 def _may_expire(group: Group) -> bool:
-    """Not while members are there, unless it is known which topics they read and so which offsets nobody needs."""
+    """Whether offsets of the group may expire. If it has members, their subscriptions must be known, because only
+    offsets of other topics may expire."""
     if group.protocol_type is None or group.state is GroupState.EMPTY:
         return True
     return group.state is GroupState.STABLE and group.is_consumer_group and group.subscribed_topics() is not None

@@ -10,7 +10,7 @@ _MINUTE_MS = 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Defaults are Kafka's (GroupCoordinatorConfig), but for the delay of a first rebalance. `group_size_max` counts
+    """Defaults are Kafka's (GroupCoordinatorConfig), except for the delay of a first rebalance. `group_size_max` counts
     members; other sizes are in bytes."""
 
     session_timeout_ms_min: int = 6_000

@@ -1,13 +1,12 @@
-"""Coordinates the groups whose records stand in one partition of `__consumer_offsets`.
+"""Coordinates the groups whose records are in one partition of `__consumer_offsets`.
 
-Knows which request goes where, which deadline means what, and what a record changes. Does not know the log, the other
-partitions, or how an answer reaches its client.
+It dispatches requests, deadlines and records.
 
-`decide` and `expire` write down what should be durable; `apply` makes it so. Nothing is decided on a state whose
-records are still to come: `expire` stops at the first deadline that leaves records.
+`decide` and `expire` return the records that should become durable, and `apply` applies them. No decision is made on a
+state whose records are still outstanding: `expire` stops at the first deadline that produces records.
 
-Invariants (`check`): those of each group and of the offsets; every phase of a rebalance has an end and every member a
-session or a parked request; and, which a test has to show, replay of the log gives the same durable state.
+Invariants (`check`): those of each group and of the offsets. Every phase of a rebalance has an end, and every member
+has a session or a parked request. Tests also show that replay of the log gives the same durable state.
 
 Source: Kafka's GroupCoordinatorShard.java.
 """
@@ -79,21 +78,21 @@ _EXPIRE: GroupTimer = ("", Deadline.EXPIRE, "")
 _DELETED_TOPICS: GroupTimer = ("", Deadline.DELETED_TOPICS, "")
 
 _OFFSETS_PER_STEP = 5_000
-"""A sweep looks at so many offsets, some milliseconds of work, and lets others go first."""
+"""Offsets that a sweep checks in one step, some milliseconds of work, before other requests run."""
 _TOMBSTONES_PER_STEP = 500
-"""The same for offsets that are deleted, of which each is a record to be written."""
+"""Offsets that a sweep deletes in one step; each needs a record."""
 _PAUSE_MS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsDeleted:
-    """The body of a call from the node itself: what groups committed in these topics is to go. It is not answered."""
+    """The body of a call from the node itself: delete what groups committed in these topics. It is not answered."""
 
     names: tuple[str, ...]
 
 
 def _silent(note: str) -> None:
-    """Nobody listens to the notes."""
+    """Discard a note."""
 
 
 class _AnyOf:
@@ -171,12 +170,12 @@ class GroupShard:
 
     @staticmethod
     def refuse(call: Call, error: ErrorCode) -> object:
-        """The answer where no shard can be asked."""
+        """The answer if no shard is available."""
         return refuse(call, error)
 
     @staticmethod
     def topics_deleted(names: tuple[str, ...]) -> Call | None:
-        """What every shard must hear when topics go."""
+        """The call for every shard when topics are deleted."""
         return Call(-1, 0, "", "", TopicsDeleted(names))
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -483,7 +482,8 @@ class GroupShard:
                 self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
 
     def loaded(self, now: Millis) -> Decision:
-        """Sessions begin anew for everyone the log knows; a group above a lowered `group.max.size` must shrink."""
+        """Restart the sessions of all members after replay. A group above a lowered `group.max.size` rebalances to
+        shrink."""
         self._is_loading = False
         self._known_keys.clear()
         decision = DecisionBuilder()

@@ -45,7 +45,7 @@ class LogEnd(NamedTuple):
 
 
 class NodeState(StrEnum):
-    """What a node may do. Only active nodes get leaderships; leaving ones keep those that no other node can take
+    """The state of a node. Only active nodes get leaderships; leaving ones keep those that no other node can take
     over."""
 
     STARTING = "starting"

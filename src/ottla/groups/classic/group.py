@@ -1,7 +1,7 @@
-"""Holds one classic group: who is in it, what they speak, and in which state of a rebalance it is.
+"""Holds one classic group: its members, their protocols, and the state of its rebalance.
 
-Knows members, generations, votes and who waits for what. Does not know time (`rebalance` keeps the deadlines), requests
-(`requests` has their rules), records' bytes, or committed offsets.
+It holds members, generations, votes and parked requests. `rebalance` keeps the deadlines, and `requests` has the rules
+of requests.
 
 The states, and what ends each:
 
@@ -11,11 +11,11 @@ The states, and what ends each:
     Stable               every member has its assignment; a join, a leave, a dead member begins a rebalance
     Dead                 there is no such group (the state is never entered, only reported)
 
-Empty and Stable are durable: a record says so and replay gives them back. The two states between are soft, as are
-`pending_members`, `joins` and `syncs`: they die with the shard, and then the group is again what its last record says.
+Empty and Stable are durable: replay of a record restores them. The two states between are soft, like `pending_members`,
+`joins` and `syncs`. They are lost with the shard, and the group then has the state of its last record.
 
-Invariants (see `check`): the leader is a member; a static member's instance id leads to it and to nobody else; only
-members wait; in Empty and Stable the group is equal to its record.
+Invariants (see `check`): the leader is a member; a static member's instance id maps to that member only; only members
+have parked requests; in Empty and Stable the group is equal to its record.
 
 Source: Kafka's ClassicGroup.java, KIP-345.
 """
@@ -111,7 +111,7 @@ def _elect(members: list[Member]) -> str:
 
 
 class Group:
-    """A classic group. `protocol_type` None: nobody ever joined, it only commits offsets ("simple" group).
+    """A classic group. `protocol_type` None: it never had a member and only commits offsets ("simple" group).
 
     `joins` holds the parked JoinGroup of each member with the version it came in, `syncs` the parked SyncGroup.
     `arriving` is the successor of a static member, until the record that names it is applied.
@@ -254,7 +254,7 @@ class Group:
         return _elect([*stay, successor])
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that a member that takes part leads; False where nobody takes part."""
+        """Make sure that the leader is a member that has joined; False if no member has joined."""
         if self.leader is None:
             return False
         if self.leader not in self.joins:
@@ -294,7 +294,7 @@ class Group:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """What the members of the last generation subscribe to; None where their metadata does not say."""
+        """The subscribed topics of the last generation's members; None if their metadata can't be read."""
         if not self._subscribed_known:
             self._subscribed, self._subscribed_known = self._read_subscriptions(), True
         return self._subscribed

@@ -43,7 +43,7 @@ class Rebalances:
     # ---- sessions --------------------------------------------------------------------------------------------------
 
     def touch(self, now: Millis, group: Group, member: Member) -> None:
-        """A sign of life: the member's session begins anew."""
+        """Restart the member's session."""
         self.watch(now, group, member.member_id, member.session_timeout_ms)
 
     def watch(self, now: Millis, group: Group, member_id: str, timeout_ms: int) -> None:
@@ -125,10 +125,10 @@ class Rebalances:
             self.complete_join(now, group, decision)
 
     def complete_join(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
-        """Go on with those who joined: the next generation, or an Empty group where nobody did.
+        """Complete the join phase: the members that joined form the next generation. Without any, the group is Empty.
 
-        Dynamic members that did not come are out. Static ones stay (their session decides): if nobody but them is left
-        and none of them came, the phase begins once more.
+        Dynamic members that did not join are removed. Static members stay until their session ends. If only static
+        members are left and none of them joined, the join phase starts again.
         """
         self._timers.cancel((group.group_id, Deadline.JOIN, ""))
         for member in list(group.members.values()):
@@ -188,7 +188,8 @@ class Rebalances:
     # ---- sessions that end -----------------------------------------------------------------------------------------
 
     def session_deadline(self, now: Millis, group: Group, member_id: str, decision: DecisionBuilder) -> None:
-        """No sign of life from a member. Whoever waits for an answer is excused, unless it is new: it may be gone."""
+        """Remove a member whose session has expired. A member with a parked request stays, unless it is new: a new one
+        may be gone."""
         if member_id in group.pending_members:
             self.drop(group, member_id, decision)
             self._complete_after_loss(now, group, decision)
@@ -225,7 +226,7 @@ class Rebalances:
 
 
 def member_list(group: Group) -> list[JoinGroupResponseMember]:
-    """What the leader has to know to assign."""
+    """The members and metadata that the leader needs for the assignment."""
     assert group.protocol_name is not None
     return [
         JoinGroupResponseMember(member.member_id, member.group_instance_id, member.metadata(group.protocol_name))

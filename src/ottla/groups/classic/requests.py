@@ -1,7 +1,7 @@
 """Serves the requests of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Knows what each request may ask in each state of its group, and the answer. Does not know how a rebalance goes on from
-there (`rebalance`), nor committed offsets.
+It has the rules for each request in each state of its group, and the answers. `rebalance` has the rules for the phases
+of a rebalance.
 
 Sources: Kafka's GroupMetadataManager.java (classicGroupJoin, -Sync, -Heartbeat, -Leave); KIP-345 static members,
 KIP-394 member ids first, KIP-814 skip_assignment.
@@ -160,7 +160,8 @@ class ClassicProtocol:
         member: Member,
         decision: DecisionBuilder,
     ) -> None:
-        """Take the member's new wishes; a JoinGroup it had parked before can be nobody's any more."""
+        """Store the member's new protocols and time-outs, and park its JoinGroup. An earlier parked JoinGroup is
+        answered with an error, because its client no longer waits."""
         group.speak(member, _protocols(body))
         member.rebalance_timeout_ms = _rebalance_timeout_ms(call, body)
         member.session_timeout_ms = body.session_timeout_ms
@@ -229,7 +230,7 @@ class ClassicProtocol:
         self._rebalances.touch(now, group, successor)
         led = group.leader == replaced.member_id
         knows_skip = call.version >= _SKIP_ASSIGNMENT_SINCE
-        # Before skip_assignment a leader is told the old leader's id, so that it does not assign.
+        # Before skip_assignment, a leader gets the old leader's id, so that it does not assign.
         leader = successor.member_id if led and knows_skip else group.leader
         members = member_list(group) if led and knows_skip else []
         for member in members:
@@ -251,7 +252,8 @@ class ClassicProtocol:
     # ---- SyncGroup -------------------------------------------------------------------------------------------------
 
     def sync(self, now: Millis, ticket: Ticket, call: Call, body: SyncGroupRequest, decision: DecisionBuilder) -> None:
-        """Parks until the leader's assignments are stored; in a Stable group the assignment is there."""
+        """Park the request until the leader's assignments are stored. In a Stable group the assignment is already
+        available."""
         group = self._groups.get(body.group_id)
         error = _sync_error(call, body, group)
         if error is not ErrorCode.NONE or group is None:

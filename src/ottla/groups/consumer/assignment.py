@@ -1,10 +1,9 @@
-"""Makes a consumer group's target assignment anew when it is due, and the records of it.
+"""Makes a consumer group's new target assignment when it is due, and the records of it.
 
-Knows groups, topics and assignors. Does not know requests.
-
-The first assignment of a group that had no members is made at once, later ones `group.consumer.assignment.interval.ms`
-after the one before, and a millisecond for each member: a crowd that joins is assigned to in a few steps. Whatever is
-not assigned to yet waits for a deadline, not for the next heartbeat.
+The first assignment of a group that had no members is made at once. Later ones are made
+`group.consumer.assignment.interval.ms` after the previous one, plus a millisecond for each member. So a crowd of new
+members is assigned in a few steps. Partitions that are not assigned yet wait for a deadline, not for the next
+heartbeat.
 
 Source: Kafka's TargetAssignmentBuilder.java, GroupMetadataManager.java (updateTargetAssignment); KIP-848.
 """
@@ -86,7 +85,8 @@ class Assignments:
         return targets, records
 
     def assignor(self, group_id: str, members: Mapping[str, ConsumerMember]) -> str:
-        """The name that most members ask for, the first of `group.consumer.assignors` where nobody does."""
+        """The assignor that most members ask for, or the first of `group.consumer.assignors` if no member asks for
+        one."""
         served = self._metadata.consumer_group_config(group_id).assignors
         votes: dict[str, int] = {}
         for member in members.values():

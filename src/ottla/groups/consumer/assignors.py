@@ -1,13 +1,13 @@
 """Assigns partitions to the members of consumer groups: `uniform`, the default, and `range`.
 
-Know members, what they subscribe to, the topics' partitions, and what members were to own before. Do not know epochs or
-records. Every partition that anybody subscribes to is assigned to exactly one of its subscribers.
+An assignor gets the members, their subscriptions, the topics' partitions, and the members' previous targets. Every
+subscribed partition is assigned to exactly one of its subscribers.
 
     range    members by instance id and then by member id; per topic contiguous ranges, the first ones get one more
-    uniform  each keeps what it was to have up to its share, and the rest fills up who has too little; balance first
+    uniform  each keeps its previous target up to its share, and the rest goes to members below theirs; balance first
 
-Where subscriptions differ, `uniform` gives each partition to its least loaded subscriber and then moves partitions from
-those with more to those with fewer as long as that evens out.
+If subscriptions differ, `uniform` gives each partition to its least loaded subscriber. Then it moves partitions from
+members with more to members with fewer as long as that improves the balance.
 
 Sources: Kafka's RangeAssignor.java, UniformHomogeneousAssignmentBuilder.java and its heterogeneous sister.
 """
@@ -79,7 +79,7 @@ def _assign_alike(members: Members, partitions: Partitions) -> dict[str, Target]
         kept[member_id] = [place for place in member.before if place in left]
         for place in kept[member_id]:
             del left[place]
-    # Who had more than the least share keeps one of the larger ones, so that nothing moves that can stay.
+    # The members that keep the most partitions get the larger shares, so that as few partitions as possible move.
     ranked = sorted(members, key=lambda member_id: -len(kept[member_id]))
     quota = {member_id: least + (rank < more) for rank, member_id in enumerate(ranked)}
     for member_id, had in kept.items():

@@ -1,7 +1,7 @@
-"""Keeps all consumer groups of a shard: which request goes where, and what each record changes.
+"""Keeps all consumer groups of a shard: it dispatches requests, and applies records.
 
-Knows the groups and hands on; the rules stand in `membership`, `offsets` and `admin`. The ids of groups of other kinds
-are taken, but for an empty classic group: it gives way to a consumer group of its name, and the other way round.
+The rules are in `membership`, `offsets` and `admin`. The ids of groups of other kinds are in use. The exception is an
+empty classic group: it is replaced by a consumer group of its name, and vice versa.
 
 Source: Kafka's GroupCoordinatorShard.java, GroupMetadataManager.java.
 """

@@ -1,15 +1,15 @@
-"""Heartbeats of consumer groups: members come, stay, change their subscription, and go.
+"""Heartbeats of consumer groups: members join, stay, change their subscription, and leave.
 
-Knows what a heartbeat may say, its answer, and the records that follow from it; and when a silent member is out. Who is
-to own what is `assignment`'s, how a member gets there `reconciliation`'s.
+It has the rules of heartbeats, their answers, the resulting records, and the expiry of sessions. `assignment` makes the
+targets, and `reconciliation` moves a member to its target.
 
-A member joins with epoch 0 and hears its epoch and its partitions; it goes on with the epoch it was told, and says what
-it owns where that has changed. One that hears FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER_ID lets go of everything and joins
-again. It leaves with -1; a static member that means to be back leaves with -2, and who joins next under its instance id
-inherits its place.
+A member joins with epoch 0 and receives its epoch and its partitions. It continues with the epoch that it received, and
+reports the partitions that it owns when they change. A member that receives FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER_ID
+gives up all partitions and joins again. It leaves with -1. A static member that intends to return leaves with -2, and
+the next member that joins with its instance id gets its place.
 
 Source: Kafka's GroupMetadataManager.java (consumerGroupHeartbeat, consumerGroupLeave, consumerGroupFenceMember),
-GroupCoordinatorService.java (what a request must say); KIP-848.
+GroupCoordinatorService.java (required fields of a request); KIP-848.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -65,9 +65,9 @@ MEMBER_DEADLINES: Final = (
     Deadline.CONSUMER_JOIN,
     Deadline.CONSUMER_SYNC,
 )
-"""What a member may be watched for."""
+"""The kinds of deadlines of a member."""
 TOLD_AGAIN_MS: Final = 1_000
-"""A member that does not say that it owns what it was given is told again after so long."""
+"""Milliseconds after which a member that does not confirm its partitions receives them again."""
 _FIRST_EPOCH: Final = 1
 _MATCHED_AGAIN_MS: Final = 1_000
 """An expression is matched against new topics at most so often."""
@@ -85,11 +85,11 @@ class ConsumerHeartbeat:
     request: ConsumerGroupHeartbeatRequest
     sees: Callable[[str], bool] = _sees_all
     upgraded: ConsumerGroup | None = None
-    """What the classic group of this name becomes when its sender joins."""
+    """The consumer group that replaces the classic group of this name when the sender joins."""
 
 
 class Conversion(Protocol):
-    """What makes a classic group of a consumer group."""
+    """Converts a consumer group to a classic group."""
 
     def downgraded(self, now: Millis, group: ConsumerGroup, leaving: Container[str]) -> list[ShardRecord] | None:
         """The records of it when these members leave; None where it stays a consumer group."""
@@ -177,7 +177,7 @@ class ConsumerMembership:
         answer = ConsumerGroupHeartbeatResponse(member_id=body.member_id, member_epoch=body.member_epoch)
         if body.instance_id is None or body.member_epoch == LEAVE_EPOCH:
             return answer, self.removal(now, group, [member])
-        # Its session goes on: the place is kept for so long.
+        # Its session continues: the member's place is kept until the session ends.
         self._timers.cancel((group.group_id, Deadline.CONSUMER_REVOCATION, member.member_id))
         gone = replace(member, state=MemberState.STABLE, member_epoch=STATIC_LEAVE_EPOCH, revoking={})
         return answer, [encode(CurrentRecord(group.group_id, member.member_id, gone))]
@@ -285,10 +285,10 @@ class ConsumerMembership:
         members: Mapping[str, ConsumerMember],
         sees: Callable[[str], bool],
     ) -> tuple[Mapping[str, Resolved], list[ConsumerRecord]]:
-        """What the group's expressions stand for from now on, the same object where nothing changes; and the records.
+        """The topics that the group's expressions now match, and the records of changes.
 
-        A member's own expression is matched when it is new, when topics have changed, and now and then: what its sender
-        may see may have changed too. Raises _Refused.
+        A member's own expression is matched when it is new, when topics have changed, and periodically, because the
+        sender's permissions may have changed too. Raises _Refused.
         """
         resolved, records = dict(group.resolved), list[ConsumerRecord]()
         if before.regex and before.regex != member.regex and not _is_used(before.regex, members):
@@ -379,7 +379,7 @@ class ConsumerMembership:
         return group
 
     def _member(self, group: ConsumerGroup, body: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-        """The member that goes on or leaves. Raises _Refused."""
+        """The member that sent a heartbeat or leaves. Raises _Refused."""
         if body.instance_id is None:
             member = group.members.get(body.member_id)
             if member is None:
@@ -400,7 +400,8 @@ class ConsumerMembership:
     def _join(
         self, group: ConsumerGroup, body: ConsumerGroupHeartbeatRequest, records: list[ConsumerRecord]
     ) -> tuple[ConsumerMember | None, str | None]:
-        """Who joins, None where nobody is known by this id, and the id of the static member whose place it takes."""
+        """The member that joins, None if this id is unknown, and the id of the static member that it replaces. Raises
+        _Refused."""
         holder = group.static_member(body.instance_id)
         if holder is None or holder.member_id == body.member_id:
             return group.members.get(body.member_id), None
@@ -415,7 +416,8 @@ class ConsumerMembership:
     def succeed(
         self, group: ConsumerGroup, holder: ConsumerMember, member_id: str, records: list[ConsumerRecord]
     ) -> ConsumerMember:
-        """Who takes the place of a static member, under another id; the records of that go to `records`."""
+        """The member that replaces a static member, under another id. The records of the change are added to
+        `records`."""
         successor = replace(holder, member_id=member_id, member_epoch=0, previous_member_epoch=0)
         records += _gone(group.group_id, holder.member_id)
         records += [
@@ -460,7 +462,7 @@ class ConsumerMembership:
             decision.records += self.removal(now, group, [member])
 
     def assignment_deadline(self, now: Millis, group_id: str, decision: DecisionBuilder) -> None:
-        """What has changed since the last assignment is to be assigned now."""
+        """Make a new target assignment, because the group has changed since the last one."""
         group = self.groups.get(group_id)
         if group is not None and group.members and group.epoch > group.assignment_epoch:
             _, records = self._assignments.make(now, group, group.members, group.resolved, group.epoch)
@@ -485,7 +487,7 @@ class ConsumerMembership:
             self._timers.cancel(timer)
 
     def loaded(self, now: Millis, group: ConsumerGroup) -> None:
-        """Sessions and revocations begin anew for all members, and what is not assigned to is to be."""
+        """Restart the sessions and revocations of all members, and plan an assignment if the last one is outdated."""
         usual_ms = self._metadata.consumer_group_config(group.group_id).session_timeout_ms
         for member in group.members.values():
             timeout_ms = usual_ms if member.classic is None else member.classic.session_timeout_ms

@@ -19,7 +19,8 @@ MEMBER_EPOCHS_SINCE: Final = 9
 
 
 def commit_error(group: ConsumerGroup, version: int, member_id: str, epoch: int, places: Iterable[Place]) -> ErrorCode:
-    """Whether the group takes a commit of these partitions. Who names no epoch needs a group without members."""
+    """Whether the group accepts a commit of these partitions. A commit without an epoch needs a group without
+    members."""
     if epoch < 0 and not group.members:
         return ErrorCode.NONE
     member = group.members.get(member_id)

@@ -1,15 +1,15 @@
-"""Leads a member from what it owns to its target: let go first, then take what is free.
+"""Leads a member from the partitions that it owns to its target: it revokes first, and then assigns what is free.
 
-Knows one member, its target and who else owns what. Does not know why the target is what it is, or time.
+The inputs are one member, its target, and the owners of all partitions.
 
-    keep        what it has and is to have
-    revoking    what it has and is not to have: it stays in its epoch, UNREVOKED, until it says that it owns none
-    new         what it is to have and nobody has: it moves to the target's epoch and gets them
-    held        what it is to have and another still has: UNRELEASED, it waits in the target's epoch
+    keep        owned, and in the target
+    revoking    owned, and not in the target: the member stays in its epoch, UNREVOKED, until it reports the revocation
+    new         in the target, and free: the member moves to the target's epoch and gets them
+    held        in the target, and owned by another member: UNRELEASED, the member waits in the target's epoch
 
-What a member itself has not let go of counts as its own and not as held (KAFKA-19449), and stays its own when it is
-given back to it before it let go (KAFKA-16147). A topic that it no longer subscribes to is taken away at once, before
-there is a new target (KAFKA-19431).
+A partition that the member itself has not revoked yet counts as its own and not as held (KAFKA-19449). It stays the
+member's own if it is assigned to the member again before the revocation (KAFKA-16147). The partitions of a topic that
+the member no longer subscribes to are revoked at once, before there is a new target (KAFKA-19431).
 
 Source: Kafka's CurrentAssignmentBuilder.java; KIP-848, KIP-1251.
 """
@@ -23,7 +23,7 @@ from ottla.protocol.messages.consumer_group_heartbeat import RequestTopicPartiti
 
 @dataclass(frozen=True, slots=True)
 class PlacesNamed:
-    """The partitions that a heartbeat names. They may be very many, and most heartbeats need not look at them."""
+    """The partitions that a heartbeat names. There may be many of them, and most heartbeats need not decode them."""
 
     parts: Sequence[RequestTopicPartitions]
 

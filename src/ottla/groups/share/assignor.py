@@ -73,7 +73,7 @@ def _share(members: list[str], places: list[Place], had: Mapping[str, set[Place]
     readers_each = -(-len(members) // len(places))
     least, more = divmod(readers_each * len(places), len(members))
     kept = {member_id: [place for place in places if place in had[member_id]] for member_id in members}
-    # Whoever has most keeps most; among equals the order of `members` decides.
+    # The members that keep the most keep the largest shares; ties follow the order of `members`.
     ranked = sorted(members, key=lambda member_id: -len(kept[member_id]))
     room = {member_id: least + (rank < more) for rank, member_id in enumerate(ranked)}
     readers = dict.fromkeys(places, 0)

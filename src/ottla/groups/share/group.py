@@ -75,7 +75,7 @@ class SharesKnown:
         )
 
     def topics(self) -> Iterator[tuple[bytes, str]]:
-        """Every topic that stands here."""
+        """Every topic whose share partitions are initializing, initialized or being deleted."""
         for each in (*self.initializing, *self.initialized):
             yield each.topic_id, each.name
         yield from self.deleting
@@ -147,7 +147,7 @@ class ShareGroup:
     # ---- what records say ------------------------------------------------------------------------------------------
 
     def put_member(self, told: ShareMember) -> None:
-        """A member as its record says; epochs and assignment stand in another one."""
+        """Set a member from its record; another record has its epochs and assignment."""
         known = self.members.get(told.member_id)
         if known is not None:
             told = replace(
@@ -166,7 +166,8 @@ class ShareGroup:
         self.absent.pop(member_id, None)
 
     def put_current(self, member_id: str, epoch: int, previous_epoch: int, assigned: Assignment) -> None:
-        """What a member has; on replay this may come before the member itself, which compaction moved back."""
+        """Set a member's epochs and assignment. On replay this may precede the member's own record, which compaction
+        moved back."""
         known = self.members.get(member_id) or ShareMember(member_id)
         self.members[member_id] = replace(
             known, member_epoch=epoch, previous_member_epoch=previous_epoch, assigned=assigned

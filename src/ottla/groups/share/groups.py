@@ -1,7 +1,7 @@
-"""Keeps all share groups of a shard: which request goes where, and what each record changes.
+"""Keeps all share groups of a shard: it dispatches requests, and applies records.
 
-Knows the groups and hands on; the rules stand in `membership` and `admin`. The ids of classic groups are
-taken: a request for a share group of such a name hears GROUP_ID_NOT_FOUND, and the other way round.
+The rules are in `membership` and `admin`. The ids of classic groups are in use: a request for a share group of such a
+name gets GROUP_ID_NOT_FOUND, and vice versa.
 
 Source: Kafka's GroupCoordinatorShard.java, GroupMetadataManager.java.
 """

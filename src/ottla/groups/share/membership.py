@@ -1,14 +1,15 @@
-"""Serves heartbeats of share groups: members come, stay, change their subscription, and go.
+"""Serves heartbeats of share groups: members join, stay, change their subscription, and leave.
 
-Knows what a heartbeat may say, its answer, and the records that follow from it; when assignments are made anew; and
-when a silent member is out. Does not know who assigns how (`assignor`).
+It has the rules of heartbeats, their answers, the resulting records, the times of new assignments, and the expiry of
+sessions. `assignor` makes the assignments.
 
-A member joins with its first heartbeat and hears its assignment in the answer. Later heartbeats bring one when it has
-changed, or when the member told everything about itself again. Others hear of a change at their own next heartbeat.
+A member joins with its first heartbeat and gets its assignment in the answer. Later answers contain the assignment only
+if it changed, or if the member sent its full state again. Other members learn of a change from their own next
+heartbeat.
 
-A new assignment is made when somebody joins; otherwise when something changed and the last one is as old as
-`share.assignment.interval.ms`. It is made without those whose connection was lost, so that the partitions of a dead
-worker are read again after one heartbeat interval and not only after its session.
+A join produces a new assignment at once. Any other change produces one when the last assignment is at least
+`share.assignment.interval.ms` old. Members whose connection was lost get no partitions. So a dead worker's partitions
+are read again after one heartbeat interval and not only after its session.
 
 Source: Kafka's GroupMetadataManager.java (shareGroupHeartbeat, shareGroupLeave, shareGroupFenceMember); KIP-932,
 KIP-1263.
@@ -234,7 +235,7 @@ class ShareMembership:
             decision.records += [encode(record) for record in self._removal(group, member)]
 
     def connection_lost(self, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
-        """Who is left gets what this member had, unless it comes back before they ask."""
+        """Reassign this member's partitions to the other members, unless it returns before their next heartbeats."""
         group = self.groups.get(group_id)
         if group is None or member_id not in group.members or member_id in group.absent:
             return
@@ -253,7 +254,7 @@ class ShareMembership:
         ]
 
     def watch(self, now: Millis, group: ShareGroup) -> None:
-        """Sessions begin anew for all members."""
+        """Restart the sessions of all members."""
         timeout_ms = self._metadata.share_group_config(group.group_id).session_timeout_ms
         for member_id in group.members:
             self._timers.set((group.group_id, Deadline.SHARE_SESSION, member_id), now + timeout_ms)
@@ -274,7 +275,7 @@ class ShareMembership:
 
 
 def _check(body: ShareGroupHeartbeatRequest) -> None:
-    """What a heartbeat must say. Raises _Refused."""
+    """Check the required fields of a heartbeat. Raises _Refused."""
     if not body.member_id.strip():
         raise _Refused(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
     if not body.group_id.strip():
