@@ -28,9 +28,9 @@ class Isolation(IntEnum):
 
 
 class AppendRefused(Exception):
-    """The log does not take a batch; the client gets `error_code` and `sentence`. Nothing was written.
+    """Raised if the log refuses a batch; the client gets `error_code` and `sentence`. Nothing was written.
 
-    `record_errors` are (index in the batch, sentence) of the records that are to blame, where that is known (KIP-467).
+    `record_errors` are (index in the batch, sentence) of the faulty records, if these are known (KIP-467).
     """
 
     def __init__(self, error_code: ErrorCode, sentence: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
@@ -41,7 +41,7 @@ class AppendRefused(Exception):
 
 
 class StorageFailed(OSError):
-    """A write failed: nothing of it counts, and a later one may work, unless `Log.failed` says that the log is closed.
+    """A write failed and has no effect. A later one may succeed, unless `Log.failed` says that the log is closed.
     KAFKA_STORAGE_ERROR."""
 
     error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -96,8 +96,8 @@ class DivergingOffset(Exception):
 
 
 class Appended(NamedTuple):
-    """Where a batch stands. `log_append_time_ms` is -1 on CreateTime topics, except that a duplicate gives the first
-    one's timestamp; `duplicate` means nothing was written now."""
+    """The place of a batch in the log. `log_append_time_ms` is -1 on CreateTime topics, except that a duplicate gives
+    the first one's timestamp; `duplicate` means nothing was written now."""
 
     base_offset: int
     last_offset: int
@@ -109,7 +109,7 @@ class ReadResult(NamedTuple):
     """One read: whole batches or None, and the offsets as they were before the read.
 
     `aborted` is for TXN_COMMITTED reads: the aborted transactions that touch the slice; None for other reads.
-    `next_offset` is where a reader that takes the whole slice goes on, as far as is known without reading on.
+    `next_offset` is where a reader of the whole slice continues, as far as that is known without reading on.
     """
 
     slice: FileSlice | None

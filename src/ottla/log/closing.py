@@ -30,10 +30,8 @@ def complete(log: LogState) -> bool:
 
 
 def left_by(log: LogState) -> Left | None:
-    """How the log is left, None where it has no segment. It is complete, and its files are not closed yet.
-
-    Raises OSError.
-    """
+    """The state in which the log is left, None if it has no segment. It is complete, and its files are not closed yet.
+    Raises OSError."""
     if log.active is None:
         return None
     return Left(

@@ -23,8 +23,8 @@ BEYOND_USUAL: Final = Cost()
 """The work of appends in this process so far beyond writing a batch: decoding it, creating a segment's files. A caller
 compares it with an earlier value."""
 SEGMENT: Final = 10
-"""Steps for making the files of a segment. They take two or three times that; but with fsync each slice waits for a
-commit of its own."""
+"""Steps for creating the files of a segment. Creating them takes two or three times that; but with fsync each slice
+waits for a commit of its own."""
 STEP_US: Final = 10
 SLICE_US: Final = 4_000
 """Microseconds that work that creates files may run before other requests have their turn. It may exceed them by one

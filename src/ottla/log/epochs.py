@@ -22,7 +22,7 @@ UNDEFINED_OFFSET: Final = -1
 
 
 class EpochCache:
-    """Epochs with their start offsets. `dirty` says that the checkpoint file is behind."""
+    """Epochs with their start offsets. `dirty`: the checkpoint file is outdated."""
 
     __slots__ = ("_epochs", "_starts", "dirty")
 
@@ -69,7 +69,8 @@ class EpochCache:
         return True
 
     def correct(self, epoch: int, base_offset: int, last_offset: int) -> None:
-        """A batch in the log says its epoch, -1 for none: what the cache has there instead is of a lost history."""
+        """Correct the cache at a batch in the log, whose epoch is authoritative (-1: it has none). Other entries there
+        are of a lost history."""
         stands = self.epoch_at(last_offset)
         if epoch < 0 or stands == epoch:
             return

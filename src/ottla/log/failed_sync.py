@@ -24,7 +24,7 @@ from ottla.log.state import LogState
 
 
 def shut(log: LogState, error: OSError) -> StorageFailed:
-    """An fsync of this log failed: it takes no more writes. The exception to raise."""
+    """Close the log to writes after a failed fsync. Returns the exception to raise."""
     if log.failed is None:
         log.fail(f"syncing {log.directory} failed: {error}")
         log.in_doubt = True
@@ -42,7 +42,7 @@ def _note(log: LogState) -> None:
 
 
 def reopen(log: LogState, now: int, *, others_know: bool) -> bool:
-    """See Log.reopen. False where records in doubt are acknowledged, or known to others, or where the cut fails."""
+    """See Log.reopen. False if records in doubt are acknowledged or on other replicas, or if the cut fails."""
     point, why = log.recovery_point, log.failed
     if not log.in_doubt or log.high_watermark > point:
         return False

@@ -1,19 +1,18 @@
-"""Defines the file system as the log sees it, a small seam, and the real one over `os`.
+"""Defines the log's interface to the file system, and implements it over `os`.
 
-Knows: descriptors, and how long a write lasts. Does not know: segments, offsets, batches.
-
-Durability, which a second implementation (the simulator's disk) must keep word for word:
+A second implementation (the simulator's disk) must have exactly this durability:
 - `File.write` and `File.truncate` are visible to every later read at once, and survive the death of the process.
-- They survive the death of the machine only after `File.sync` returned. A sync that fails says so once: what it should
-  have covered may be lost although later syncs succeed, unless it is written again.
-- A name (a created file, a rename, an unlink, a new directory) survives the death of the machine only after
+- They survive a crash of the machine only after `File.sync` returned. A failed sync reports that once. The data that it
+  should have covered may be lost although later syncs succeed, unless it is written again.
+- A name (a created file, a rename, an unlink, a new directory) survives a crash of the machine only after
   `FileSystem.sync_directory` of the directory that holds it. A file that was synced under a lost name is lost.
-- `write_atomically` does all of it: after it returns the path holds exactly the new bytes, whatever happens next, and
-  before that exactly the old ones (or nothing).
+- `write_atomically` does all of it. After it returns the path holds exactly the new bytes, whatever happens next.
+  Before that it holds exactly the old ones (or nothing).
 - A failed write raises OSError. The file may then end in a part of what was written; its writer cuts it.
 
-A `File` is a handle, not a descriptor: at most `open_files_max` descriptors are open, and an idle file's is closed and
-comes back by itself. A file that was unlinked or replaced stays readable through handles taken before.
+A `File` is a handle, not a descriptor. At most `open_files_max` descriptors are open; that of an idle file is closed,
+and opened again when it is needed. A file that was unlinked or replaced stays readable through older handles.
+
 Everything here runs on one thread, except `File.sync`, which another thread may call between `pin` and `unpin`.
 """
 
@@ -42,7 +41,8 @@ class File(Protocol):
         ...
 
     def write(self, *buffers: bytes | bytearray | memoryview) -> None:
-        """Append all buffers, in one call to the kernel where it takes them. Raises OSError, perhaps after a part."""
+        """Append all buffers, in one system call if the kernel accepts them at once. Raises OSError, perhaps after a
+        part."""
         ...
 
     def read(self, position: int, length: int) -> bytes:
@@ -58,8 +58,8 @@ class File(Protocol):
         ...
 
     def rewrite(self, position: int, durable: bool = True) -> None:
-        """Write what stands from `position` on once more, in place, and if `durable` sync it: after an fsync that
-        failed only this brings it to the disk. Raises OSError."""
+        """Write the bytes from `position` on again, in place, and if `durable` sync them: after a failed fsync only
+        this brings them to the disk. Raises OSError."""
         ...
 
     def pin(self) -> None:
@@ -126,7 +126,7 @@ class FileSystem(Protocol):
         ...
 
     def space(self, path: str) -> tuple[int, int]:
-        """(total, usable) bytes of the volume that `path` is on; -1 where that is not known."""
+        """(total, usable) bytes of the volume that contains `path`; -1 if unknown."""
         ...
 
     def read_bytes(self, path: str) -> bytes: ...
@@ -323,10 +323,10 @@ class DiskDirectory:
 
 
 class DiskFiles:
-    """The real file system. One per process: the bound on descriptors is its own.
+    """The real file system. There is one per process, because it limits the descriptors of the process.
 
-    `open_files_max` bounds the descriptors of named files; files deleted while someone still reads them, and files
-    pinned for a sync, come on top and are few.
+    `open_files_max` limits the descriptors of named files. Deleted files that are still read, and files pinned for a
+    sync, are extra and few.
     """
 
     def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
@@ -400,10 +400,8 @@ class DiskFiles:
         return max(1, self._open_files_max // 2)
 
     def descriptor(self, path: str, flags: int, mode: int = 0o644) -> int:
-        """Open a descriptor; where the process or the system has none left, give up some of our own and try again.
-
-        Only on the thread that owns the files.
-        """
+        """Open a descriptor. If the process or the system has none left, close some of our own and try again. Only on
+        the thread that owns the files."""
         for _ in range(DESCRIPTOR_TRIES):
             try:
                 return os.open(path, flags | os.O_CLOEXEC, mode)
@@ -413,7 +411,7 @@ class DiskFiles:
         return os.open(path, flags | os.O_CLOEXEC, mode)
 
     def _give_up_some(self) -> bool:
-        """Close the descriptors longest unused; False where nothing could be closed."""
+        """Close the descriptors that were unused for the longest time; False if none could be closed."""
         closed = 0
         for file in list(self._with_descriptor):
             if file.let_go():

@@ -1,7 +1,7 @@
-"""Records how each log was left by a clean stop, so that the next start sees cheaply whether its files are the same.
+"""Records the state in which a clean stop left each log, so that the next start can verify the files cheaply.
 
-A clean stop is a promise that nothing has to be checked. Files that were cut, removed, or restored from an older copy
-meanwhile break it. One line for each log with its ends, sizes and checksums shows that without reading the log.
+After a clean stop nothing has to be checked. But files may have been cut, removed, or restored from an older copy
+since. One line for each log with its ends, sizes and checksums shows that without reading the log.
 
 The file belongs to one clean stop: it names the broker epoch of the marker file beside it, and ends in a checksum.
 """

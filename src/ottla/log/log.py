@@ -112,16 +112,17 @@ class Log(LogState):
         index_cache: IndexCache | None = None,
         wall: WallClock | None = None,
     ) -> Log:
-        """The log in `directory`, or a new one when there is no such directory.
+        """The log in `directory`, or a new one if there is no such directory.
 
-        `clean_shutdown`: the last stop was clean, files are as they say. `same_boot`: the machine was not restarted
-        since, so what a killed process wrote is all there. Both False: everything from `recovery_point` on is checked
-        against its CRC. `write_again`: after a kill, what is above the recovery point is checked as well, and written
-        again: it is on the disk then, whatever fsyncs the killed process met. `interrupted`: an earlier open did not
-        end, so all of that is done. A `log_start_offset` beyond the end counts only where `high_watermark` had come so
-        far. `start_known`: the checkpoint of log starts could be read. `left`: how the last clean stop left this log.
-        What recovery repaired is told to `notes`, a sentence each; what is missing or damaged is in `found`. Raises
-        OSError.
+        `clean_shutdown`: the last stop was clean, so the files are complete. `same_boot`: the machine was not restarted
+        since, so everything that a killed process wrote is there. Both False: everything from `recovery_point` on is
+        checked against its CRC. `write_again`: after a kill, what is above the recovery point is also checked and
+        written again, so it is on the disk even if fsyncs of the killed process failed. `interrupted`: an earlier open
+        did not end, so all of that is done.
+
+        A `log_start_offset` beyond the end counts only if `high_watermark` had reached it. `start_known`: the
+        checkpoint of log starts could be read. `left`: how the last clean stop left this log. Repairs are reported to
+        `notes`, a sentence each; missing or damaged data is in `found`. Raises OSError.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         loaded = load(
@@ -161,7 +162,7 @@ class Log(LogState):
         return True
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """This node leads from now on, in `leader_epoch`: note where it begins, before any append (KAFKA-7415)."""
+        """Begin to lead in `leader_epoch`: note the epoch's start offset, before any append (KAFKA-7415)."""
         self.epochs.assign(leader_epoch, self.log_end_offset)
         self._epoch = self.epochs.latest_epoch
 
@@ -180,10 +181,10 @@ class Log(LogState):
         origin: Origin = Origin.CLIENT,
         inside: Known | None = None,
     ) -> Appended:
-        """Give one record batch the next offsets and write it. `inside`: what was found inside it before. HOT.
+        """Give one record batch the next offsets and write it. `inside`: the result of an earlier decoding. HOT.
 
-        `batch` is writable and holds exactly one batch; offset, epoch and, where configs ask for it, timestamp are set
-        in place. Raises AppendRefused or StorageFailed, and the log is as it was before.
+        `batch` is writable and holds exactly one batch. Offset, epoch and, if configs require it, timestamp are set in
+        place. Raises AppendRefused or StorageFailed, and the log is then unchanged.
         """
         if self.failed is not None:
             raise StorageFailed(self.failed)
@@ -239,19 +240,19 @@ class Log(LogState):
         return _new_tuple(Appended, (first, last, max_timestamp if attributes & 8 else -1, False))
 
     def not_written(self, batch: memoryview) -> None:
-        """This batch was refused for now, by `append_as_leader` with StorageFailed or before it: what its producer sent
-        behind it must wait for it."""
+        """Note that this batch was refused for now, by `append_as_leader` with StorageFailed or before it. Later
+        batches of its producer must wait for it."""
         if len(batch) >= HEADER_BYTES:
             header: RawHeader = _unpack_header(batch)
             self.producers.owe(header[9], header[10], header[11])
 
     def append_as_follower(self, records: memoryview, *, now: int, leader_epoch: int = 2**31 - 1) -> Appended | None:
-        """Take batches from the leader as they are; offsets, epochs and timestamps are already in them.
+        """Append batches from the leader unchanged; offsets, epochs and timestamps are already in them.
 
-        Stops before the first batch that is torn, or whose epoch is above `leader_epoch`, the one the fetch was made
-        with (KAFKA-18723). Returns the range taken, None when that is nothing. Raises DamagedLog where the first batch
-        does not match its checksum or claims offsets or an epoch that the next one contradicts, DivergingOffset when
-        the records do not continue the log (an empty log restarts at the first batch instead, KAFKA-6975),
+        Stops before the first batch that is torn, or whose epoch is above `leader_epoch`, the one of the fetch
+        (KAFKA-18723). Returns the appended range, None if it is empty. Raises DamagedLog if the first batch does not
+        match its checksum, or claims offsets or an epoch that the next one contradicts. Raises DivergingOffset if the
+        records do not continue the log (an empty log restarts at the first batch instead, KAFKA-6975), and
         StorageFailed.
         """
         if self.failed is not None:
@@ -364,11 +365,11 @@ class Log(LogState):
         isolation: Isolation = Isolation.HIGH_WATERMARK,
         min_one_batch: bool = True,
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset` on, at most `max_bytes` and one segment's. HOT.
+        """Whole batches from the one that holds `offset` on, at most `max_bytes` and of one segment. HOT.
 
-        With `min_one_batch` a first batch larger than `max_bytes` comes whole. An offset between what the isolation
-        allows and the log end gives no slice and no error. Raises OffsetOutOfRange, and OSError where the disk gives
-        an error here, or gave one when a slice of these bytes was sent and gives it still.
+        With `min_one_batch` a first batch larger than `max_bytes` is returned whole. An offset between the isolation's
+        limit and the log end gives no slice and no error. Raises OffsetOutOfRange. Raises OSError if the disk fails
+        here, or if it failed when a slice of these bytes was sent and still fails.
         """
         return reading.read(self, offset, max_bytes, isolation, min_one_batch)
 
@@ -472,7 +473,7 @@ class Log(LogState):
         return retention.maintaining(self, now)
 
     def complete(self) -> bool:
-        """Write what a clean stop leaves. True where that waits for the disk. Raises StorageFailed."""
+        """Write the files of a clean stop. True if it has to wait for the disk. Raises StorageFailed."""
         return closing.complete(self)
 
     def close(self, now: int) -> Left | None:

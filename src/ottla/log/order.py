@@ -1,8 +1,8 @@
-"""Verifies that batches are where they belong: their offsets rise, and their leader epochs are those of the log.
+"""Verifies that batches are in their place: their offsets rise, and their leader epochs are those of the log.
 
 No checksum covers a batch's base offset and leader epoch. A flipped bit there moves records to other offsets, and a
-reader that goes by offsets skips those in between without a word. The neighbours of the batch contradict it: behind one
-that claims higher offsets than its own the next begins too low; one that claims lower offsets begins too low itself.
+reader that goes by offsets silently skips those in between. The neighbours of the batch contradict it. After a batch
+that claims too high offsets, the next one begins too low. A batch that claims too low offsets begins too low itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Fault(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """How far a walk has come: the position, the next offset, and what ended it before the place it was to reach."""
+    """The progress of a walk: the position, the next offset, and the fault that ended it early."""
 
     position: int
     next_offset: int

@@ -182,11 +182,11 @@ def marker_in(batch: bytes | bytearray | memoryview) -> EndTransactionMarker | N
 
 
 OWED_MAX: Final = 1000
-"""Producers whose first batch is remembered as refused; they repeat it within seconds."""
+"""Number of producers whose first batch is remembered as refused; they repeat it within seconds."""
 
 
 class ProducerState:
-    """All producers of one partition. `end_offset` is the log end offset that the state stands for."""
+    """All producers of one partition. `end_offset` is the log end offset of this state."""
 
     __slots__ = ("end_offset", "ended", "entries", "expiration_ms", "guards", "open", "owed")
 
@@ -202,8 +202,8 @@ class ProducerState:
     # ---- data batches ----------------------------------------------------------------------------------------------
 
     def owe(self, producer_id: int, epoch: int, first: int) -> None:
-        """A batch could not be written, or was taken back. A producer unknown here may begin with any sequence, so it
-        must be remembered that this one comes before those that were under way behind it."""
+        """Remember that a batch could not be written, or was undone. An unknown producer may begin with any sequence,
+        so its later outstanding batches must wait for this one."""
         if producer_id < 0 or producer_id in self.entries:
             return
         known = self.owed.pop(producer_id, None)
@@ -231,7 +231,7 @@ class ProducerState:
         batch: memoryview,
         origin: Origin,
     ) -> SequencedBatch | None:
-        """The batch in the log that this one repeats; None where it may be appended. HOT.
+        """The batch in the log that this one repeats; None if it may be appended. HOT.
 
         Raises AppendRefused.
         """
@@ -408,10 +408,8 @@ class ProducerState:
         return Transaction(producer_id, first_offset, offset, aborted)
 
     def emptied_marker(self, producer_id: int, epoch: int, timestamp: int) -> None:
-        """A marker without its record is in the log: compaction has left it to say which epoch its producer is in.
-
-        Kafka leaves it too, and does not read its epoch again (ProducerAppendInfo.append).
-        """
+        """Apply a marker without its record: compaction has left it to keep the producer's epoch. Kafka leaves it too,
+        but does not read its epoch again (ProducerAppendInfo.append)."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
@@ -516,10 +514,10 @@ class ProducerState:
         return bytes(body)
 
     def restore(self, snapshot: bytes, end_offset: int, wall_ms: WallMillis) -> None:
-        """Become what a snapshot taken at `end_offset` says, without the producers expired since.
+        """Replace the state by a snapshot taken at `end_offset`, without the producers that have expired since.
 
-        What has ended is as it was then: the high watermark may have passed it (`high_watermark_moved`). Raises
-        SnapshotUnreadable, and then nothing has changed.
+        Ended transactions are as at the time of the snapshot: the high watermark may have passed them since
+        (`high_watermark_moved`). Raises SnapshotUnreadable, and then nothing has changed.
         """
         entries = decode_snapshot(snapshot)
         self.clear(end_offset)

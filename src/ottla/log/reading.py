@@ -31,7 +31,7 @@ from ottla.protocol.records.outline import PARTS_MAX, first_since
 
 CURSORS_MAX: Final = 16
 BATCHES_VERIFIED_MAX: Final = 4096
-"""A slice ends behind so many batches whose order had to be verified: they take some milliseconds."""
+"""Maximum number of batches in a slice whose order had to be verified: they take some milliseconds."""
 _base_offset_of = Struct(">q").unpack
 
 UNPACKED_PER_SEARCH: Final = UNPACKED_BYTES_MAX
@@ -96,7 +96,7 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
 
 
 def _try_unreadable(log: LogState, wanted: FileSlice) -> None:
-    """Bytes of `wanted` could not be read when they were sent, too late to say so: try them now. Raises OSError."""
+    """Read the bytes of `wanted` that could not be read when they were sent, too late to report it. Raises OSError."""
     end = wanted.position + wanted.length
     for known in list(log.unreadable):
         if known.file is wanted.file and known.position < end and wanted.position < known.position + known.length:
@@ -114,9 +114,7 @@ def _remember(log: LogState, offset: int, segment: Segment, position: int) -> No
 
 def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
     """The first batch that ends at or after `offset`; compaction may have left none in the segment it belongs to.
-
-    Raises DamagedLog where it can't be reached: what stands behind the damage is not to be taken for what comes next.
-    """
+    Raises DamagedLog if damage hides it: the batches behind the damage must not be mistaken for the next ones."""
     for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
         segment = log.segments[at]
         found = segment.find_in_order(offset)
@@ -138,8 +136,8 @@ def _damaged(segment: Segment, position: int, offset: int, why: str) -> DamagedL
 def _verified(
     log: LogState, segment: Segment, position: int, stop: int, offset: int, *, with_epochs: bool
 ) -> tuple[int, int] | None:
-    """(where a slice ends before what is out of place, the next offset) if that is before `stop`. A place that was
-    found in order is not looked at again. Raises DamagedLog where the slice would begin with it."""
+    """(end of the slice before a batch that is out of order, the next offset), if that is before `stop`. A place that
+    was verified is not verified again. Raises DamagedLog if the slice would begin with such a batch."""
     wanted = min(stop, segment.inherited)
     start, end = segment.verified
     if start <= position and wanted <= end:

@@ -1,7 +1,8 @@
-"""Removes segments and partitions' directories: renamed first, so that no restart takes what is left for a log.
+"""Removes segments and partitions' directories: renamed first, so that no restart mistakes the rest for a log.
 
-A segment's files are renamed `.deleted` at once and unlinked `file.delete.delay.ms` later, so that slower readers find
-them still.
+A segment's files are renamed `.deleted` at once and unlinked `file.delete.delay.ms` later, so that slower readers still
+find them.
+
 Source: Kafka's LocalLog.scala (deleteSegmentFiles, logDeleteDirName: the name is cut so that the new one fits).
 """
 
@@ -60,7 +61,7 @@ def remove_deleted_files(log: LogState, now: int, *, at_once: bool = False) -> N
 
 
 def fitting(name: str, suffix: str) -> str:
-    """A directory's name with a suffix, cut so that a file system takes it; its partition's number stays."""
+    """A directory's name with a suffix, cut to the file system's limit; its partition's number stays."""
     topic, dash, partition = name.rpartition("-")
     tail = f"{dash}{partition}{suffix}"
     return topic[: FILE_NAME_MAX - len(tail)] + tail

@@ -32,7 +32,7 @@ class Unreadable(Exception):
 
 
 class Replaced(Exception):
-    """The segment under the reader is gone (compaction, deletion of records): begin again."""
+    """The reader's segment was removed (compaction, deletion of records): start again."""
 
 
 class Replay:
@@ -90,7 +90,7 @@ class Replay:
         return found
 
     def skip(self) -> None:
-        """Go on behind the place that was unreadable: with the batch after it, or where the index knows one."""
+        """Continue behind the unreadable place: with the batch after it, or where the index has one."""
         segment = self._segment
         assert segment is not None
         place = self._position
@@ -107,7 +107,7 @@ class Replay:
         self._position = segment.size if following is None else following
 
     def _current(self) -> Segment | None:
-        """The segment to read on in, None behind the last one."""
+        """The segment in which reading continues, None behind the last one."""
         log, segment = self._log, self._segment
         if segment is None:
             if not log.segments:

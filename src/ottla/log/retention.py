@@ -150,8 +150,8 @@ def _is_ahead(log: LogState, segment: Segment, now: int) -> bool:
 
 
 def _newest(log: LogState, segment: Segment, now: int) -> int:
-    """How new a segment's records are. Timestamps of the future (older versions stored some) don't say that: then it
-    counts from when the segment was closed or opened, which no record in it is newer than."""
+    """The age of a segment's records. Timestamps in the future (older versions stored some) don't show it. Then the
+    time counts when the segment was closed or opened, because no record in it is newer."""
     if _is_ahead(log, segment, now):
         return log.wall.at(now if segment is log.active else segment.created_ms)
     return segment.largest_timestamp(log.wall)
@@ -169,7 +169,7 @@ def _breaching_size(log: LogState) -> int:
 
 
 def move_log_start(log: LogState, offset: int) -> bool:
-    """Raise the log start; records below are gone for readers now, their segments at the next upkeep."""
+    """Raise the log start. Records below it are no longer readable; their segments are removed at the next upkeep."""
     if offset <= log.log_start_offset:
         return False
     log.log_start_offset = offset

@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 
 SLICE_BYTES: Final = 128 << 10
 SLICE_BATCHES: Final = 500
-"""A slice ends behind so many batches, which take a millisecond or two."""
+"""Maximum number of batches in a slice, which take a millisecond or two."""
 
 
 def scrubbing(log: LogState) -> Iterator[int | Damage]:
-    """Check the segments of a log, the newest one as far as it has come: yields how many bytes each slice had, and what
-    is damaged, at most one place of each segment. Segments that are replaced, cut or deleted meanwhile are left. Raises
-    OSError."""
+    """Check the segments of a log, and the newest one up to its end. Yields the bytes of each slice, and the damage, at
+    most one place of each segment. Segments that are replaced, cut or deleted meanwhile are skipped. Raises OSError."""
     base = -1
     while True:
         at = bisect_right(log.bases, base)
@@ -84,7 +83,7 @@ def checking(
 
 
 class _Walk:
-    """Where a walk through a segment has come to."""
+    """The progress of a walk through a segment."""
 
     def __init__(self, segment: Segment, below: int, epochs: EpochCache, indexed: bool) -> None:
         self._segment = segment

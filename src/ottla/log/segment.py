@@ -1,6 +1,5 @@
 """Holds one segment of a log: a file of record batches, its two sparse indexes and its index of aborted transactions.
 
-Knows: positions. Does not know: high watermarks, producers, configs beyond the index interval, or other segments.
 Invariants: offsets of batches rise strictly; `size` is the file's length and ends a whole batch; every index entry
 points at the start of a batch.
 
@@ -103,7 +102,7 @@ class Segment:
             self._since_index_entry += size
 
     def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int) -> None:
-        """Do for a batch that is already in the file what `append` does beside writing: rebuild the indexes."""
+        """Rebuild the indexes for a batch that is already in the file, as `append` does for a new one."""
         if position == 0:
             self.first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp_value:
@@ -124,10 +123,8 @@ class Segment:
                 self.flush_indexes()
 
     def flush_indexes(self) -> None:
-        """Write what is buffered, the time index first: recovery trusts it up to what the offset index says.
-
-        Raises OSError.
-        """
+        """Write the buffered entries, the time index first: recovery trusts it up to the end of the offset index.
+        Raises OSError."""
         self.time_index.flush()
         self.offset_index.flush()
 
@@ -167,8 +164,8 @@ class Segment:
     ) -> Iterator[tuple[int, RawHeader]]:
         """Headers of the batches from `position` on, with their positions.
 
-        Stops where a batch is not whole, or its offsets are not of this segment or do not rise: they stand outside the
-        checksum, and nobody may rely on them.
+        Stops at a batch that is not whole, or whose offsets are not of this segment or do not rise. No checksum covers
+        offsets, so they can't be relied on.
         """
         expected, offset_max = self.base_offset, self.base_offset + RELATIVE_OFFSET_MAX
         for at, header in walk_headers(self.file, position, self.size if end is None else end, chunk):
@@ -273,7 +270,7 @@ class Segment:
         self._since_index_entry = size
 
     def resume(self) -> None:
-        """Take up appending where the file ends: what `append` counts is found again from the last index entry."""
+        """Resume appending at the file's end: the counters of `append` are recovered from the last index entry."""
         last = self.offset_index.last()
         self.begin_resume()
         indexed_at = last[1] if last else 0
@@ -342,13 +339,13 @@ class Segment:
         self.txn_index.unsynced()
 
     def rewrite_indexes(self) -> None:
-        """Write what the index files hold once more: an fsync of theirs failed, or may have. Raises OSError."""
+        """Write the index files' contents again: an fsync of theirs failed, or may have. Raises OSError."""
         self.offset_index.rewrite()
         self.time_index.rewrite()
         self.txn_index.rewrite()
 
     def begin_indexes_anew(self, cache: IndexCache) -> None:
-        """Empty indexes, in files beside those that stand until `put_indexes_in_place`."""
+        """Create empty indexes in files beside the present ones, which stay until `put_indexes_in_place`."""
         self.offset_index.close()
         self.time_index.close()
         paths = [f"{self.path}{kind}{UNFINISHED_SUFFIX}" for kind in (".index", ".timeindex")]

@@ -256,10 +256,8 @@ class LogState:
         )
 
     def _segment_for(self, size: int, max_timestamp: int, last: int, now: int) -> Segment:
-        """The segment that takes the next batch: a new one if the active one is full, or there is none.
-
-        Raises StorageFailed with the log as it was.
-        """
+        """The segment for the next batch: a new one if the active one is full, or there is none. Raises StorageFailed
+        with the log unchanged."""
         if size > self.config.segment_bytes:
             raise AppendRefused(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -337,7 +335,7 @@ class LogState:
     # ---- producer snapshots ----------------------------------------------------------------------------------------
 
     def snapshot_when_due(self) -> None:
-        """Write a snapshot if enough has come since the last one. One that fails is put off."""
+        """Write a snapshot if enough was appended since the last one. A failed one is postponed."""
         # A snapshot costs with the number of producers, so many producers get theirs less often.
         due = max(SNAPSHOT_BATCHES, 4 * len(self.producers.entries))
         batches = self._batches_since_snapshot

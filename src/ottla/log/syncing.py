@@ -19,7 +19,8 @@ from ottla.log.files import Pinned as Syncable
 from ottla.log.segment import Segment
 
 FILES_PER_SEGMENT: Final = 16
-"""A round takes a closed segment for so many files that may be pinned; it has four, and others want some too."""
+"""A sync includes a closed segment for this number of files that may be pinned; a segment has four, and other users
+need some too."""
 
 
 class _Round:
@@ -37,7 +38,7 @@ class _Round:
         self.borrowed: list[File] = []
 
     def pin(self, files: list[Syncable]) -> None:
-        """Take these. Raises OSError, with some of them taken."""
+        """Pin these files. Raises OSError, with some of them pinned."""
         for file in files:
             file.pin()
             self.files.append(file)
@@ -96,7 +97,7 @@ class Syncing:
         self.directory = True
 
     def born(self, path: str) -> None:
-        """The log's directory was made, and the file at `path` in it, which says whose it is."""
+        """The log's directory was created, and the file at `path` in it, which has its identity."""
         self.newborn = True
         self.replaced(path)
 
@@ -124,10 +125,8 @@ class Syncing:
             under_way.directory = under_way.newborn = False
 
     def begin(self, active: Segment | None, log_end_offset: int) -> list[Syncable]:
-        """Start a round for everything below the log end, or for the oldest segments where many were closed since.
-
-        Raises OSError, and what waited goes on waiting.
-        """
+        """Begin to sync everything below the log end, or the oldest segments if many were closed since. Raises OSError;
+        all files then still wait."""
         closed = sorted(self._closed, key=lambda segment: segment.base_offset)
         segments_max = max(1, self._files.pins_max // FILES_PER_SEGMENT)
         segments, later = closed[:segments_max], closed[segments_max:]
@@ -219,7 +218,7 @@ class Syncing:
                 break
 
     def truncated(self, offset: int) -> None:
-        """The log was cut at `offset`: what comes there next is not on the disk."""
+        """The log was cut at `offset`: what is appended there next is not on the disk."""
         self.recovery_point = min(self.recovery_point, offset)
         for under_way in self._rounds:
             under_way.up_to = min(under_way.up_to, offset)

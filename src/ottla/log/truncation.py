@@ -82,8 +82,8 @@ def truncate_fully_and_start_at(log: LogState, offset: int, now: int) -> None:
 
 
 def _begin_at(log: LogState, offset: int, now: int) -> None:
-    """One empty segment at `offset`, in place of all others. Its name is on the disk before they go: a log that dies
-    without any segment would begin anew, at offsets that others had."""
+    """Replace all segments by one empty segment at `offset`. Its name is on the disk before they are removed: a log
+    without any segment would start again, at offsets that other records had."""
     fresh = log.active
     try:
         if fresh is None or fresh.base_offset != offset:

@@ -1,10 +1,12 @@
-"""Looks with care at a batch that the append path's quick look found unusual.
+"""Checks in detail a batch that the append path's quick check found unusual.
 
-Knows: what a broker refuses, in Kafka's order, with Kafka's codes; and the three rewrites that configs ask for:
-LogAppendTime, another compression, offsets. Does not know: the log.
-A batch is unpacked and its records walked only where something in them decides: keys on compacted topics,
-`message.timestamp.before.max.ms` when it is set, and recompression; one with more than PARTS_MAX records and headers is
-refused there. Otherwise a batch stays opaque, and what its header says of timestamps is believed.
+It has the reasons for which a broker refuses a batch, in Kafka's order and with Kafka's codes. It also has the three
+rewrites that configs require: LogAppendTime, another compression, offsets.
+
+A batch is decompressed and its records are walked only if they matter: for keys on compacted topics, for
+`message.timestamp.before.max.ms` when it is set, and for recompression. One with more than PARTS_MAX records and
+headers is then refused. Otherwise a batch stays opaque, and the timestamps in its header are believed.
+
 Source: Kafka's LogValidator.java, UnifiedLog.analyzeAndValidateRecords, ProduceRequest.validateRecords.
 """
 
@@ -48,7 +50,7 @@ RECORDS_NAMED_MAX: Final = 10_000
 """Maximum number of records of a batch that are reported as the faulty ones. For a larger batch whose header has a
 wrong timestamp none is reported, because that would require decompressing it."""
 BYTES_A_STEP: Final = 8192
-"""So many are unpacked in a step of `cost.Cost`; to compress them takes several times that."""
+"""Bytes that are decompressed in a step of `cost.Cost`; compressing them takes several times that."""
 COMPRESSING: Final = 3
 COMPRESSING_GZIP: Final = 16
 RECORDS_A_STEP: Final = 12
@@ -72,16 +74,16 @@ Known: TypeAlias = Inside | AppendRefused
 
 
 def is_looked_into(batch: memoryview, config: LogConfig, wall_ms: WallMillis) -> bool:
-    """Whether `prepare_batch` would look inside this batch of a client, as far as its header says."""
+    """Whether `prepare_batch` would decode this batch of a client, according to its header."""
     header = peek(batch)
     out_of_range = not _is_in_range(header.max_timestamp, config, wall_ms) and header.record_count <= RECORDS_NAMED_MAX
     return out_of_range or _looks_inside(config, Origin.CLIENT) or _target_codec(config, header) != header.compression
 
 
 def look_ahead(batch: memoryview, config: LogConfig) -> Generator[None, None, Known | None]:
-    """Look inside a client's batch that `is_looked_into`, in slices; None where `prepare_batch` refuses it earlier.
+    """Decode a client's batch that `is_looked_into`, in slices; None if `prepare_batch` refuses it earlier.
 
-    The bytes must stay as they are. What a record says does not depend on configs, so these may change meanwhile.
+    The bytes must not change. The content of a record does not depend on configs, so these may change meanwhile.
     """
     if len(batch) < HEADER_BYTES:
         return None
@@ -106,9 +108,9 @@ def look_ahead(batch: memoryview, config: LogConfig) -> Generator[None, None, Kn
 def prepare_batch(
     batch: memoryview, config: LogConfig, wall_ms: WallMillis, origin: Origin, known: Known | None = None
 ) -> memoryview:
-    """The one batch in `batch`, checked and rewritten as `config` asks; bytes behind it are left out.
+    """The one batch in `batch`, checked and rewritten according to `config`; bytes behind it are dropped.
 
-    Returns a writable view, of `batch` itself where that could be kept. `known`: what `look_ahead` has found. Raises
+    Returns a writable view, of `batch` itself if possible. `known`: the result of `look_ahead`. Raises
     AppendRefused.
     """
     batch = _single_batch(batch)
@@ -345,7 +347,7 @@ def _recompressed(batch: memoryview, header: BatchHeader, inside: Inside, codec:
 
 
 def _not_unpacked(error: CorruptRecords) -> AppendRefused:
-    """A producer splits what is too large, if it can, and sends it again."""
+    """The batch is too large: a producer splits it, if it can, and sends it again."""
     code = ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, TooManyBytes) else ErrorCode.UNKNOWN_SERVER_ERROR
     return AppendRefused(code, f"The records can't be unpacked: {error}.")
 

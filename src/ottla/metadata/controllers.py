@@ -34,7 +34,7 @@ class ControllerRecord:
 
     @staticmethod
     def decode(value: bytes) -> ControllerRecord:
-        """Raises ValueError, KeyError or TypeError where this is no claim."""
+        """Raises ValueError, KeyError or TypeError if the value is not a claim."""
         row = json.loads(value)
         return ControllerRecord(int(row["node_id"]), str(row["incarnation"]), int(row["epoch"]))
 

@@ -1,8 +1,8 @@
-"""Defines the row of the cluster's features: the levels that an operator has set, and what is above what a node knows.
+"""Defines the row of the cluster's features: the levels that an operator has set, and the levels that a node lacks.
 
     cluster/features    {"levels": {"transaction.version": 1}}
 
-A feature that the row does not name is at its level in `UNSET`, whatever nodes support beside it.
+A feature that the row does not name has its level in `UNSET`, whatever other levels nodes support.
 
 Sources: Kafka's FeatureLevelRecord, Feature.java, QuorumFeatures.java; KIP-584, KIP-1022.
 """
@@ -23,8 +23,8 @@ TRANSACTION_VERSION: Final = "transaction.version"
 HIGHEST: Final[Mapping[str, int]] = {GROUP_VERSION: 1, SHARE_VERSION: 1, TRANSACTION_VERSION: 2}
 """Every feature, and the highest level that this version of Ottla supports; the lowest is 0."""
 UNSET: Final[Mapping[str, int]] = {GROUP_VERSION: 1, SHARE_VERSION: 1, TRANSACTION_VERSION: 2}
-"""The levels that hold where no row says otherwise, and that nodes support whose rows name none. They never change:
-nodes of all versions have to agree on them, and a feature that comes later begins at 0."""
+"""The levels of features that no row names, and the levels that a node supports if its row names none. They never
+change, because nodes of all versions have to agree on them. A feature that is added later begins at 0."""
 
 
 def beyond(levels: Mapping[str, int], supported: Mapping[str, int]) -> tuple[str, int] | None:
@@ -45,7 +45,7 @@ class FeaturesRecord:
 
     @staticmethod
     def decode(value: bytes) -> FeaturesRecord:
-        """Raises ValueError, KeyError or TypeError where this says nothing of features."""
+        """Raises ValueError, KeyError or TypeError if the value is not a row of features."""
         levels = cast("dict[str, Any]", json.loads(value)["levels"])
         return FeaturesRecord({name: int(level) for name, level in levels.items()})
 

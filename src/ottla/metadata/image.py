@@ -46,7 +46,7 @@ class MetadataDelta:
     rows: Rows
 
     def names(self, kind: RowKind[Any]) -> list[str]:
-        """The names of the rows of a kind that it has; [''] where the only row of a kind is among them."""
+        """The names of the rows of this kind; [''] if the only row of a kind is among them."""
         if kind.is_single:
             return [""] if kind.prefix in self.rows else []
         prefix = kind.prefix
@@ -139,7 +139,7 @@ def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
 
 
 def read_image(store: MetadataStore) -> MetadataImage:
-    """All that the store says now. Raises StoreFailed."""
+    """Everything in the store now. Raises StoreFailed."""
     return changed(MetadataImage(), _difference(store, MetadataImage()))
 
 
@@ -149,7 +149,7 @@ def delta_since(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
 
 
 def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
-    """Every row of the store, and which of the image's are gone."""
+    """Every row of the store, and which of the image's rows were removed."""
     gone = [kind.prefix + name for kind in KINDS for name in kind.names(image.parts[kind])]
     while True:
         generation = store.generation
@@ -163,8 +163,8 @@ def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
 def _followed(
     store: MetadataStore, image: MetadataImage, generation: int, rows: dict[str, Row | None]
 ) -> MetadataDelta | None:
-    """These rows, of that generation or newer, and what was written since, as of one moment; None where that is too
-    long ago to tell. `image`: what is known already."""
+    """Combine these rows, of that generation or newer, with later changes into a consistent snapshot; None if that
+    generation is too long ago. `image`: what is known already."""
     while True:
         changes = store.changes_since(generation)
         if changes is None:

@@ -1,10 +1,10 @@
-"""Hands out producer ids from durable blocks: an id that was ever given is never given again (KIP-730's rule).
+"""Allocates producer ids from durable blocks: an id is never allocated twice (KIP-730's rule).
 
-A block is committed to the store before its first id leaves; what a crash leaves unused of it is lost for good.
-Several nodes may share the store: the block is taken by compare-and-set. Does not commit anything itself.
+A block is committed to the store before its first id is used. A crash loses the unused ids of its block. Several nodes
+may share the store: a block is claimed by compare-and-set. The caller does the commit.
 
-Clients may write any producer id into a log, so logs are asked only where the store is new or has lost commits, and ids
-that no store can have reached are not believed. Kafka does not ask logs at all.
+Clients may write any producer id into a log. So the logs' ids count only if the store is new or has lost commits, and
+ids that no store can have reached are ignored. Kafka does not read ids from logs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProducerIdsRecord:
 
     @staticmethod
     def decode(value: bytes) -> ProducerIdsRecord:
-        """Raises ValueError, KeyError or TypeError where this says nothing of the kind."""
+        """Raises ValueError, KeyError or TypeError if the value is not such a row."""
         first = json.loads(value)["next_producer_id"]
         if not isinstance(first, int) or first < 0:
             raise ValueError(f"{first!r} is no producer id")
@@ -49,7 +49,7 @@ class ProducerIdsRecord:
 
 
 PRODUCER_IDS: Final = single(KEY, ProducerIdsRecord.decode)
-"""None where no node has claimed any yet."""
+"""None if no node has claimed a block yet."""
 
 
 class ProducerIds:
@@ -65,7 +65,7 @@ class ProducerIds:
         self._lost = lost  # commits of an earlier life; each may have handed out a block
 
     def lost(self, commits: int) -> None:
-        """The store has lost so many commits of earlier lives."""
+        """Note that the store has lost this number of commits of earlier incarnations."""
         self._lost = commits
 
     def seen(self, producer_ids: Iterable[int]) -> None:
@@ -96,8 +96,8 @@ class ProducerIds:
         self._next, self._end, self._lost = first, first + BLOCK, 0
 
     def behind_lost(self, stored: ProducerIdsRecord | None) -> tuple[ProducerIdsRecord, int] | None:
-        """The row that leaves out the blocks that lost commits of the store may have handed out, and the version it
-        must have: for the first commit of a start, as long as the store knows of lost ones."""
+        """The row that skips the blocks that the store's lost commits may have allocated, and the version that the row
+        must have. It is for the first commit of a start, as long as the store knows of lost commits."""
         if not self._lost:
             return None
         first, version = self._first(stored)

@@ -61,7 +61,7 @@ class RowKind(Generic[_Part]):
     """One kind of row. The image holds all rows of a kind as one immutable value, its part."""
 
     prefix: str
-    """How the keys of its rows begin; what follows is the name of a row. The whole key where there is only one row."""
+    """The prefix of the rows' keys, which the name of a row follows; the whole key if there is only one row."""
     decode: Callable[[bytes, str, _Part], Record]
     """The record in a value, given the row's name and the part that is known. Raises ValueError, KeyError or TypeError
     for a damaged value."""

@@ -63,9 +63,9 @@ BACK: Final = (
 )
 """The remedy if the files were replaced under running nodes."""
 SERVING_TIMEOUT_MS: Final = 20
-"""How long a commit waits for another process's lock while clients are served, where no other process writes."""
+"""Milliseconds that a commit waits for another process's lock while clients are served, if no other process writes."""
 SHARED_TIMEOUT_MS: Final = 2_000
-"""The same where nodes share the store: their commits wait for each other, and each for the disk."""
+"""Milliseconds that a commit waits if nodes share the store: commits wait for each other, and each for the disk."""
 
 RETRY_S: Final = 0.005
 
@@ -91,8 +91,8 @@ _DAMAGED: Final = (11, 26)
 
 
 class SqliteStore:
-    """See `store.MetadataStore`. Calls of several threads wait for each other. Raises StoreFailed. `is_shared`: by the
-    nodes of a cluster, whose commits wait for each other."""
+    """See `store.MetadataStore`. Calls of several threads wait for each other. Raises StoreFailed. `is_shared`: cluster
+    nodes share it, and their commits wait for each other."""
 
     __slots__ = (
         "_connection",
@@ -203,7 +203,8 @@ class SqliteStore:
         return None
 
     def _merged_generation(self) -> int:
-        """The generation in the file itself: that of the last checkpoint. As before where it can't be read just now."""
+        """The generation in the file itself, which is that of the last checkpoint. If it can't be read now, the
+        previous value."""
         import sqlite3
 
         name = self.place.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
@@ -296,8 +297,8 @@ class SqliteStore:
     # ---- opening and reading ---------------------------------------------------------------------------------------
 
     def _keep_a_log(self, until: float) -> None:
-        """Write to a log from now on, as every process here does. Where several of them make the file at once, SQLite
-        refuses this to one at once, whatever it was told of waiting: it is tried again."""
+        """Use a write-ahead log, as every process here does. If several processes create the file at the same time,
+        SQLite refuses this at once to all but one, whatever its time-out is. So it is retried."""
         while True:
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
@@ -420,7 +421,7 @@ def mark_beside(place: str) -> str:
 
 
 def _identity(name: str) -> tuple[int, int] | None:
-    """Which file has this name now; None where none has. Raises OSError."""
+    """The identity of the file with this name now; None if there is none. Raises OSError."""
     try:
         status = os.stat(name)
     except FileNotFoundError:

@@ -108,10 +108,10 @@ class Changes:
 
 
 class MetadataStore(Protocol):
-    """Any store raises StoreFailed where its medium fails.
+    """Any store raises StoreFailed if its medium fails.
 
-    `place` says in sentences where it is, `way_on` what a person can do where it is damaged. `lost` counts commits that
-    the medium has lost, as far as that is known.
+    `place` is its address in sentences, and `way_on` the remedy if it is damaged. `lost` counts commits that the medium
+    has lost, as far as that is known.
     """
 
     place: str
@@ -135,8 +135,8 @@ class MetadataStore(Protocol):
         ...
 
     def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
-        """Do all writes or none; returns the new generation. Raises Conflict, and CommitUnknown where the store is not
-        on this machine. A key may be written once a batch."""
+        """Do all writes or none; returns the new generation. Raises Conflict, and CommitUnknown if the store is not on
+        this machine. A batch may write a key once."""
         ...
 
     def changes_since(self, generation: int) -> Changes | None:
@@ -144,7 +144,7 @@ class MetadataStore(Protocol):
         ...
 
     def rise(self, generation: int) -> None:
-        """Number the commits of this object from now on above this generation, which the store had once. Commits of
+        """Make this object's next commits have numbers above this generation, which the store once had. Commits of
         other processes are numbered above the first of these."""
         ...
 

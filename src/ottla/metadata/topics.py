@@ -97,7 +97,8 @@ class PartitionRecord:
         )
 
     def stands_in(self, columns: list[Any], unclean_epoch: int = -1) -> bool:
-        """Whether these columns say the same, without a record being made of them: of thousands few have changed."""
+        """Whether these columns equal the record, without creating a record of them: of thousands only few have
+        changed."""
         replicas, isr, elr, last_known_elr, adding, removing, *rest = columns
         return (
             [self.leader, self.leader_epoch, self.partition_epoch, int(self.recovering)] == rest
@@ -147,8 +148,8 @@ class TopicRecord:
 
     @staticmethod
     def decode(value: bytes, known: tuple[PartitionRecord, ...] = ()) -> TopicRecord:
-        """Partitions that are as they are `known` are the same objects. Raises ValueError, KeyError or TypeError where
-        the value is not a topic's."""
+        """Partitions that equal those in `known` are the same objects. Raises ValueError, KeyError or TypeError if the
+        value is not a topic's."""
         fields = json.loads(value)
         columns = fields["partitions"]
         unclean = {int(index): int(epoch) for index, epoch in fields.get("unclean", {}).items()}
@@ -167,8 +168,8 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """A topic that is gone while directories of it may still be on the disk of a node; `node_id` None: of any node, as
-    older stores have it."""
+    """A deleted topic whose directories may still be on the disk of a node; `node_id` None: of any node, as in older
+    stores."""
 
     topic_id: bytes
     name: str
@@ -185,7 +186,7 @@ class DeletedTopic:
 
     @staticmethod
     def decode(key: str, value: bytes) -> DeletedTopic:
-        """Raises ValueError, KeyError or TypeError where the value is not a deleted topic's."""
+        """Raises ValueError, KeyError or TypeError if the value is not a deleted topic's."""
         fields = json.loads(value)
         topic_id, _, node_id = key.removeprefix(DELETED_PREFIX).partition("/")
         whose = int(node_id) if node_id else None

@@ -1,19 +1,17 @@
 """Serves one client connection: bytes in, frames to the node, answers out in order.
 
-Knows: the socket's buffers. Which frame may be served next and which answers may leave are the rules of its `Channel`.
-Does not know: what a frame means.
+The connection's `Channel` decides which frame may be served next and which answers may leave.
 
-How the bytes come in. All connections of a server read into one scratch buffer, as the loop runs one callback at a
-time: whole frames are served right there, and only a frame that is not complete moves to a buffer of its own, into
-which the rest of it is then read directly. So an idle connection costs no buffer, and of a large frame only the
-beginning is copied.
+Input: all connections of a server read into one scratch buffer, because the loop runs one callback at a time. Whole
+frames are served from that buffer. Only an incomplete frame moves to a buffer of its own, and the rest of it is then
+read directly into that. So an idle connection needs no buffer, and only the beginning of a large frame is copied.
 
-How the answers go out. Straight to the socket with `writev` and `sendfile` while it takes them; what it does not take
-is queued, and nothing more is read or served of a connection that has a queue: a slow reader holds no more of the
-broker's memory than one answer and one chunk.
+Output: answers go straight to the socket with `writev` and `sendfile` while it accepts them, and the rest is queued.
+While a connection has a queue, it is neither read nor served. So a slow reader uses no more of the broker's memory than
+one answer and one chunk.
 
-How the loop is shared. Frames that came together are served together until a turn is used up (`turns.py`); the rest
-waits, unread, until the other connections have had theirs.
+Sharing of the loop: frames that arrived together are served together until a turn is used up (`turns.py`). The rest
+waits, undecoded, until the other connections have had their turns.
 """
 
 from __future__ import annotations
@@ -141,16 +139,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.close()
 
     def close_later(self, seconds: float) -> None:
-        """Read nothing, and close after so long: a client that connects too often shall not do so again at once."""
+        """Stop reading, and close after this time. A client that connects too often then can't reconnect at once."""
         assert self._transport is not None
         self._channel.close()
         self._pause_reading()
         asyncio.get_running_loop().call_later(seconds, self._transport.abort)
 
     def end_if_idle(self, since_ms: int) -> None:
-        """Close if nothing has moved since then, in either direction; a client that waits for an answer is not idle.
+        """Close if no byte has moved since then, in either direction. A client that waits for an answer is not idle.
 
-        What a client does not read is not waited for: bytes that its socket would not take are dropped.
+        Bytes that the client does not read are dropped: the close does not wait for them.
         """
         assert self._transport is not None
         if self.last_active_ms >= since_ms or self._turn_asked:
@@ -244,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.buffers.give_back(partial)
 
     def _serve(self, view: memoryview, position: int, end: int) -> int:
-        """Serve the whole frames in view[position:end]; where the first one begins that was not served."""
+        """Serve the whole frames in view[position:end]. Returns the position of the first frame that was not served."""
         node, session, channel = self._node, self.session, self._channel
         assert session is not None
         metrics, quotas = node.metrics, node.throttle.quotas
@@ -321,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.decoding.decode(memoryview(bytearray(frame)), partial(self._decoded, owed))
 
     def _decoded(self, owed: Owed, frame: memoryview, decoded: Decoded | Exception) -> None:
-        """Serve the long request that is read now; what came behind it has waited."""
+        """Serve the long request that has been decoded, and then the bytes that waited behind it."""
         if self._channel.closing:
             return
         assert self.session is not None
@@ -380,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
             self._release(leaving)
 
     def _release(self, leaving: Sequence[Owed]) -> None:
-        """Send the answers whose turn has come, and serve what waited for them."""
+        """Send the answers whose turn has come, and serve the frames that waited for them."""
         if not leaving:
             return
         ended = perf_counter_ns()
@@ -497,7 +495,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ask_turn()
 
     def _wait_for_socket(self) -> None:
-        """The socket is full: hand one chunk to the transport, which tells us when it is sent."""
+        """The socket is full: pass one chunk to the transport, which reports when it is sent."""
         part = self._outgoing[0]
         if type(part) is FileSlice:
             length = min(CHUNK_BYTES, part.length - self._outgoing_offset)
@@ -536,7 +534,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class SliceUnreadable(OSError):
-    """The disk gave an error for a slice that was being sent; `part` is where."""
+    """Raised for a disk error in a slice that was being sent; `part` is the slice."""
 
     def __init__(self, part: FileSlice, offset: int, error: OSError) -> None:
         super().__init__(error.errno, error.strerror)

@@ -127,7 +127,7 @@ def identity(directory: str) -> str:
 
 
 def replace_file(path: str, text: str) -> None:
-    """Write a small file whole or not at all, as far as a kill goes. Raises OSError."""
+    """Write a small file atomically: a kill leaves the whole file or none of it. Raises OSError."""
     private.write(f"{path}.tmp", text)
     os.replace(f"{path}.tmp", path)
 

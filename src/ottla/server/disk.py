@@ -22,7 +22,7 @@ log = logging.getLogger("ottla.disk")
 
 
 class NodeFiles(DiskFiles):
-    """The real file system of a node with a disk thread: both replace checkpoint files, the one behind the other."""
+    """The real file system of a node with a disk thread. Both threads replace checkpoint files, one after the other."""
 
     def __init__(self, open_files_max: int) -> None:
         super().__init__(open_files_max)
@@ -88,9 +88,9 @@ class DiskThread:
 
 
 def sync_beside(batches: Generator[list[Syncable], Mapping[int, str], None]) -> None:
-    """Sync the files of each batch beside each other, and send back which failed: their places and why.
+    """Sync the files of each batch in parallel, and send back the failures: the indexes of the files, and the reasons.
 
-    Each thread has its share of a batch at once: to hand files out one by one costs more CPU than a quick sync.
+    Each thread gets its share of a batch at once, because passing files one by one costs more CPU than a quick sync.
     """
     with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="ottla-stop") as pool, contextlib.suppress(StopIteration):
         files = next(batches)

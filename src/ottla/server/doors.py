@@ -19,8 +19,8 @@ AGAIN_S: Final = 0.1
 
 
 class Life(NamedTuple):
-    """One life of a node: the name of it, and the listener for other nodes. `directory`: the data directory that it has
-    locked, a name that no copy of it shares; empty where that is not known."""
+    """One incarnation of a node: its name, and the listener for other nodes. `directory`: the id of the data directory
+    that it has locked, which no copy of the directory shares; empty if unknown."""
 
     node_id: int
     incarnation: str
@@ -35,14 +35,14 @@ class Life(NamedTuple):
 
     @staticmethod
     def decode(node_id: int, content: bytes) -> Life:
-        """Raises ValueError, KeyError or TypeError where this is none."""
+        """Raises ValueError, KeyError or TypeError if the content is not valid."""
         fields = json.loads(content)
         directory = str(fields.get("directory", ""))
         return Life(node_id, str(fields["incarnation"]), str(fields["host"]), int(fields["port"]), directory)
 
 
 class Doors:
-    """See the module's docstring. Belongs to the running event loop. `patience_s`: how long an answer is waited for;
+    """See the module's docstring. Belongs to the running event loop. `patience_s`: how long to wait for an answer;
     `changed` is called when `gone` has changed."""
 
     def __init__(self, patience_s: float, changed: Callable[[], None]) -> None:

@@ -41,8 +41,9 @@ UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class PartitionFigures(NamedTuple):
-    """One replica on this node. `committed_end`: the high watermark where it is current, that is at the leader and at
-    an in-sync follower, else None; `failed`: its log is closed; `offline`: the last write to it failed, or it is."""
+    """One replica on this node. `committed_end`: the high watermark if it is current, which it is on the leader and on
+    an in-sync follower, otherwise None; `failed`: its log is closed; `offline`: the last write to it failed, or it is
+    closed."""
 
     topic: str
     partition: int
@@ -166,7 +167,8 @@ def _figures(
 
 
 def is_late(log: Log, before_ms: int) -> bool:
-    """Whether a transaction is open whose producer wrote nothing since then: its coordinator must have forgotten it."""
+    """Whether there is an open transaction whose producer has written nothing since then: its coordinator must have
+    lost it."""
     return any(
         entry is not None and entry.last_timestamp < before_ms
         for entry in map(log.producers.entries.get, log.producers.open.values())
@@ -174,15 +176,15 @@ def is_late(log: Log, before_ms: int) -> bool:
 
 
 def coordinated(node: Node, now: Millis, host: str) -> Iterator[Shard]:
-    """The loaded shards of one kind of coordinator that this node is now; none where no client has used it yet."""
+    """The loaded shards of one kind of coordinator that this node is now; none if no client has used it yet."""
     found = cast("ShardHost | None", vars(node).get(host))
     if found is not None and share_groups.is_fresh(node, now):
         yield from (shard for partition, shard in found.loaded() if node.leadership.holds(partition))
 
 
 def offline_partitions(image: MetadataImage, node_id: int, here: frozenset[Place]) -> int:
-    """How many partitions of the cluster take no records: they have no leader, or it has reported that its log fails.
-    `here`: those that this node leads and can't write to."""
+    """The number of the cluster's partitions that accept no records: they have no leader, or it has reported that its
+    log fails. `here`: those that this node leads and can't write to."""
     reported = {int(name): frozenset(record.offline) for name, record in image.nodes.items()}
     reported[node_id] = here
     nothing: frozenset[Place] = frozenset()

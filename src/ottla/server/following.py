@@ -80,7 +80,7 @@ class Following:
         self._stopped = False
         self._loop = asyncio.get_running_loop()
         self._looked_at = self._read_at = 0.0
-        """When the last look began, and the last one that did not trust the mark."""
+        """When the last poll began, and when the last one began that did not trust the mark."""
         self._quick_looks = 0
         self._after_news = presence.listen(self._news)
 

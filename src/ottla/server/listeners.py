@@ -37,7 +37,7 @@ class SettingsRefused(ServeRefused):
 PLAINTEXT = "PLAINTEXT"
 """The security protocols of listeners, and the name of a listener that has no other name."""
 SECURITY_PROTOCOLS = (PLAINTEXT, *SECURE_PROTOCOLS)
-"""A listener that is called like one of these speaks it, unless the map says otherwise."""
+"""A listener with one of these names speaks that protocol, unless the map sets another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,7 @@ def _told(names: Sequence[str], advertised: Sequence[str]) -> list[tuple[str, in
 
 
 def refuse_public(host: str, allowed: bool, why: str) -> None:
-    """Raise SettingsRefused where other machines can reach the host, unless the settings say that the network is
-    trusted."""
+    """Raise SettingsRefused if other machines can reach the host, unless the settings declare the network trusted."""
     if not allowed and not is_loopback(host):
         raise SettingsRefused(
             f"{host} can be reached from other machines, and {why}. If the network is trusted, add --set "
@@ -198,7 +197,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def taken(host: str, port: int, error: OSError) -> ServeRefused:
-    """Why this address can't be listened on. Only the operator can help where the process may not use the port."""
+    """Explain why this address can't be bound. Only the operator can help if the process may not use the port."""
     kind = SettingsRefused if error.errno in (errno.EACCES, errno.EPERM) else ServeRefused
     return kind(
         f"Can't listen on {join_address(host, port)}: {error.strerror or error}. "

@@ -104,8 +104,8 @@ class Server:
     """A node and its listeners on the running event loop.
 
     `start` raises ServeRefused. After it, `port` is the first listener's port and `address` its HOST:PORT; `listening`
-    has all listeners. `ended` is set when there is nothing to serve any more, and `fault` says why where nobody asked
-    for that; then call `stop`.
+    has all listeners. `ended` is set when the server stops serving. If that was not requested, `fault` has the reason.
+    Then call `stop`.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -194,7 +194,7 @@ class Server:
         self.settle()
 
     async def _listen(self, listener: Listener) -> None:
-        """Let clients connect. Raises ServeRefused where another process has begun to listen there meanwhile."""
+        """Let clients connect. Raises ServeRefused if another process has bound the port meanwhile."""
         factory = partial(Connection, self, listener)
         backlog: int = self.node.settings["socket.listen.backlog.size"]
         try:
@@ -345,7 +345,7 @@ class Server:
     # ---- connections -----------------------------------------------------------------------------------------------
 
     def admit(self, connection: Connection, transport: asyncio.Transport, listener: Listener) -> Session | None:
-        """A new connection's session, or None where a limit on connections says no."""
+        """The session of a new connection, or None if a connection limit refuses it."""
         peer = transport.get_extra_info("peername")
         host, port = (str(peer[0]), int(peer[1])) if peer else ("?", 0)
         admission = self.node.connection_quotas.admit(moment(), host)
@@ -458,7 +458,7 @@ class Server:
             self.settle()
 
     def _address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Where another node of the cluster is; None where it has not said so."""
+        """The address of another node of the cluster; None if it has not registered one."""
         if node_id in self._routes:
             return self._routes[node_id]
         record = self.node.image.nodes.get(str(node_id))

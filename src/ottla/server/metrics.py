@@ -90,7 +90,7 @@ class ShareGroups(Collector):
 
 
 class Page:
-    """Prometheus' text as it grows: what there is one of per partition is too much for the library to be quick."""
+    """Prometheus' text while it is built: the client library is too slow for metrics of every partition."""
 
     __slots__ = ("lines",)
 
@@ -317,7 +317,7 @@ def readiness(node: Node, now: Millis) -> tuple[str, str]:
 
 
 def _why_out_of_cluster(node: Node, now: Millis) -> str | None:
-    """Why the cluster does without this node now; None where it does not."""
+    """The reason why the cluster does without this node now; None if it does not."""
     if node.membership is None:
         return None
     record = node.membership.record

@@ -69,10 +69,10 @@ def routes_of(texts: Iterable[str]) -> dict[int, tuple[str, int]]:
 
 
 class _PeerConnection(asyncio.BufferedProtocol):
-    """One connection from its first request until it is lost. `over`: it takes no more.
+    """One connection from its first request until it is lost. `over`: it accepts no more requests.
 
-    Answers are taken from where they were read, the scratch buffer; only one that is not whole there moves to a buffer
-    of its own, into which the rest of it is then read.
+    Answers are passed on from the scratch buffer that they were read into. Only an incomplete answer moves to a buffer
+    of its own, and the rest of it is then read directly into that.
     """
 
     def __init__(

@@ -30,12 +30,12 @@ from ottla.server.listeners import ServeRefused
 
 RENEW_MS: Final = 500
 AFTER_NEWS: Final = 10
-"""How many looks follow each other quickly after news: of a process that dies they come before its lock is free."""
+"""Number of quick polls after an event: the events of a dying process arrive before its lock is released."""
 _FLOCK: Final = "@hhqqi4x"
 """C's struct flock: type, whence, start, length (0: all), process."""
 _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
 _SETTLED_NS: Final = 1_000_000_000
-"""A directory that changed within this time may change once more and have the same time of change."""
+"""A directory that changed within this time may change again without a new modification time."""
 
 log = logging.getLogger("ottla.cluster")
 
@@ -131,8 +131,8 @@ class LockedPresence:
 
 
 def lock_all(directory: str) -> list[int]:
-    """Lock the files of all nodes, so that none of them starts: their descriptors. Raises ServeRefused where one runs,
-    OSError."""
+    """Lock the files of all nodes, so that none of them starts, and return their descriptors. Raises ServeRefused if a
+    node runs, and OSError."""
     held: list[int] = []
     for name in sorted(os.listdir(directory), key=int):
         held.append(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC))

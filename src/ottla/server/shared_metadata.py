@@ -27,7 +27,7 @@ from ottla.server.store import NodeStore
 SQLITE = "sqlite"
 ZOOKEEPER = "zookeeper"
 TRUST = 2 / 3
-"""Which part of its lease a node trusts what it knows: it stops before others take it for dead."""
+"""The part of its lease for which a node trusts its knowledge: it stops before the other nodes take it for dead."""
 
 log = logging.getLogger("ottla.cluster")
 

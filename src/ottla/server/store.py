@@ -21,11 +21,10 @@ log = logging.getLogger("ottla.metadata")
 
 
 class NodeStore(MetadataStore, Protocol):
-    """A metadata store as a node's shell uses it."""
+    """A metadata store, as the I/O host uses it."""
 
     def marked(self) -> int:
-        """The newest generation as far as is known without a look into the store; none of an image where that is not
-        known."""
+        """The newest known generation, without reading the store; a value that no image has if it is unknown."""
         ...
 
     def hurry(self) -> None:
@@ -33,7 +32,8 @@ class NodeStore(MetadataStore, Protocol):
         ...
 
     def gone(self) -> str | None:
-        """Why this is not the store any more that was opened; None while it is. Asked every moment, on the loop."""
+        """The reason why this is no longer the store that was opened; None while it is. Called frequently, on the
+        loop."""
         ...
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 TURN_NS = 4_000_000
 COSTLY_NS = 1_000_000
-"""A turn that takes less is a light one, and is not counted."""
+"""A turn that takes less time is light, and is not counted."""
 
 
 class Waiting(Protocol):

@@ -36,7 +36,7 @@ from ottla.server.doors import Doors, Life
 from ottla.server.listeners import ServeRefused
 
 RENEWALS: Final = 9
-"""How often the znode is written while a session lives."""
+"""Number of writes of the znode within a session time-out."""
 SESSION_MAX_S: Final = 60.0
 """Seconds that a start waits for the end of a session that is not renewed. Servers grant 20 ticks at most: usually 40
 s."""
@@ -107,7 +107,7 @@ class ZooKeeperPresence:
     # ---- the znode -------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """Let there be the znode. Raises ServeRefused where another process is this node."""
+        """Create the znode. Raises ServeRefused if another process is this node."""
         until = time.monotonic() + SESSION_MAX_S
         seen: Znode | None = None
         renewals = 0
@@ -137,7 +137,7 @@ class ZooKeeperPresence:
         return znode.session == self._session.id and znode.content == self._life.encode()
 
     def _place(self, found: Znode | None) -> None:
-        """Put the znode where none is, or this one. Raises StoreFailed."""
+        """Create this node's znode, or replace the one found. Raises StoreFailed."""
         create = Create(self._path, self._life.encode(), ephemeral=True)
         try:
             self._session.carry_out([create] if found is None else [Remove(self._path, found.version), create])

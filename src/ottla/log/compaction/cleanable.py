@@ -90,7 +90,7 @@ def write_checkpoint(log: LogState, offset: int) -> None:
 
 
 def cut_checkpoint(log: LogState, offset: int) -> None:
-    """The log was truncated to `offset`: what comes there next is dirty."""
+    """The log was truncated to `offset`: later records there are dirty."""
     if log.config.compacted and cleaned_to(log) > offset:
         write_checkpoint(log, offset)
 

@@ -92,7 +92,7 @@ class Compaction:
         self._work = 0
 
     def __iter__(self) -> Iterator[Syncable | None]:
-        """Raises OSError when the disk does not take the new segment; the log is as it was then."""
+        """Raises OSError if the disk does not accept the new segment; the log is then unchanged."""
         dirty = cleanable.dirty_part(self.log, self.now)
         if dirty.first >= dirty.end or self.log.failed is not None:
             return
@@ -134,7 +134,7 @@ class Compaction:
     # ---- first pass ------------------------------------------------------------------------------------------------
 
     def _sync_dirty(self, dirty: cleanable.Dirty) -> Iterator[Syncable]:
-        """A record must be on the disk before it takes older ones of its key away."""
+        """Wait until a record is on the disk before it removes older ones of its key."""
         for segment in self.log.segments[:-1]:
             end = self._end_of(segment)
             if end > dirty.first and segment.base_offset < dirty.end and end > self.log.recovery_point:
@@ -174,7 +174,7 @@ class Compaction:
                 self._latest = end - 1  # the second pass reports it; the damaged part removes no record
 
     def _walk(self, segment: Segment, start: int) -> Iterator[tuple[RawHeader, memoryview]]:
-        """Its batches from position `start` on. Raises Damaged where something else stands."""
+        """The segment's batches from position `start` on. Raises Damaged if the bytes are not a batch."""
         expected, end, walked = segment.base_offset, self._end_of(segment), start
         for position, header, batch in walk_batches(segment.file, start, segment.size):
             last = header[0] + header[6]

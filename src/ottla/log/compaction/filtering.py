@@ -1,7 +1,7 @@
-"""Filters one batch for a compaction: which of its records stay.
+"""Filters one batch for a compaction: which of its records are kept.
 
-Knows: the inside of batches, as bytes: a record that stays is copied as it is, never decoded into objects. Does not
-know: segments or files. Source: Kafka's MemoryRecords.filterTo, Cleaner.shouldRetainRecord, DefaultRecordBatch.
+It works on the bytes of batches: a kept record is copied as it is, never decoded into an object. Source: Kafka's
+MemoryRecords.filterTo, Cleaner.shouldRetainRecord, DefaultRecordBatch.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class BatchFilter:
         self._epochs = {entry.producer_id: entry.epoch for entry in producers.values()}
 
     def __call__(self, header: RawHeader, batch: memoryview, settled: bool) -> Kept | None:
-        """(bytes, max_timestamp) of what stays of the batch, None for nothing.
+        """(bytes, max_timestamp) of what is kept of the batch, None for nothing.
 
-        `settled`: its transaction was aborted, or it is a marker without data. Raises CorruptRecords where it would
-        have to be written anew and can't be read.
+        `settled`: its transaction was aborted, or it is a marker without data. Raises CorruptRecords if the batch must
+        be rewritten and can't be decoded.
         """
         attributes, base_timestamp = header[5], header[7]
         horizon = base_timestamp if attributes & ATTRIBUTES_DELETE_HORIZON else None
@@ -111,7 +111,7 @@ class BatchFilter:
         return self._in_sync and horizon is not None and horizon <= self._wall_ms
 
     def _must_stay(self, header: RawHeader) -> bool:
-        """Whether the batch says something even without records."""
+        """Whether the batch carries information even without records."""
         last = header[0] + header[6]
         if last + 1 in self._ends:
             return True
@@ -240,7 +240,8 @@ class BatchFilter:
 
 
 def pieces(plain: bytes, count: int) -> list[Piece]:
-    """Where each record of a batch's plain body stands, and what compaction asks of it. Raises CorruptRecords."""
+    """The place of each record in a batch's decompressed body, and the fields that compaction needs. Raises
+    CorruptRecords."""
     if count > PARTS_MAX:
         raise CorruptRecords(f"there are {count} records, more than {PARTS_MAX}")
     found: list[Piece] = []

@@ -1,9 +1,8 @@
-"""Keeps a file of entries of one size beside a segment: what every index of a segment is on the disk.
+"""Keeps a file of entries of one size beside a segment: the common part of every index of a segment.
 
-Knows how long the file should be, which entries wait to be written, and whether what was written waits for an fsync.
-Does not know what entries mean.
+It tracks how long the file should be, which entries wait to be written, and whether written ones wait for an fsync.
 
-Entries are buffered until `flush`. Those that the disk does not take stay buffered, and what a failed write left of
+Entries are buffered until `flush`. Entries that the disk does not accept stay buffered. What a failed write left of
 them is cut off before the next one.
 """
 
@@ -16,9 +15,9 @@ from ottla.log.files import File, FileSystem
 
 
 class IndexFile:
-    """The file of one index, made when it is first needed.
+    """The file of one index, created when it is first needed.
 
-    `entries` counts also those that are not written yet; -1: nobody has looked into the file.
+    `entries` also counts those that are not written yet; -1: the file has not been read.
     """
 
     __slots__ = ("_dirty", "_file", "_files", "_path", "_pending", "entries")
@@ -78,7 +77,7 @@ class IndexFile:
         self._dirty = self._file is not None
 
     def rewrite(self) -> None:
-        """Write what the file holds once more, as an fsync that failed asks for. Raises OSError."""
+        """Write the file's content again, as a failed fsync requires. Raises OSError."""
         if self._files.exists(self._path):
             self._handle().rewrite(0, durable=False)
             self._dirty = True

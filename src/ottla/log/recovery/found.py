@@ -1,7 +1,7 @@
-"""Collects what the opening of a log found missing or damaged, so that a cluster can let a whole replica lead.
+"""Collects missing or damaged data found when a log is opened, so that a cluster can let a complete replica lead.
 
-A log that is opened after a kill or a power cut is repaired whatever it has lost. Whether that matters depends on other
-replicas, which a log does not know: so it reports all of it, with offsets.
+A log that is opened after a kill or a power cut is repaired, whatever it has lost. Whether the loss matters depends on
+other replicas, which a log does not know. So it reports every loss, with offsets.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _WITHIN = (What.HEAD, What.MIDDLE, What.DAMAGED, What.CHANGED)
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong with the offsets from `first` up to `end`, -1 where that is not known. `size`: how many
-    bytes were cut off."""
+    """One fault of the offsets from `first` up to `end`, -1 if unknown. `size`: the number of bytes that were cut
+    off."""
 
     what: What
     first: int

@@ -1,7 +1,4 @@
-"""Recovers the segments of a log: where their sound batches end, and whether their indexes match.
-
-Knows batches' headers and checksums. Does not know what they say of epochs and producers.
-"""
+"""Recovers the segments of a log: where their sound batches end, and whether their indexes match."""
 
 from __future__ import annotations
 
@@ -111,7 +108,7 @@ class SegmentRecovery:
         self.end_offset = self._resume(segments[-1])
 
     def write_again(self, recovery_point: int) -> None:
-        """Bring what is above the recovery point to the disk by writing it once more; `repair` has checked it."""
+        """Write everything above the recovery point again, so that it reaches the disk; `repair` has checked it."""
         written = 0
         for segment in self.segments:
             found = segment.find(recovery_point)
@@ -326,10 +323,10 @@ class SegmentRecovery:
             self.files.sync_directory(self.directory)
 
     def sync_closed_segments(self, recovery_point: int) -> None:
-        """A killed process may have left closed segments that are not on the disk; from here on only the active one is
-        synced, and the recovery point moves over all of them. One that ends there may lack its indexes.
+        """Sync closed segments that a killed process may have left unsynced. From here on only the active one is
+        synced, and the recovery point moves over all of them. A segment that ends there may lack its indexes.
 
-        Indexes are written once more, for an fsync of theirs may have failed. The active one's wait for its own.
+        Indexes are written again, because an fsync of theirs may have failed. The active one's wait for its own.
         """
         segments = self.segments
         for segment, following in pairwise(segments):
@@ -342,18 +339,16 @@ class SegmentRecovery:
             segments[-1].rewrite_indexes()
 
     def sync_cuts(self) -> None:
-        """An earlier recovery may have cut the log without bringing that to the disk: what it cut must not come back
-        behind new records."""
+        """Sync the cut of an earlier recovery, which may not be on the disk: the removed records must not come back
+        behind new ones."""
         if self.segments:
             self.segments[-1].file.sync()
         self.files.sync_directory(self.directory)
 
 
 def scan_batches(file: File, position: int, end: int, trusted_below: int) -> Iterator[tuple[int, RawHeader]]:
-    """Consecutive batches that are whole and match their CRC, from `position` on; stops at the first that does not.
-
-    The CRCs of batches that end below offset `trusted_below` are not looked at.
-    """
+    """Consecutive batches that are whole and match their CRC, from `position` on; stops at the first that does not. The
+    CRCs of batches that end below offset `trusted_below` are not checked."""
     for at, header, batch in walk_batches(file, position, end):
         if header[0] + header[6] >= trusted_below and crc32c(batch[ATTRIBUTES_AT:]) != header[4]:
             return

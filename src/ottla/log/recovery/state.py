@@ -1,4 +1,4 @@
-"""Finds again what a log's batches leave behind of producers: the newest sound snapshot, and the batches after it."""
+"""Recovers the state of a log's producers: the newest sound snapshot, and the batches after it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _FIRST_LINE = re.compile(rb"(\d+) ([0-9a-f]{8})( z)?")
 
 
 def path_of(rows: str, key: str) -> str:
-    """The znode of a key; `rows` is the one that all stand under."""
+    """The znode of a key; `rows` is the parent of all of them."""
     group, slash, rest = key.partition("/")
     return f"{rows}/{name_of(group)}/{name_of(rest)}" if slash else f"{rows}/{_NO_GROUP}/{name_of(group)}"
 
@@ -51,7 +51,7 @@ def name_of(text: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """The text that such a name stands for."""
+    """The text that such a name encodes."""
     return "" if name == _NOTHING else unquote(name)
 
 

@@ -97,9 +97,9 @@ Operation: TypeAlias = Create | Set | Remove | Check
 
 
 class Session:
-    """See the module's docstring. `timeout_ms`: the session time-out asked for.
+    """See the module's docstring. `timeout_ms`: the requested session time-out.
 
-    `notes` hears of lost connections and sessions, in sentences, on any thread.
+    `notes` is called with a sentence about each lost connection or session, on any thread.
     """
 
     def __init__(self, ensemble: Ensemble, timeout_ms: int, notes: Callable[[str], None] = lambda _: None) -> None:
@@ -133,7 +133,7 @@ class Session:
         self._closed = False
 
     def open(self) -> None:
-        """Connect. Raises StoreFailed where no server serves within START_S."""
+        """Connect. Raises StoreFailed if no server answers within START_S."""
         self._client.start_async().wait(START_S)
         if not self._client.connected:
             self.close()
@@ -246,7 +246,7 @@ class Session:
         return found
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
-        """The names of the znodes below, in order; none where there is no such znode. Raises StoreFailed."""
+        """The names of the child znodes, in order; none if there is no such znode. Raises StoreFailed."""
         try:
             return sorted(self._tried("read", lambda: self._answer(self._client.get_children_async(path, watch))))
         except NoNodeError:
@@ -267,7 +267,7 @@ class Session:
     # ---- writes ----------------------------------------------------------------------------------------------------
 
     def make(self, paths: Iterable[str]) -> None:
-        """Let there be these znodes, and those above them; empty where they were not there. Raises StoreFailed."""
+        """Create these znodes and their parents, empty, unless they exist. Raises StoreFailed."""
         for path in paths:
             with contextlib.suppress(NodeExistsError):
                 self._tried("written", lambda path=path: self._answer(self._client.create_async(path, makepath=True)))
@@ -319,8 +319,8 @@ class Session:
         return f"the metadata store {self.ensemble}"
 
     def _connected(self) -> None:
-        """Wait for a connection, as long as one that was lost may come back before the session expires: servers elect a
-        leader in less. Raises StoreFailed where there is none."""
+        """Wait for a connection, as long as a lost one may come back before the session expires: servers elect a leader
+        in less time. Raises StoreFailed if there is none."""
         lost_at = self._lost_at
         if not self._closed and lost_at is not None:
             self._back.wait(max(0.0, lost_at + self.timeout_s - time.monotonic()))

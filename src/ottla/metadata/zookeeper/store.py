@@ -57,7 +57,7 @@ UNKNOWN_KEYS: Final = b"null"
 
 
 class Head(NamedTuple):
-    """The znode `generation`. `staged`: the batch whose rows are yet to be written; `version`: the znode's own."""
+    """The znode `generation`. `staged`: the batch whose rows are not written yet; `version`: the znode's own."""
 
     generation: int
     oldest: int
@@ -214,7 +214,7 @@ class ZooKeeperStore:
                 batches.finish(self.session, self._batches, head.staged, Check(self._head, head.version), unnamed)
 
     def _moved(self, event: Any) -> None:
-        """The head was written, or the connection was lost that would have told."""
+        """Note that the head was written, or that the connection that would report it was lost."""
         self._moves += 1
         if self._heard is not None:
             self._heard()
@@ -238,13 +238,13 @@ class ZooKeeperStore:
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def _make_groups(self, writes: Sequence[Write]) -> None:
-        """Let there be the znodes that new ones stand under."""
+        """Create the parents of new znodes."""
         groups = {path_of(self._rows, write.key).rpartition("/")[0] for write in writes if isinstance(write, Put)}
         self.session.make(sorted(groups - self._groups))
         self._groups |= groups
 
     def _commit(self, head: Head, writes: Sequence[Write], znodes: dict[str, Znode | None]) -> int:
-        """Write behind this head. Raises Raced where it is not the newest any more."""
+        """Commit after this head. Raises Raced if it is no longer the newest one."""
         generation = max(head.generation, self._floor) + 1
         rows = [self._row(write, generation) for write in writes]
         wanted = [operation(row, znodes[write.key]) for row, write in zip(rows, writes, strict=True)]
@@ -286,7 +286,7 @@ class ZooKeeperStore:
 
 
 def _keys(writes: Sequence[Write]) -> bytes:
-    """The keys of a commit, as its znode names them: by name, as the other stores tell them."""
+    """The keys of a commit in the format of its znode: sorted by name, as the other stores report them."""
     keys = json.dumps(sorted(write.key for write in writes), separators=(",", ":")).encode()
     return keys if len(keys) <= KEYS_BYTES_MAX else UNKNOWN_KEYS
 
