@@ -152,9 +152,9 @@ class Migration:
     # ---- to a classic group ----------------------------------------------------------------------------------------
 
     def downgraded(self, now: Millis, group: ConsumerGroup, leaving: Container[str]) -> list[ShardRecord] | None:
-        """The records that make this a classic group when these leave; None where it stays a consumer group.
+        """The records that convert this to a classic group when these members leave; None if it stays a consumer group.
 
-        Its sessions, and the deadline at which it rebalances, are set.
+        Also sets the members' sessions, and the deadline of the rebalance.
         """
         left = [member for member in group.members.values() if member.member_id not in leaving]
         policy = self._metadata.consumer_group_config(group.group_id).migration_policy

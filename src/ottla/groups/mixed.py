@@ -128,7 +128,7 @@ class ClassicMembers:
         return answer, records
 
     def _check_join(self, body: JoinGroupRequest, group: ConsumerGroup) -> None:
-        """Whether the group takes classic members, and such a one. Raises _Refused."""
+        """Check that the group accepts this member of the classic protocol. Raises _Refused."""
         settings = self._settings
         if not settings.session_timeout_ms_min <= body.session_timeout_ms <= settings.session_timeout_ms_max:
             raise _Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
@@ -277,7 +277,7 @@ def _identified(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMembe
 
 
 def _is_held(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether another member still has something of what this one is to have."""
+    """Whether another member still owns a part of this member's target."""
     return any(
         group.owner_of(place) not in (None, member.member_id) for place in group.targets.get(member.member_id, ())
     )

@@ -1,11 +1,11 @@
-"""Keeps how far each group has read: committed offsets, those of transactions still open, and their end.
+"""Keeps each group's committed offsets, those of open transactions, and their expiry.
 
-Knows offsets per group, topic and partition, and when they expire (KIP-211). Does not know members; it asks the group,
-a classic one or a consumer group, whether a commit may be taken.
+Offsets are kept per group, topic and partition, and expire by KIP-211. The group, a classic one or a consumer group,
+decides whether a commit is accepted.
 
 Durable state, changed by `apply` alone: `_committed`, and `_pending`, the offsets of open transactions per producer id;
-`_open` finds the producers of a group. A marker ends a transaction: on commit its offsets replace those whose record is
-older (KIP-447, KAFKA-5027).
+`_open` has the producers of each group. A marker ends a transaction: on commit its offsets replace those whose record
+is older (KIP-447, KAFKA-5027).
 
 Source: Kafka's OffsetMetadataManager.java, OffsetExpirationConditionImpl.java.
 """
@@ -55,9 +55,9 @@ _NO_OFFSET = -1
 
 @dataclass(slots=True)
 class PreparedCommit:
-    """The body of a call: a commit whose records are made before, so that a long one costs its group little to decide.
+    """The body of a call: a commit whose records are prepared, so that a long one costs its group little.
 
-    `asked` says who commits for which group. Answered with an ErrorCode: all records count, or none.
+    `asked` has the member and the group. Answered with an ErrorCode: all records count, or none.
     """
 
     asked: OffsetCommitRequest
@@ -69,7 +69,7 @@ class PreparedCommit:
     def add(
         self, topics: list[OffsetCommitRequestTopic], wall_ms: WallMillis, settings: GroupSettings
     ) -> list[OffsetCommitResponseTopic]:
-        """Make the records of these topics, and say what is answered once they are in the log."""
+        """Create the records of these topics, and the answer that is sent once they are in the log."""
         records, answered = records_of(self.asked, topics, wall_ms, settings)
         if self._size <= settings.batch_size_max:  # otherwise they are refused in any case
             self._size += size_of(records)
@@ -114,7 +114,7 @@ class OffsetsSeen:
     def partitions(
         self, topic: OffsetFetchRequestTopics, indexes: Sequence[int], require_stable: bool
     ) -> list[OffsetFetchResponsePartitions]:
-        """The answer for some partitions of a topic in the life that its id stands for."""
+        """The answer for some partitions of the topic with this id."""
         at, name = self.committed.get(topic.name, {}), topic.name
         answered: list[OffsetFetchResponsePartitions] = []
         for index in indexes:
@@ -231,8 +231,8 @@ class Offsets:
     def fetch(self, ticket: Ticket, body: OffsetFetchRequest, decision: DecisionBuilder) -> None:
         """A partition without an offset answers -1; topics null asks for all that have one.
 
-        An id asked with is the topic's present one, and offsets of an earlier life of the topic do not count. With
-        null the ids in the answer are those of the commits, one topic for each life.
+        An id in the request is the topic's present one, and offsets of a deleted topic of the same name are ignored.
+        With null, the ids in the answer are those of the commits, and each id is a topic of its own.
         """
         groups = [self._fetch_group(group, body.require_stable) for group in body.groups]
         decision.answer(ticket, OffsetFetchResponse(groups=groups))
@@ -312,7 +312,7 @@ class Offsets:
         return topics
 
     def delete_topic(self, group_id: str, topic: str, records_max: int) -> list[ShardRecord]:
-        """Tombstones for what the group committed in a topic that is no more, or for the first of it."""
+        """Tombstones for the group's offsets in a deleted topic, or for the first of them."""
         partitions = dict.fromkeys(self._committed.get(group_id, {}).get(topic, {}))
         for pending in self._pending_of(group_id):
             partitions.update(dict.fromkeys(pending.get(topic, {})))
@@ -367,7 +367,8 @@ class Offsets:
     def apply(
         self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None, producer_id: int
     ) -> None:
-        """A record without a producer id counts at once, one of a transaction when its marker comes. None deletes."""
+        """Apply a record. Without a producer id it counts at once, otherwise when the transaction's marker comes. None
+        deletes."""
         if committed is None:
             _take(self._committed, group_id, topic, partition)
             for open_producer_id in list(self._open.get(group_id, ())):
@@ -504,7 +505,7 @@ def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) ->
 
 
 def _transactional_error(body: OffsetCommitRequest, group: Group | None) -> ErrorCode:
-    """Whether the group takes this commit. A producer that names no member, as old clients do, is believed."""
+    """Whether the group accepts this commit. A producer that names no member, as old clients do, is trusted."""
     generation = body.generation_id_or_member_epoch
     if group is None:
         return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION

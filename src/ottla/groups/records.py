@@ -33,7 +33,7 @@ Record: TypeAlias = (
 
 
 def decode(key: bytes, value: bytes | None, record_offset: int) -> Record:
-    """One record of the log. Raises MalformedFrame where the bytes are not what their type and version say."""
+    """One record of the log. Raises MalformedFrame if the bytes do not match their type and version."""
     record_type = type_of(key)
     if record_type in offset_records.OFFSET_TYPES:
         return offset_records.decode(key, value, record_offset)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""A member whose first JoinGroup waits longer is dropped: it may have gone without anyone seeing it."""
+"""A member whose first JoinGroup waits longer is dropped, because its client may have disconnected unnoticed."""
 
 _MINUTE_MS = 60 * 1000
 

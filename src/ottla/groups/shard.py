@@ -165,8 +165,8 @@ class GroupShard:
         self._unknown_types: set[int] = set()
         self._is_loading = True
         self._known_keys: dict[bytes, tuple[str, str, int]] = {}
-        """Offsets' keys that need not be read: while the log is replayed those that were before, for the same ones come
-        again and again; between a long commit's decision and its application those of the commit."""
+        """Keys of offsets that need not be decoded. During replay these are the earlier ones, because the same keys
+        repeat. Between a long commit's decision and its application they are those of the commit."""
 
     @staticmethod
     def refuse(call: Call, error: ErrorCode) -> object:
@@ -306,10 +306,8 @@ class GroupShard:
             self._migration.take_over(now, classic, decision)
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nothing: a member whose JoinGroup or SyncGroup is parked stays one until its session or the phase ends.
-
-        It may be on its way back over another connection, with its member id.
-        """
+        """Do nothing: a member with a parked JoinGroup or SyncGroup stays a member until its session or the phase ends.
+        It may reconnect with its member id."""
 
     # ---- deadlines -------------------------------------------------------------------------------------------------
 
@@ -317,7 +315,7 @@ class GroupShard:
         return self._timers.deadline()
 
     def expire(self, now: Millis) -> Decision:
-        """Deadlines that have come, up to the first one with records: they must be applied before the next."""
+        """Handle expired deadlines, up to the first one with records: these must be applied before the next."""
         decision = DecisionBuilder()
         while not decision.records:
             timer = self._timers.pop(now)
@@ -344,7 +342,8 @@ class GroupShard:
         return decision.build()
 
     def _expire_offsets(self, now: Millis, decision: DecisionBuilder) -> None:
-        """A sweep over all groups, in steps. A group without members and offsets goes with its last offset."""
+        """Sweep over all groups for expired offsets, in steps. A group without members is deleted with its last
+        offset."""
         if not self._to_expire:
             self._to_expire.extend(self._groups)
             self._to_expire.extend(self._consumer.ids())
@@ -370,7 +369,7 @@ class GroupShard:
         self._timers.set(_EXPIRE, now + later)
 
     def _delete_offsets_of_deleted_topics(self, now: Millis, decision: DecisionBuilder) -> None:
-        """A sweep over all groups for what they committed in topics that are gone, in steps."""
+        """Sweep over all groups for their offsets in deleted topics, in steps."""
         looks, records = _OFFSETS_PER_STEP, list[ShardRecord]()
         while looks > 0 and (group_id := self._next_to_sweep()) is not None:
             topics = self._offsets.topics_of(group_id)
@@ -464,7 +463,8 @@ class GroupShard:
             self._rebalances.forget(group)
 
     def _drop_simple(self, record: consumer_records.ConsumerRecord) -> None:
-        """A classic group that only offsets told of, before compaction's first record of the group, never was one."""
+        """Drop a classic group that exists only because of committed offsets, if it is a consumer group after all.
+        Compaction may put the consumer group's first record behind the offsets."""
         if isinstance(record, consumer_records.PassedOver) or record.group_id not in self._consumer:
             return
         group = self._groups.get(record.group_id)

@@ -19,8 +19,7 @@ from ottla.log.files import Pinned as Syncable
 from ottla.log.segment import Segment
 
 FILES_PER_SEGMENT: Final = 16
-"""A sync includes a closed segment for this number of files that may be pinned; a segment has four, and other users
-need some too."""
+"""Pinnable files to allow for each closed segment of a sync: a segment has four, and other users need some too."""
 
 
 class _Round:

@@ -347,7 +347,8 @@ def _recompressed(batch: memoryview, header: BatchHeader, inside: Inside, codec:
 
 
 def _not_unpacked(error: CorruptRecords) -> AppendRefused:
-    """The batch is too large: a producer splits it, if it can, and sends it again."""
+    """The error for records that can't be unpacked. If they are too large, a producer splits the batch, if it can, and
+    sends it again."""
     code = ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, TooManyBytes) else ErrorCode.UNKNOWN_SERVER_ERROR
     return AppendRefused(code, f"The records can't be unpacked: {error}.")
 

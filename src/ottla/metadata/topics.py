@@ -1,15 +1,14 @@
 """Defines a topic's row in the metadata store: one key per topic, so that thousands of partitions are a few keys.
 
-Knows the key and the JSON of a topic's record, with every field replication will need: replicas, in-sync replicas,
-eligible leader replicas, epochs. Does not know logs or clients.
+A topic's record has every field that replication needs: replicas, in-sync replicas, eligible leader replicas, epochs.
 
     topic/<name>            {"topic_id": base64url, "configs": {name: text}, "partitions": [[...], ...],
                              "unclean": {index: leader epoch}}
-    deleted/<topic_id hex>/<node id>  {"name": ..., "partitions": n}: gone, but files may still be on that node's disk
+    deleted/<topic_id hex>/<node id>  {"name": ..., "partitions": n}: deleted, but files may still be on that node's disk
 
-A partition is an array, because 10,000 of them must fit into one value:
-[replicas, isr, elr, last_known_elr, adding, removing, leader, leader_epoch, partition_epoch, recovering].
-`unclean` has an entry for each partition that was ever led by a replica which may have lacked acknowledged records.
+A partition is an array, because 10,000 of them must fit into one value: [replicas, isr, elr, last_known_elr, adding,
+removing, leader, leader_epoch, partition_epoch, recovering]. `unclean` has an entry for each partition that was ever
+led by a replica which may have lacked acknowledged records.
 
 Source: Kafka's TopicRecord and PartitionRecord (metadata/src/main/resources/common/metadata), KIP-497, KIP-966.
 """

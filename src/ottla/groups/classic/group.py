@@ -42,7 +42,7 @@ class GroupState(Enum):
 
 
 class Member:
-    """One member. `is_new`: its first JoinGroup has not been answered, so it knows no member id to heartbeat with."""
+    """One member. `is_new`: its first JoinGroup has not been answered, so it has no member id for heartbeats yet."""
 
     __slots__ = (
         "assignment",
@@ -82,7 +82,7 @@ class Member:
         return next(metadata for name, metadata in self.protocols if name == protocol)
 
     def is_stored_as(self, stored: StoredMember, protocol: str) -> bool:
-        """Whether `stored` is what a record says of this member, the assignment aside."""
+        """Whether `stored` equals this member, apart from the assignment."""
         return any(name == protocol for name, _ in self.protocols) and stored == self.stored(
             protocol, stored.assignment
         )
@@ -197,7 +197,7 @@ class Group:
         return member
 
     def replace(self, old: Member, new: Member) -> None:
-        """A static member came back under another member id: it takes the old one's place, also as the leader."""
+        """Replace a static member that came back under another member id, also as the leader."""
         assert old.group_instance_id is not None
         assert old.group_instance_id == new.group_instance_id
         led = self.leader == old.member_id
@@ -221,7 +221,7 @@ class Group:
         return None if member_id is None else self.members[member_id]
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """NONE, UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another member id now holds the instance id."""
+        """NONE, UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member id now has the instance id."""
         if group_instance_id is not None:
             holder = self.static_members.get(group_instance_id)
             if holder is None:
@@ -248,7 +248,7 @@ class Group:
         return _elect(list(self.members.values()))
 
     def protocol_with(self, successor: Member) -> str:
-        """The protocol that would win if `successor` took the place of the static member it follows."""
+        """The protocol that would be selected if `successor` replaced its static member."""
         instance_id = successor.group_instance_id
         stay = [member for member in self.members.values() if member.group_instance_id != instance_id]
         return _elect([*stay, successor])
@@ -275,7 +275,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def begin_generation(self, wall_ms: WallMillis) -> None:
-        """All that will have joined: the next generation, whose leader now assigns."""
+        """Begin the next generation, because all members have joined. Its leader now assigns."""
         self.generation += 1
         self.protocol_name = self.select_protocol()
         self._subscribed, self._subscribed_known = self._read_subscriptions(), True
@@ -324,7 +324,7 @@ class Group:
     # ---- the record ------------------------------------------------------------------------------------------------
 
     def image(self, assignments: dict[str, bytes]) -> StoredGroup:
-        """This generation with these assignments (none is empty), as its record will say."""
+        """This generation with these assignments (none is empty), in the form of its record."""
         assert self.protocol_name is not None
         name = self.protocol_name
         return StoredGroup(
@@ -337,7 +337,7 @@ class Group:
         )
 
     def image_with(self, successor: Member) -> StoredGroup:
-        """The Stable group with `successor` in the place of the static member whose instance id it has."""
+        """The Stable group in which `successor` replaces the static member whose instance id it has."""
         assert self.protocol_name is not None
         assert successor.group_instance_id is not None
         name, replaced = self.protocol_name, self.static_members[successor.group_instance_id]
@@ -356,10 +356,10 @@ class Group:
         return StoredGroup(self.protocol_type or "", generation, None, None, wall_ms, ())
 
     def adopt(self, stored: StoredGroup) -> None:
-        """Become what the record says, keeping what it does not carry of the members it names.
+        """Apply a group's record, and keep its members' fields that the record does not contain.
 
-        A rebalance that gathers generation + 1 goes on: only a record of that generation, or a group that never came
-        to be, ends it.
+        A rebalance that gathers generation + 1 continues. Only a record of that generation, or a group that was never
+        created, ends it.
         """
         self.stored = stored
         if self.state is GroupState.PREPARING_REBALANCE and stored.generation <= self.generation:

@@ -1,13 +1,13 @@
-"""Brings a classic group from one generation to the next, and sets the deadlines that push it.
+"""Brings a classic group from one generation to the next, and sets the deadlines of its phases.
 
-Knows the two phases of a rebalance, who is waited for and for how long. Does not know requests: `requests` reads those
-and calls in here.
+It has the two phases of a rebalance, with the members that each waits for and the time limits. `requests` decodes the
+requests and calls this module.
 
 Deadlines, all keyed by group: the end of the join phase (`JOIN`), the end of the sync phase (`SYNC`), and per member or
 pending member the end of its session (`SESSION`).
 
-Sources: Kafka's GroupMetadataManager.java (prepareRebalance, completeClassicGroupJoin, expirePendingSync ...);
-KIP-134 for the initial delay, KIP-62 for the rebalance timeout.
+Sources: Kafka's GroupMetadataManager.java (prepareRebalance, completeClassicGroupJoin, expirePendingSync ...); KIP-134
+for the initial delay, KIP-62 for the rebalance timeout.
 """
 
 from typing import Final
@@ -53,7 +53,7 @@ class Rebalances:
         self._timers.cancel((group.group_id, Deadline.SESSION, member_id))
 
     def drop(self, group: Group, member_id: str, decision: DecisionBuilder) -> None:
-        """Take a member or a pending one out of the group; what it had parked is answered UNKNOWN_MEMBER_ID."""
+        """Remove a member or a pending one from the group; its parked requests are answered UNKNOWN_MEMBER_ID."""
         self.unwatch(group, member_id)
         join = group.joins.pop(member_id, None)
         if join is not None:
@@ -64,7 +64,7 @@ class Rebalances:
         group.remove(member_id)
 
     def forget(self, group: Group) -> None:
-        """The group is no more: none of its deadlines matters."""
+        """Cancel all deadlines of a group that no longer exists."""
         self._timers.cancel((group.group_id, Deadline.JOIN, ""))
         self._timers.cancel((group.group_id, Deadline.SYNC, ""))
         for member_id in (*group.members, *group.pending_members):
@@ -73,7 +73,8 @@ class Rebalances:
     # ---- the join phase --------------------------------------------------------------------------------------------
 
     def rebalance_or_complete(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
-        """Something changed: begin a rebalance, or, where one gathers members already, see whether all have come."""
+        """Begin a rebalance after a change. If one is in its join phase already, check whether all members have
+        joined."""
         if group.can_rebalance():
             self.prepare(now, group, decision)
         else:
@@ -113,7 +114,7 @@ class Rebalances:
         group.syncs.clear()
 
     def join_deadline(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
-        """The join phase has lasted long enough, unless it is the first one and someone new came while it lasted."""
+        """End the join phase, unless it is the first one and a new member joined during it."""
         assert group.state is GroupState.PREPARING_REBALANCE, group.group_id
         if group.is_initial_rebalance and group.new_member_added and group.initial_remaining_ms:
             group.new_member_added = False
@@ -169,7 +170,7 @@ class Rebalances:
             self.prepare(now, group, decision)
 
     def assign(self, now: Millis, group: Group, stored: StoredGroup, decision: DecisionBuilder) -> None:
-        """The leader's assignments are in `stored`: everyone who waits gets its own, once the record is committed."""
+        """Store the leader's assignments in `stored`. Each waiting member gets its own once the record is committed."""
         decision.records.append(encode_group(group.group_id, stored))
         for each in stored.members:
             ticket = group.syncs.pop(each.member_id, None)
@@ -178,7 +179,7 @@ class Rebalances:
                 self.touch(now, group, group.members[each.member_id])
 
     def fail_syncs(self, now: Millis, group: Group, error: ErrorCode, decision: DecisionBuilder) -> None:
-        """The assignments can't be stored: everyone who waits hears why, and the group begins again."""
+        """The assignments can't be stored. Each waiting member gets the error, and the group rebalances again."""
         for member_id, ticket in group.syncs.items():
             decision.answer(ticket, SyncGroupResponse(error_code=error))
             self.touch(now, group, group.members[member_id])

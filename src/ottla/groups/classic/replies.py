@@ -1,6 +1,4 @@
-"""Builds answers of the classic protocol where a version or an error asks for more than filling in fields.
-
-Does not decide anything.
+"""Builds answers of the classic protocol that depend on the version or the error.
 
 Source: Kafka's JoinGroupResponse.java, LeaveGroupResponse.java.
 """

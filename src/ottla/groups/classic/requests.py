@@ -77,7 +77,8 @@ class ClassicProtocol:
         return ErrorCode.NONE
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """During a join phase the first `group.max.size` that come are in; so a lowered limit sheds the others."""
+        """Whether the group has room for this member. During a join phase the first `group.max.size` members to join
+        are accepted, so a lowered limit removes the rest."""
         size_max = self._settings.group_size_max
         if group.state is GroupState.EMPTY:
             return True
@@ -301,7 +302,8 @@ class ClassicProtocol:
     def leave(
         self, now: Millis, ticket: Ticket, call: Call, body: LeaveGroupRequest, decision: DecisionBuilder
     ) -> None:
-        """Members leave themselves, or are sent away by an administrator who knows only their instance ids."""
+        """Remove members. They leave themselves, or an administrator, who knows only their instance ids, removes
+        them."""
         identities = body.members if call.version >= _LEAVE_IN_BATCHES_SINCE else [MemberIdentity(body.member_id)]
         if not body.group_id:
             decision.answer(ticket, leave_reply(call.version, ErrorCode.INVALID_GROUP_ID, []))

@@ -95,10 +95,10 @@ class Assignments:
         return max(votes, key=votes.__getitem__) if votes else served[0]
 
     def changed_at(self, group_id: str) -> Millis | None:
-        """When the group's last assignment was made, in this life of the shard."""
+        """When the group's last assignment was made, since this shard was loaded."""
         return self._made_at.get(group_id)
 
     def forget(self, group_id: str) -> None:
-        """The group is no more."""
+        """Forget a group that no longer exists."""
         self._made_at.pop(group_id, None)
         self._timers.cancel((group_id, Deadline.CONSUMER_ASSIGNMENT, ""))

@@ -24,7 +24,7 @@ Partitions: TypeAlias = Mapping[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """One member as an assignor sees it. `topics` are ids in ascending order; `before` is its target so far."""
+    """One member in the form for an assignor. `topics` are ids in ascending order; `before` is its previous target."""
 
     instance_id: str | None
     topics: tuple[bytes, ...]
@@ -35,7 +35,7 @@ Members: TypeAlias = Mapping[str, Subscriber]
 
 
 def assign_ranges(members: Members, partitions: Partitions) -> dict[str, Target]:
-    """The `range` assignment of each member: the same partition of every topic to the same member, where it can."""
+    """The `range` assignment of each member: the same partition of every topic to the same member, if possible."""
     # Static members come first, so that who comes and goes moves little of what they have.
     order = sorted(members, key=lambda each: (members[each].instance_id is None, members[each].instance_id or each))
     subscribers: dict[bytes, list[str]] = {}

@@ -34,7 +34,7 @@ Owned: TypeAlias = dict[Place, int]
 
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
-"""The epoch of a static member that has gone and may be back within its session."""
+"""The epoch of a static member that left and may return within its session."""
 
 PROTOCOL_TYPE: Final = "consumer"
 
@@ -82,11 +82,12 @@ class ConsumerMember:
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
     def owns_what(self, other: "ConsumerMember") -> bool:
-        """Whether both have the same state, epochs and partitions: what the record of a current assignment says."""
+        """Whether both have the same state, epochs and partitions, which are the fields of a current assignment's
+        record."""
         return _current(self) == _current(other)
 
     def described_as(self, other: "ConsumerMember") -> bool:
-        """Whether both say the same of themselves: what the record of a member says."""
+        """Whether both have the same fields of a member's record."""
         return _said(self) == _said(other)
 
 
@@ -100,7 +101,7 @@ def _said(member: ConsumerMember) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The topics that a regular expression stands for, in order, and since when (milliseconds since 1970)."""
+    """The topics that a regular expression matches, in order, and since when (milliseconds since 1970)."""
 
     topics: tuple[str, ...]
     version: int
@@ -108,7 +109,7 @@ class Resolved:
 
 
 def subscription(member: ConsumerMember, resolved: Mapping[str, Resolved]) -> tuple[str, ...]:
-    """The names of the topics that a member reads, in order; a regex that is not resolved stands for none."""
+    """The names of the topics that a member subscribes to, in order. A regex that is not resolved matches none."""
     found = resolved.get(member.regex) if member.regex else None
     if found is None or not found.topics:
         return member.topics

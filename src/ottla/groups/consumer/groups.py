@@ -75,7 +75,7 @@ class ConsumerGroups:
         return iter(self._groups)
 
     def members(self) -> int:
-        """How many send heartbeats here."""
+        """The number of members that send heartbeats here."""
         return sum(len(group.members) for group in self._groups.values())
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -103,14 +103,14 @@ class ConsumerGroups:
             yield listed(group)
 
     def deletion(self, group_id: str) -> list[ShardRecord] | None:
-        """The records that delete this group; None where it has members."""
+        """The records that delete this group; None if it has members."""
         group = self._groups[group_id]
         return None if group.members else deletion(group)
 
     # ---- deadlines -------------------------------------------------------------------------------------------------
 
     def expire(self, now: Millis, timer: GroupTimer, decision: DecisionBuilder) -> None:
-        """A deadline of one of these groups has come."""
+        """Handle an expired deadline of one of these groups."""
         group_id, kind, member_id = timer
         if kind == Deadline.CONSUMER_ASSIGNMENT:
             self.membership.assignment_deadline(now, group_id, decision)

@@ -70,7 +70,7 @@ TOLD_AGAIN_MS: Final = 1_000
 """Milliseconds after which a member that does not confirm its partitions receives them again."""
 _FIRST_EPOCH: Final = 1
 _MATCHED_AGAIN_MS: Final = 1_000
-"""An expression is matched against new topics at most so often."""
+"""Milliseconds at least between two matches of an expression against new topics."""
 _MEMBER_MAKES_ITS_ID_SINCE: Final = 1
 
 
@@ -92,7 +92,7 @@ class Conversion(Protocol):
     """Converts a consumer group to a classic group."""
 
     def downgraded(self, now: Millis, group: ConsumerGroup, leaving: Container[str]) -> list[ShardRecord] | None:
-        """The records of it when these members leave; None where it stays a consumer group."""
+        """The records of the conversion when these members leave; None if it stays a consumer group."""
         ...
 
 
@@ -140,7 +140,7 @@ class ConsumerMembership:
         """Soft: for which view of the topics, and when, an expression of a group was matched last."""
         self.groups = groups
         self.in_the_way = in_the_way
-        """Groups of another kind whose ids are taken."""
+        """Groups of another kind whose ids are in use."""
 
     # ---- ConsumerGroupHeartbeat ------------------------------------------------------------------------------------
 
@@ -231,9 +231,10 @@ class ConsumerMembership:
     def _is_to_be_told(
         self, now: Millis, group: ConsumerGroup, member: ConsumerMember, owned: Iterable[Place] | None, *, asks: bool
     ) -> bool:
-        """Whether the answer has the member's partitions: where it `asks` or they have changed; and where it has not
-        said for a while that it owns just these, as that answer may have been lost. librdkafka gives up what takes
-        longer than the interval of heartbeats, and does not ask for all again."""
+        """Whether the answer contains the member's partitions. It does if the member `asks`, or if they have changed.
+        It also does if the member has not confirmed them for a while, because that answer may have been lost.
+        librdkafka gives up on answers that take longer than the heartbeat interval, and does not ask for all partitions
+        again."""
         told, member_id = group.told, member.member_id
         if owned is not None and set(owned) == member.assigned.keys():
             told[member_id] = None
@@ -255,7 +256,8 @@ class ConsumerMembership:
         owned: Iterable[Place] | None,
         records: list[ConsumerRecord],
     ) -> ConsumerMember:
-        """The member on its way to its target; whatever follows for it and the group goes to `records`."""
+        """Move the member towards its target. The resulting records of the member and the group are added to
+        `records`."""
         group_id, member_id = group.group_id, member.member_id
         epoch = self._epoch(group, members, resolved, resubscribed, records)
         assignment_epoch, target = group.assignment_epoch, group.targets.get(member_id, ())
@@ -329,7 +331,7 @@ class ConsumerMembership:
         resubscribed: bool,
         records: list[ConsumerRecord],
     ) -> int:
-        """The group's epoch from now on: another one where members, subscriptions or topics have changed."""
+        """The group's epoch after this heartbeat: a new one if members, subscriptions or topics have changed."""
         version = self._metadata.topics_version
         bumps = resubscribed or group.group_id not in self.groups
         if not bumps and group.topics_version == version:
@@ -371,7 +373,7 @@ class ConsumerMembership:
         return group
 
     def _known_or_new(self, group_id: str) -> ConsumerGroup:
-        """A new group begins as if it had been assigned nothing in epoch 1 (KAFKA-20268)."""
+        """A new group begins as if epoch 1 had an empty assignment (KAFKA-20268)."""
         if group_id in self.groups or group_id in self.in_the_way:
             return self._known(group_id)
         group = ConsumerGroup(group_id)
@@ -455,7 +457,7 @@ class ConsumerMembership:
         return [encode(record) for record in records]
 
     def fence(self, now: Millis, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
-        """No sign of life for the length of a session, or partitions kept beyond the rebalance timeout."""
+        """Remove a member whose session expired, or that kept partitions beyond the rebalance timeout."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is not None and member is not None:
@@ -502,7 +504,7 @@ class ConsumerMembership:
             self._timers.cancel((group.group_id, kind, member_id))
 
     def forget(self, group: ConsumerGroup) -> None:
-        """The group is no more."""
+        """Forget a group that no longer exists."""
         self._assignments.forget(group.group_id)
         for regex in group.resolved:
             self._matched.pop((group.group_id, regex), None)
@@ -581,8 +583,9 @@ def _check_join(body: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Iterable[Place] | None) -> None:
-    """The present epoch; 0 to begin again (KAFKA-19233); the one before where it owns no more than it was given, as the
-    answer with the present one may have been lost. Raises _Refused."""
+    """Check a heartbeat's epoch. Accept the present one, and 0, with which the member begins again (KAFKA-19233). Also
+    accept the epoch before if the member owns no more than it was given, because the answer with the present one may
+    have been lost. Raises _Refused."""
     if epoch in (member.member_epoch, JOIN_EPOCH):
         return
     lost_answer = epoch == member.previous_member_epoch and owned is not None
@@ -596,7 +599,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Iterable[Place] | No
 
 
 def _told(member: ConsumerMember, call: Call, body: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-    """The member with what its heartbeat says of it; null is as before."""
+    """The member with the fields of its heartbeat; null means unchanged."""
     names = body.subscribed_topic_names
     regex = body.subscribed_topic_regex
     return replace(

@@ -1,10 +1,9 @@
-"""Decides whether a consumer group takes a commit of offsets, a fetch or a deletion of them.
+"""Decides whether a consumer group accepts a commit, a fetch or a deletion of offsets.
 
-Knows members and epochs, and from which epoch on a member has a partition. Does not know offsets.
-
-A commit is taken of a partition that the member has, if its epoch is not older than the partition's assignment to it:
-between a commit's departure and its arrival the member may have moved to a newer epoch (KIP-1251). One epoch counts for
-everything else, so a member that missed something hears STALE_MEMBER_EPOCH, and asks again when it has heard its epoch.
+A commit of a partition that the member owns is accepted if its epoch is not older than the partition's assignment to
+the member. Between a commit's departure and its arrival the member may have moved to a newer epoch (KIP-1251).
+Everything else needs the present epoch. A member that missed a change gets STALE_MEMBER_EPOCH, and asks again when it
+has received its epoch.
 
 Source: Kafka's ConsumerGroup.java (validateOffsetCommit, validateOffsetFetch); KIP-848, KIP-1251.
 """

@@ -44,10 +44,10 @@ def reconciled(
     *,
     resubscribed: bool,
 ) -> ConsumerMember:
-    """The member as it is after this heartbeat.
+    """The member after this heartbeat.
 
-    `subscribed`: the ids of the topics that it reads. `owned`: what it says it has; None where it does not say.
-    `resubscribed`: this heartbeat has changed its subscription.
+    `subscribed`: the ids of the topics that it subscribes to. `owned`: the partitions that it reports; None if it
+    reports none. `resubscribed`: this heartbeat has changed its subscription.
     """
     match member.state:
         case MemberState.STABLE if member.member_epoch == assignment_epoch:
@@ -63,7 +63,8 @@ def reconciled(
 
 
 def _still_owns(revoking: Collection[Place], owned: Iterable[Place] | None) -> bool:
-    """Whether the member may still have any of these; one that does not say may have them all."""
+    """Whether the member may still own any of these. A member that does not report its partitions may own all of
+    them."""
     return owned is None or any(place in revoking for place in owned)
 
 

@@ -45,7 +45,7 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """`epoch` None: the group is no more."""
+    """`epoch` None: the group is deleted."""
 
     group_id: str
     epoch: int | None
@@ -86,7 +86,7 @@ class RegexRecord:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """A record that no longer says anything."""
+    """A record of a type that is ignored."""
 
 
 ConsumerRecord: TypeAlias = (

@@ -74,7 +74,7 @@ ShareQuestion = AskShares | AddShares | BeginDeletion | EndDeletion
 
 @dataclass(frozen=True, slots=True)
 class ShareAnswer:
-    """`shares` is what the group has, or had before a deletion began."""
+    """`shares` are the group's share partitions, or those before a deletion began."""
 
     error: ErrorCode
     message: str | None = None
@@ -193,7 +193,7 @@ def _described_member(member: ShareMember, names: Mapping[bytes, str]) -> wire.M
 
 
 def _named(assignment: Assignment, names: Mapping[bytes, str]) -> list[wire.TopicPartitions]:
-    """A topic that is no more is left out."""
+    """A deleted topic is left out."""
     return [
         wire.TopicPartitions(topic_id, names[topic_id], list(partitions))
         for topic_id, partitions in assignment

@@ -1,16 +1,15 @@
-"""Assigns share groups' partitions by the `simple` assignor: who reads which.
+"""Assigns share groups' partitions by the `simple` assignor.
 
-Knows members, their subscriptions and what they had before. Does not know records or epochs.
+The inputs are the members, their subscriptions and their previous assignments.
 
-A partition may be read by several members at once, and with more members than partitions it must be: then everyone has
+Several members may read a partition at once. With more members than partitions they must, so that every member has
 work. Balance comes first, stickiness second:
-
-- every partition has the same number of readers: one, or as many as give each member at least one partition;
-- members differ by one partition at most;
-- what a member had it keeps, as far as that allows.
+- Every partition has the same number of readers: one, or as many as give each member at least one partition.
+- Members differ by one partition at most.
+- A member keeps its previous partitions as far as that allows.
 
 Members that all subscribe to the same topics share all their partitions at once. Otherwise each topic is shared among
-its own subscribers, and the next topic begins with those that have least.
+its own subscribers, and the next topic begins with the members that have least.
 
 Source: KIP-932 (simple assignor); Kafka's SimpleHomogeneousAssignmentBuilder.java and its heterogeneous sister.
 """

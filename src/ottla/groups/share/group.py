@@ -1,15 +1,15 @@
-"""Holds one share group: its members, what each is to read, and which share partitions it ever read.
+"""Holds one share group: its members, each member's target, and all share partitions that it has read.
 
-Knows the group's durable state, and how each kind of record changes it. Does not know time, requests, or where in a
-partition the group stands: that is the share coordinator's memory (`ottla.share`).
+It holds the group's durable state, and how each kind of record changes it. The share coordinator (`ottla.share`) keeps
+the group's position in each partition.
 
-Epochs: `epoch` grows whenever who is in the group or what it subscribes to changes; an assignment is made for an epoch
-(`assignment_epoch`), and a member that has it carries the same number (`member_epoch`).
+Epochs: `epoch` grows whenever the members or their subscriptions change. An assignment is made for an epoch
+(`assignment_epoch`), and a member that has received it has the same number (`member_epoch`).
 
 `absent` is soft: members whose connection was lost. They stay members until their session ends, but assignments are
 made without them.
 
-Invariants (`check`): targets and absences are members'; no epoch runs ahead of the group's.
+Invariants (`check`): targets and absences are those of members; no epoch is ahead of the group's.
 
 Source: Kafka's ShareGroup.java, ShareGroupMember.java; KIP-932.
 """
@@ -25,7 +25,7 @@ NOTHING_ASSIGNED: Final[Assignment] = ()
 
 
 class Share(NamedTuple):
-    """Share partitions of one topic, by the topic's id and the name it had."""
+    """Share partitions of one topic, by the topic's id and the name at that time."""
 
     topic_id: bytes
     name: str
@@ -34,7 +34,8 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharesKnown:
-    """Which share partitions the group has: being made, made, and topics whose ones are being deleted (id, name)."""
+    """The group's share partitions: those being initialized, those initialized, and the topics (id, name) being
+    deleted."""
 
     initializing: tuple[Share, ...] = ()
     initialized: tuple[Share, ...] = ()
@@ -135,7 +136,7 @@ class ShareGroup:
         return sorted(self._subscriptions)
 
     def subscribed_with(self, member: ShareMember | None, left: str | None = None) -> list[str]:
-        """The same once `member` is what is given here, or once the member `left` is gone."""
+        """The subscriptions once `member` is as given here, or once the member `left` is removed."""
         counts = dict(self._subscriptions)
         old = self.members.get(member.member_id if member is not None else left or "")
         for name in () if old is None else old.topics:

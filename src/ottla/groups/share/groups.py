@@ -90,7 +90,7 @@ class ShareGroups:
         return True
 
     def topics_deleted(self, names: Iterable[str], decision: DecisionBuilder) -> None:
-        """Share partitions go with their topic; the share coordinator hears of it by itself."""
+        """Forget share partitions of deleted topics; the share coordinator learns of the deletion separately."""
         for group in self._groups.values():
             gone = [topic_id for topic_id, name in group.shares.topics() if name in names]
             if gone:
@@ -102,7 +102,7 @@ class ShareGroups:
             yield listed(group)
 
     def deletion(self, group_id: str) -> list[ShardRecord] | None:
-        """The records that delete this group; None where it has members."""
+        """The records that delete this group; None if it has members."""
         group = self._groups[group_id]
         return None if group.members else deletion(group)
 

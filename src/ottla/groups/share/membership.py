@@ -53,7 +53,7 @@ LEAVE_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """The body of a call from the node itself: the connection of this member is gone. It is not answered."""
+    """The body of a call from the node itself: the connection of this member was lost. It is not answered."""
 
     group_id: str
     member_id: str
@@ -85,7 +85,7 @@ class ShareMembership:
         self._timers = timers
         self.groups = groups
         self.other_groups = other_groups
-        """Groups of another kind: their ids are taken."""
+        """Groups of another kind, whose ids are in use."""
 
     # ---- ShareGroupHeartbeat ---------------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class ShareMembership:
         came_back: bool,
         records: list[ShareRecord],
     ) -> tuple[int, Assignment]:
-        """The epoch and assignment that the member has from now on; whatever that changes goes to `records`."""
+        """The member's new epoch and assignment; the resulting records are added to `records`."""
         known = group.members.get(member.member_id)
         resubscribes = known is None or known.topics != member.topics
         topics = self._topics(group.subscribed_with(member))
@@ -217,7 +217,7 @@ class ShareMembership:
         return topics
 
     def _unknown_shares(self, group: ShareGroup, member: ShareMember) -> list[Share]:
-        """Share partitions that the group is subscribed to and has not had before."""
+        """Share partitions that the group newly subscribes to."""
         shares: list[Share] = []
         for name, (topic_id, partitions) in self._topics(group.subscribed_with(member)).items():
             known = group.shares.known(topic_id)
@@ -228,7 +228,7 @@ class ShareMembership:
     # ---- members that go -------------------------------------------------------------------------------------------
 
     def session_deadline(self, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
-        """No sign of life for the length of a session."""
+        """Remove a member whose session expired."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is not None and member is not None:
@@ -263,7 +263,7 @@ class ShareMembership:
         self._timers.cancel((group.group_id, Deadline.SHARE_SESSION, member_id))
 
     def forget(self, group: ShareGroup) -> None:
-        """The group is no more."""
+        """Forget a group that no longer exists."""
         for member_id in group.members:
             self._unwatch(group, member_id)
 
@@ -304,7 +304,7 @@ def _check_epoch(member: ShareMember, epoch: int) -> None:
 
 
 def _told(member: ShareMember, call: Call, body: ShareGroupHeartbeatRequest) -> ShareMember:
-    """The member with what its heartbeat says of it; null is as before."""
+    """The member with the fields of its heartbeat; null means unchanged."""
     names = body.subscribed_topic_names
     return replace(
         member,

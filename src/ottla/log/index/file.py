@@ -2,8 +2,8 @@
 
 It tracks how long the file should be, which entries wait to be written, and whether written ones wait for an fsync.
 
-Entries are buffered until `flush`. Entries that the disk does not accept stay buffered. What a failed write left of
-them is cut off before the next one.
+Entries are buffered until `flush`. Entries that the disk does not accept stay buffered. The incomplete rest of a failed
+write is cut off before the next one.
 """
 
 from __future__ import annotations
