@@ -37,7 +37,7 @@ def _note(log: LogState) -> None:
     path = f"{log.directory}/{FSYNC_FAILED_FILE}"
     if log.files.exists(path):
         return
-    with suppress(OSError):  # a disk that does not take this either will hardly take the log up again
+    with suppress(OSError):  # if the disk refuses this too, it will hardly accept the log's writes again
         log.files.write_atomically(path, f"{log.failed}\n".encode(), durable=False)
 
 

@@ -184,7 +184,7 @@ class DiskFile:
             self._write_rest(memoryview(b"".join(buffers))[written:])
 
     def _write_rest(self, rest: memoryview) -> None:
-        # A short write is what a full disk does first; the next one then tells the reason.
+        # A full disk causes a short write first. The next write then gets the reason.
         while rest:
             written = os.write(self._fd, rest)
             self._size += written

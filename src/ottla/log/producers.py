@@ -194,7 +194,7 @@ class ProducerState:
         self.expiration_ms = expiration_ms
         self.end_offset = 0
         self.entries: dict[int, ProducerEntry] = {}
-        self.owed: dict[int, tuple[int, int]] = {}  # of producers without an entry: (epoch, sequence) to come first
+        self.owed: dict[int, tuple[int, int]] = {}  # of producers without an entry: (epoch, sequence) due first
         self.guards: dict[int, Guard] = {}  # of producers that are about to open a transaction
         self.open: dict[int, int] = {}  # first offset -> producer id, in offset order: transactions without a marker
         self.ended: dict[int, Transaction] = {}  # by first offset: markers that the high watermark has not passed

@@ -246,7 +246,7 @@ def _record_in(
         batch = segment.read_batch(position, header)
         plain = unpack(attributes & ATTRIBUTES_COMPRESSION, batch[HEADER_BYTES:], search.bytes_left)
         record = first_since(plain, count, timestamp - base_timestamp, start - base)
-    except CorruptRecords:  # too much, or a client's own nonsense, taken unseen: its header is all that can be said
+    except CorruptRecords:  # too large, or a client's invalid bytes: only the header is known
         return by_header
     search.records_left -= count
     search.bytes_left -= len(plain)

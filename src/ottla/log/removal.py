@@ -82,7 +82,7 @@ def bury_partition(files: FileSystem, directory: str, topic_id: bytes) -> bool:
         return False
     try:
         files.rename(directory, grave_of(directory, topic_id))
-    except OSError:  # perhaps names are shorter here: it goes from where it is, and says to the last whose it is
+    except OSError:  # perhaps names are shorter here: delete in place, the identity file last
         for entry in files.listdir(directory):
             if entry != PARTITION_METADATA_FILE:
                 files.unlink(f"{directory}/{entry}")

@@ -104,7 +104,7 @@ def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
     if count == len(log.segments) and not log.roll(now):
         count -= 1  # the active segment is empty already
     if count and log.producers.entries and (not log.snapshots or log.snapshots[-1] < log.bases_end(count - 1)):
-        log.write_snapshot()  # what the batches that go say of their producers would be known nowhere else
+        log.write_snapshot()  # the producer state in the removed batches would be lost
     upkeep.due = False
     going = log.segments[:count]
     if going:
@@ -117,7 +117,7 @@ def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
         removal.drop_segments(log, [segment], now)
         move_log_start(log, log.segments[0].base_offset)
         upkeep.start_moved = False
-        # One by one: names are lost one by one too, and a log must not come back with a hole.
+        # One by one, because names are lost one by one too, and a log must not come back with a gap.
         yield log.files.directory(log.directory)
 
 

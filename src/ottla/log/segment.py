@@ -118,7 +118,7 @@ class Segment:
         index.append(last_offset, position)
         self.time_index.maybe_append(self.max_timestamp_value, self.max_timestamp_offset)
         if index.pending_entries >= INDEX_FLUSH_ENTRIES:
-            # A disk that does not take them now gets them later, at the latest when the segment is closed.
+            # If the disk does not accept them now, they are written later, at the latest when the segment is closed.
             with suppress(OSError):
                 self.flush_indexes()
 

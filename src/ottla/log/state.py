@@ -30,7 +30,7 @@ from ottla.log.segment import Segment
 from ottla.log.syncing import Syncing
 from ottla.protocol.errors import ErrorCode
 
-SNAPSHOT_BATCHES: Final = 2048  # a killed process leaves at most so many batches to replay into the producer state
+SNAPSHOT_BATCHES: Final = 2048  # maximum number of batches to replay into the producer state after a kill
 SNAPSHOT_BYTES: Final = 16 << 20
 FIRST_CHECK_DELAY_MS: Final = 30_000
 PRODUCER_CHECK_INTERVAL_MS: Final = 600_000
@@ -129,7 +129,7 @@ class LogState:
         self.in_doubt = False  # an fsync failed: what is above the recovery point may not reach the disk
         self.unreadable: list[FileSlice] = []  # where the I/O host could not read when it sent an answer
         self._torn = False  # the active segment's file ends in a part of a batch that could not be cut off
-        self.cleaned_to: int | None = None  # where the last compaction ended; None: not looked up yet
+        self.cleaned_to: int | None = None  # where the last compaction ended; None: not read yet
         self.compaction_epoch: int = 0  # raised whenever a running compaction's picture of the segments may be wrong
         self.cursors: dict[int, tuple[Segment, int]] = {}
         self.syncing = Syncing(files, directory, loaded.recovery_point)
@@ -336,7 +336,7 @@ class LogState:
 
     def snapshot_when_due(self) -> None:
         """Write a snapshot if enough was appended since the last one. A failed one is postponed."""
-        # A snapshot costs with the number of producers, so many producers get theirs less often.
+        # The cost of a snapshot grows with the number of producers, so logs with many producers get fewer.
         due = max(SNAPSHOT_BATCHES, 4 * len(self.producers.entries))
         batches = self._batches_since_snapshot
         if batches >= due or (self._bytes_since_snapshot >= SNAPSHOT_BYTES and batches * 4 >= due):

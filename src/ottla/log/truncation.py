@@ -94,7 +94,7 @@ def _begin_at(log: LogState, offset: int, now: int) -> None:
     old = [segment for segment in log.segments if segment is not fresh]
     log.segments_replaced([*old, fresh])
     try:
-        for segment in old:  # one by one, as retention does: a log must not come back with a hole
+        for segment in old:  # one by one, as retention does: a log must not come back with a gap
             removal.drop_segments(log, [segment], now)
             log.files.sync_directory(log.directory)
     except OSError as error:

@@ -62,7 +62,7 @@ class ProducerIds:
         self._floor = 0
         self._next = 0
         self._end = 0
-        self._lost = lost  # commits of an earlier life; each may have handed out a block
+        self._lost = lost  # lost commits of an earlier incarnation; each may have allocated a block
 
     def lost(self, commits: int) -> None:
         """Note that the store has lost this number of commits of earlier incarnations."""

@@ -126,7 +126,7 @@ class SqliteStore:
         self._gone: str | None = None
         connection: sqlite3.Connection | None = None
         try:
-            with contextlib.suppress(OSError):  # SQLite says better what is wrong with the place
+            with contextlib.suppress(OSError):  # SQLite has the better message
                 private.make_file(path)  # SQLite gives its other files the mode of this one
                 for name in (f"{path}-wal", f"{path}-shm", mark_beside(path)):
                     private.close_file(name)
@@ -137,7 +137,7 @@ class SqliteStore:
             self._keep_a_log(time.monotonic() + busy_timeout_ms / 1000)
             connection.execute("PRAGMA synchronous = FULL")
             self._upgrade()
-            # Before the head is read: another process may commit in between, and its mark comes after its commit.
+            # Before the head is read: another process may commit in between, and it writes its mark after its commit.
             self._floor = self._read_mark()
             self.lost = max(0, self._floor - self._verified_generation())
             self._files = {name: _identity(name) for name in (path, f"{path}-wal")}

@@ -4,7 +4,7 @@ A topic's record has every field that replication needs: replicas, in-sync repli
 
     topic/<name>            {"topic_id": base64url, "configs": {name: text}, "partitions": [[...], ...],
                              "unclean": {index: leader epoch}}
-    deleted/<topic_id hex>/<node id>  {"name": ..., "partitions": n}: deleted, but files may still be on that node's disk
+    deleted/<topic_id hex>/<node id>  {"name": ..., "partitions": n}: deleted, but that node may still have files
 
 A partition is an array, because 10,000 of them must fit into one value: [replicas, isr, elr, last_known_elr, adding,
 removing, leader, leader_epoch, partition_epoch, recovering]. `unclean` has an entry for each partition that was ever

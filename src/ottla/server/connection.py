@@ -300,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
                 channel.served(api_key, answer, began)  # it is owed, or held until those before it have left
                 began = ended
             if quotas is not None and session.muted:
-                channel.mute(True)  # `mute` says for how long
+                channel.mute(True)  # `mute` sets the time
         self._had_turn(began - turn_ends + TURN_NS)
         if outgoing and not channel.unsent:
             self._send()

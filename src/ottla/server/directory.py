@@ -95,7 +95,7 @@ def _flock(descriptor: int) -> None:
     except OSError as error:
         if error.errno in _HELD_BY_OTHERS:
             raise
-        # A network file system may have record locks only: those are taken too.
+        # A network file system may have record locks only. Those are acquired too.
 
 
 def _record_lock(descriptor: int, kind: int) -> None:
@@ -114,7 +114,7 @@ def same_boot(directory: str) -> bool:
 def note_boot(directory: str) -> None:
     """Write down this boot, unless it is. Raises OSError."""
     if same_boot(directory):
-        return  # a kill, or a full disk, in the middle of writing would make the next start take it for a power cut
+        return  # after a kill or a full disk in the middle of writing, the next start would assume a power cut
     with open(os.path.join(directory, BOOT_FILE), "wb") as file:
         file.write(_read("/proc/sys/kernel/random/boot_id"))
 

@@ -51,8 +51,8 @@ class Presence(Protocol):
 
 
 class Following:
-    """Polls until it is stopped. It calls `settle` when the node has received news, and `end` with a sentence when the
-    store is no longer the one that the node knows."""
+    """Polls until it is stopped. It calls `settle` when the node has received news. It calls `end` with a sentence when
+    the store is no longer the one that the node knows."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class Watchdog:
         try:
             os.write(self._beats, b".")
         except BlockingIOError:
-            pass  # it stands still itself
+            pass  # the watchdog itself is stopped
         except BrokenPipeError:
             log.warning("the node's watchdog was killed; the node continues without it")
             return

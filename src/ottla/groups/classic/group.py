@@ -314,7 +314,7 @@ class Group:
         topics: set[str] = set()
         try:
             for member in self.members.values():
-                # Version 0 is a prefix of all later ones; two bytes of version stand before it.
+                # Version 0 is a prefix of all later ones. The two bytes of the version precede it.
                 subscription, _ = ConsumerProtocolSubscription.decode(member.metadata(self.protocol_name), 2, 0)
                 topics.update(subscription.topics)
         except MalformedFrame:

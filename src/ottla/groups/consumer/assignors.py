@@ -36,7 +36,7 @@ Members: TypeAlias = Mapping[str, Subscriber]
 
 def assign_ranges(members: Members, partitions: Partitions) -> dict[str, Target]:
     """The `range` assignment of each member: the same partition of every topic to the same member, if possible."""
-    # Static members come first, so that who comes and goes moves little of what they have.
+    # Static members come first, so that dynamic members that join or leave move few of their partitions.
     order = sorted(members, key=lambda each: (members[each].instance_id is None, members[each].instance_id or each))
     subscribers: dict[bytes, list[str]] = {}
     for member_id in order:

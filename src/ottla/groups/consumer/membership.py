@@ -319,7 +319,7 @@ class ConsumerMembership:
         if regex not in group.resolved or version is None:
             return True
         if version != self._metadata.topics_version:
-            # A millisecond for each name: what the matching costs stays far below what else there is to do.
+            # A millisecond for each name: matching costs far less than the other work.
             return now >= at + max(_MATCHED_AGAIN_MS, len(self._metadata.topic_names()))
         return now >= at + self._metadata.consumer_group_config(group.group_id).regex_refresh_interval_ms
 

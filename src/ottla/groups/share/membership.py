@@ -152,7 +152,7 @@ class ShareMembership:
         answer = ShareGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=epoch, heartbeat_interval_ms=config.heartbeat_interval_ms
         )
-        # One that names the epoch before has not heard the answer with this one.
+        # A member that sends the previous epoch has not received the answer with the present one.
         unheard = known is None or body.member_epoch != known.member_epoch
         if unheard or body.subscribed_topic_names is not None or member.assigned != assigned:
             answer.assignment = AssignmentMessage(

@@ -142,7 +142,7 @@ class Compaction:
 
     def _build_map(self, dirty: cleanable.Dirty) -> Iterator[None]:
         log, offsets = self.log, self._offsets
-        transactions = Transactions(log.log_end_offset)  # what was aborted takes nothing away, committed or not
+        transactions = Transactions(log.log_end_offset)  # an abort counts even if its marker is not committed
         self._latest = dirty.first - 1
         for segment in [segment for segment in log.segments[:-1] if segment.base_offset < dirty.end]:
             end = self._end_of(segment)

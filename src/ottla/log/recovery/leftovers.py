@@ -122,7 +122,7 @@ class Leftovers:
                         names.remove(path)
         if decided:
             self.files.sync_directory(self.directory)
-        # The indexes first: while the log still is a swap, a crash here comes back to here.
+        # The indexes first: while the log is still a swap, a start after a crash here repeats this step.
         for name in sorted((n for n in names if n.endswith(SWAP_SUFFIX)), key=lambda n: (".log" in n, n)):
             final = name.removesuffix(SWAP_SUFFIX)
             self.files.rename(f"{self.directory}/{name}", f"{self.directory}/{final}")

@@ -92,7 +92,7 @@ def load(
         loaded.segments = found.segments
         _look_for_losses(loaded, directory, config, known, clean=clean)
         loaded.recovery_point = min(recovery_point, end) if loaded.killed and not write_again else end
-        # Epochs are written with the first append of each: a power cut may take that, and leave the batch.
+        # Epochs are written with the first append of each. A power cut may lose the epoch and leave the batch.
         trusted_to = recovery_point if power_cut else end
         loaded.epochs = _load_epochs(files, directory, loaded, start, end, trusted_to, note, clean=clean, left=left)
         _load_producers(files, directory, names, loaded, trusted_to, wall.at(now), note)

@@ -284,7 +284,7 @@ class SegmentRecovery:
             )
         if segment is not self.segments[-1]:
             segment.complete_time_index()
-        # A recovery that ends here must not leave behind what the next one would take for an index on the disk.
+        # A recovery that ends here must not leave files that the next one would mistake for an index on the disk.
         segment.put_indexes_in_place()
         if segment is not self.segments[-1]:
             segment.offset_index.deactivate()

@@ -109,7 +109,7 @@ class Session:
         self._asked_s = timeout_ms / 1000
         self._sockets = _Sockets(self._asked_s / 3)
         quiet = logging.getLogger("ottla.kazoo")
-        quiet.setLevel(logging.ERROR)  # the notes say it in a sentence
+        quiet.setLevel(logging.ERROR)  # the notes have the sentence
         self._client: Any = KazooClient(
             ",".join(ensemble.servers),
             timeout=self._asked_s,
