@@ -22,7 +22,7 @@ from ottla.protocol.coordinator_records import type_of
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A record of a kind this version does not keep."""
+    """A record of a type that this version does not use."""
 
     record_type: int
 

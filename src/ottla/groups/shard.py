@@ -524,7 +524,7 @@ class GroupShard:
         return stored, self._offsets.image(), self._share.image(), self._consumer.image()
 
     def owners(self) -> dict[str, tuple[int, str, dict[str, bytes]]]:
-        """Of each Stable group: its generation, its leader, and the assignment of each member."""
+        """For each Stable group: its generation, its leader, and the assignment of each member."""
         return {
             group.group_id: (
                 group.generation,

@@ -38,7 +38,7 @@ class EpochCache:
 
     @property
     def latest_start(self) -> int:
-        """Where the newest epoch begins, -1 without any."""
+        """The start offset of the newest epoch, -1 without any."""
         return self._starts[-1] if self._starts else UNDEFINED_OFFSET
 
     @property
@@ -80,7 +80,7 @@ class EpochCache:
             self.assign(epoch, base_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(the largest known epoch <= `epoch`, where it ends): what OffsetForLeaderEpoch answers.
+        """(the largest known epoch <= `epoch`, its end offset): the answer to OffsetForLeaderEpoch.
 
         Undefined, or above the newest: (-1, -1). The newest: its end is the log's end. Below the oldest: (`epoch`,
         start of the oldest). Between: the largest known epoch not above it, and the start of the next one.
@@ -100,7 +100,7 @@ class EpochCache:
         return self._epochs[at - 1] if at else UNDEFINED_EPOCH
 
     def span_at(self, offset: int) -> tuple[int, int]:
-        """(`epoch_at` this offset, where the next epoch begins); 2**63 where there is none."""
+        """(`epoch_at` this offset, the start offset of the next epoch); 2**63 if there is none."""
         at = bisect_right(self._starts, offset)
         until = self._starts[at] if at < len(self._starts) else 1 << 63
         return self._epochs[at - 1] if at else UNDEFINED_EPOCH, until

@@ -37,7 +37,7 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """Where the file is now; follows renames."""
+        """The present path of the file; follows renames."""
         ...
 
     def write(self, *buffers: bytes | bytearray | memoryview) -> None:

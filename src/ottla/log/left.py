@@ -20,7 +20,7 @@ from ottla.protocol.uuids import parse_uuid, uuid_text
 
 LEFT_LOGS_FILE: Final = ".logs-at-clean-stop"
 TAIL_BYTES: Final = 4096
-"""So much of the end of the newest segment has a checksum in the file."""
+"""Bytes at the end of the newest segment whose checksum is in the file."""
 
 
 class Left(NamedTuple):

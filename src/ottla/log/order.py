@@ -35,9 +35,10 @@ class Verified(NamedTuple):
 def verify_order(
     segment: Segment, position: int, stop: int, offset: int, below: int, batches_max: int, epochs: EpochCache | None
 ) -> Verified:
-    """Walk from the batch at `position`, in which `offset` is or which is the next one, to `stop` and the batch behind.
+    """Walk from the batch at `position` to `stop`, and one batch beyond. The first batch contains `offset`, or begins
+    after it.
 
-    All offsets belong below `below`. At most `batches_max` batches. `epochs`: what the leader epochs must be.
+    All offsets must be below `below`. At most `batches_max` batches. `epochs`: the required leader epochs.
     """
     end, expected = position, offset
     leap: tuple[int, int] | None = None  # the batch before, unless the one before it vouches for it: where, and offset

@@ -393,7 +393,7 @@ class ProducerState:
     def end_transaction(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, *, aborted: bool
     ) -> Transaction | None:
-        """A marker is in the log at `offset`. The transaction it ends, None when that had no data here."""
+        """Apply a marker at `offset`. Returns the transaction that it ends, None if that had no data here."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
@@ -439,7 +439,7 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction begins that is open, or over but not known to be replicated."""
+        """The first offset of the oldest transaction that is open, or ended but not known to be replicated."""
         first = next(iter(self.open), None)
         if self.ended:
             ended = min(self.ended)
@@ -476,7 +476,8 @@ class ProducerState:
         self.end_offset = end_offset
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """Deleted records take no producer with them, but a transaction that ended below the start is settled."""
+        """Note that records were deleted. That removes no producer, but a transaction that ended below the start is
+        settled."""
         gone = [first for first, ended in self.ended.items() if ended.last_offset < log_start_offset]
         for first_offset in gone:
             del self.ended[first_offset]
@@ -568,7 +569,7 @@ def decode_snapshot(snapshot: bytes) -> list[ProducerEntry]:
 
 
 def _ended_in(snapshot: bytes, count: int) -> Iterator[Transaction]:
-    """The transactions in a sound snapshot of so many producers that had ended, and whose marker was not committed."""
+    """The ended transactions in a sound snapshot of this number of producers, whose marker was not committed."""
     behind = memoryview(snapshot)[SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size :]
     for complement, aborted, marker_offset, _, first_offset in SNAPSHOT_ENDED.iter_unpack(behind):
         if complement < 0:

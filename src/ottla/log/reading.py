@@ -156,7 +156,7 @@ def _verified(
 
 
 def _stop_in(log: LogState, segment: Segment, limit: int) -> int:
-    """Where the batches below `limit` end in `segment`."""
+    """The position in `segment` at which the batches below `limit` end."""
     if limit >= log.log_end_offset or (segment is not log.active and _next_base(log, segment) <= limit):
         return segment.size
     if limit <= segment.base_offset:

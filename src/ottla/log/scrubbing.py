@@ -60,8 +60,8 @@ def damage_in_first(batches: FileSlice) -> Damage | None:
 def checking(
     segment: Segment, below: int, epochs: EpochCache, *, joins: bool, indexed: bool = True
 ) -> Iterator[int | Damage]:
-    """Check one segment whose offsets belong below `below`, and reach to there where it `joins` the next one.
-    `indexed`: its offset index is what it should be.
+    """Check one segment. Its offsets must be below `below`, and reach it if the segment `joins` the next one.
+    `indexed`: its offset index is complete.
 
     Yields as `scrubbing` does; ends at the first damage. Raises OSError.
     """

@@ -209,7 +209,7 @@ class LogState:
 
     @property
     def epoch_start_offset(self) -> int:
-        """Where the newest epoch begins."""
+        """The start offset of the newest epoch."""
         return self.epochs.latest_start
 
     def write_epochs(self) -> None:

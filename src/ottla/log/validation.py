@@ -173,7 +173,8 @@ def _single_batch(view: memoryview) -> memoryview:
 
 
 def _batch_end(view: memoryview, pos: int) -> int | None:
-    """Where the batch at `pos` ends, None if behind the view. Raises AppendRefused for what is none of format 2."""
+    """The end of the batch at `pos`, None if behind the view. Raises AppendRefused for a batch that is not of format
+    2."""
     (length,) = _length_of(view, pos + LENGTH_AT)
     if length < LEGACY_RECORD_BYTES_MIN:
         raise _corrupt(f"A batch of {length} bytes is smaller than any record.")
@@ -204,14 +205,14 @@ def _check_client_header(header: BatchHeader) -> None:
 
 
 def _check_count(header: BatchHeader) -> None:
-    """So many records must have room."""
+    """Check that the batch has room for this number of records."""
     if not can_hold(header):
         bytes_of_records = header.size_in_bytes - HEADER_BYTES
         raise _invalid(f"The batch reports {header.record_count} records in {bytes_of_records} bytes.")
 
 
 def _unpacked(batch: memoryview, header: BatchHeader) -> bytes | bytearray:
-    """The records' bytes, enough for as many as the header says."""
+    """The decompressed records, enough bytes for the number of records in the header."""
     try:
         plain = unpack(header.compression, batch[HEADER_BYTES:])
     except CorruptRecords as error:

@@ -87,7 +87,7 @@ class ProducerIds:
         return taken
 
     def next_block(self, stored: ProducerIdsRecord | None) -> tuple[int, ProducerIdsRecord, int]:
-        """Where the next block begins, the row that claims it, and the version that the row must have."""
+        """The first id of the next block, the row that claims it, and the version that the row must have."""
         first, version = self._first(stored)
         return first, ProducerIdsRecord(first + BLOCK), version
 

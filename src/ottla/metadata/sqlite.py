@@ -154,7 +154,8 @@ class SqliteStore:
         return int(self._rows("SELECT generation FROM head")[0][0])
 
     def hurry(self) -> None:
-        """Clients are served from now on: a lock that another process holds makes calls fail soon, with StoreBusy."""
+        """Note that clients are served from now on. A lock that another process holds then makes calls fail soon, with
+        StoreBusy."""
         self._patience_ms = SHARED_TIMEOUT_MS if self._is_shared else SERVING_TIMEOUT_MS
         self._wait_at_most(self._patience_ms)
 

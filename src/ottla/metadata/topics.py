@@ -52,12 +52,12 @@ class PartitionRecord:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Where its replicas shall be, when those that are moved have arrived."""
+        """The replicas of the partition once its reassignment is complete."""
         return tuple(node_id for node_id in self.replicas if node_id not in self.removing)
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """Where its replicas were before any was moved."""
+        """The replicas of the partition before its reassignment."""
         return tuple(node_id for node_id in self.replicas if node_id not in self.adding)
 
     def columns(self) -> list[object]:
@@ -118,7 +118,7 @@ class PartitionRecord:
 
 
 def placed_on(node_id: int, count: int) -> tuple[PartitionRecord, ...]:
-    """So many new partitions, each with one replica, on this node."""
+    """This number of new partitions, each with one replica, on this node."""
     return (PartitionRecord(replicas=(node_id,), isr=(node_id,), leader=node_id),) * count
 
 

@@ -47,13 +47,13 @@ def open_own(directory: str) -> SqliteStore:
 
 
 def shared_place(directory: str) -> str:
-    """Where the metadata is that the node of this directory shares with others; empty where it was always alone."""
+    """The address of the metadata that this directory's node shares with others; empty if it was always standalone."""
     with suppress(FileNotFoundError), open(os.path.join(directory, PLACE_FILE), "rb") as file:
         return file.read().decode(errors="replace").strip() or UNKNOWN
     return ""
 
 
 def note_shared(directory: str, place: str) -> None:
-    """Write down where the metadata is that the node of this directory shares with others. Raises OSError."""
+    """Record the address of the metadata that this directory's node shares with others. Raises OSError."""
     if shared_place(directory) != place:
         replace_file(os.path.join(directory, PLACE_FILE), f"{place}\n")

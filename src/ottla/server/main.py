@@ -374,7 +374,7 @@ class Server:
         return Session(Address(identity, host, port, listener.name, advertised=told))
 
     def release(self, connection: Connection) -> None:
-        """It is gone."""
+        """Forget a connection that was closed."""
         quotas = self.node.connection_quotas
         if connection.session is not None:
             address = connection.session.address

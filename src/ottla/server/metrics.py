@@ -107,7 +107,7 @@ class Page:
 
 
 def labels(**given: str) -> str:
-    """Labels as they stand behind a name."""
+    """Labels in the form that follows a name."""
     return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in given.items()) + "}"
 
 

@@ -56,7 +56,7 @@ class Peers:
 
 
 def routes_of(texts: Iterable[str]) -> dict[int, tuple[str, int]]:
-    """Where to reach nodes, by id, of NODE=HOST:PORT texts. Raises SettingsRefused."""
+    """The addresses of nodes, by id, from NODE=HOST:PORT texts. Raises SettingsRefused."""
     routes: dict[int, tuple[str, int]] = {}
     for text in texts:
         node_id, equals, address = text.partition("=")

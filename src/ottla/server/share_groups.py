@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ottla.groups.shard import GroupShard
 
 HELD_MAX = 1000
-"""So many held runs of each partition are shown."""
+"""Maximum number of acquired ranges shown for each partition."""
 
 
 @dataclass(frozen=True, slots=True)

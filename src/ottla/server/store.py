@@ -28,7 +28,7 @@ class NodeStore(MetadataStore, Protocol):
         ...
 
     def hurry(self) -> None:
-        """Clients are served from now on."""
+        """Note that clients are served from now on."""
         ...
 
     def gone(self) -> str | None:

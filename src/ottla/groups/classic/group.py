@@ -78,7 +78,7 @@ class Member:
         self.is_new = False
 
     def metadata(self, protocol: str) -> bytes:
-        """Its metadata for a protocol it speaks."""
+        """The member's metadata for one of its protocols."""
         return next(metadata for name, metadata in self.protocols if name == protocol)
 
     def is_stored_as(self, stored: StoredMember, protocol: str) -> bool:

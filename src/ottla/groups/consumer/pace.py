@@ -13,13 +13,13 @@ from typing import Final
 from ottla.machine import Millis
 
 _AT_REST_MS: Final = 10
-"""Of the node's time between two heartbeats of members at rest, for each member."""
+"""The node's time for each member between two heartbeats of stable members."""
 _AT_REST_MS_MIN: Final = 250
 _MOVING_MS: Final = 1
 _MOVING_MS_MIN: Final = 40
 
 UNSETTLED_MS: Final = 1_000
-"""So long after a change of a group another one is likely."""
+"""Time after a change of a group in which another change is likely."""
 
 
 def interval_ms(members: int, longest_ms: Millis, *, moving: bool) -> Millis:

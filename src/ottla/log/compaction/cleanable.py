@@ -75,7 +75,7 @@ def _within(log: LogState, first: int, end: int) -> list[Segment]:
 
 
 def cleaned_to(log: LogState) -> int:
-    """Where the last compaction ended, 0 if there was none."""
+    """The offset at which the last compaction ended, 0 if there was none."""
     if log.cleaned_to is None:
         log.cleaned_to = _read(log).get(_key(log), 0)
     return log.cleaned_to

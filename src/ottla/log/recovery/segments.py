@@ -145,7 +145,7 @@ class SegmentRecovery:
             self.note(f"{segment.path}.log: removed, {why}.")
 
     def _load_index(self, segment: Segment) -> None:
-        """Into memory, and the index files cut to whole, rising entries that match."""
+        """Load the indexes, with the files cut to whole, rising entries that match."""
         unsound = segment.offset_index.load()
         segment.offset_index.activate()
         unsound_times = segment.time_index.load()
