@@ -38,7 +38,7 @@ class ConsumerGroupConfig:
 class MetadataView(Protocol):
     @property
     def topics_version(self) -> object:
-        """Another value whenever topics may have changed."""
+        """A value that changes whenever topics may have changed."""
         ...
 
     def topic(self, name: str) -> tuple[bytes, int] | None:

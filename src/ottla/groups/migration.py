@@ -202,7 +202,8 @@ def subscription_of(protocols: Iterable[tuple[str, bytes]]) -> ConsumerProtocolS
 
 
 def _version(metadata: bytes) -> int:
-    """Which version a member's metadata is in; later ones begin as the last that is known. Raises MalformedFrame."""
+    """The version of a member's metadata; later versions begin with the fields of the last known one. Raises
+    MalformedFrame."""
     if len(metadata) < _VERSION_BYTES:
         raise MalformedFrame("a member's metadata is cut short")
     version: int = unpack_from(">h", metadata)[0]

@@ -222,7 +222,7 @@ class ClassicMembers:
         group: ConsumerGroup,
         decision: DecisionBuilder,
     ) -> None:
-        """One at a time: each leaves the group as the records of the one before have left it."""
+        """Remove members. Each identity is checked on its own."""
         identities = body.members if call.version >= _LEAVE_IN_BATCHES_SINCE else [MemberIdentity(body.member_id)]
         responses: list[MemberResponse] = []
         leaving: dict[str, ConsumerMember] = {}

@@ -203,7 +203,7 @@ class Offsets:
         decision.answer(ticket, OffsetCommitResponse(topics=topics))
 
     def _transactional_error(self, body: OffsetCommitRequest) -> ErrorCode:
-        """A producer that names no member, as old clients do, is believed."""
+        """The error of a transactional commit. A producer that names no member, as old clients do, is trusted."""
         consumer = self._consumer.get(body.group_id)
         epoch = body.generation_id_or_member_epoch
         if consumer is None:
@@ -253,7 +253,7 @@ class Offsets:
         return OffsetFetchResponseGroup(asked.group_id, topics)
 
     def _fetch_error(self, asked: OffsetFetchRequestGroup | SeeOffsets) -> ErrorCode:
-        """Why the group does not show its offsets to this member."""
+        """The error if the group refuses to show its offsets to this member."""
         consumer = self._consumer.get(asked.group_id)
         if consumer is None:
             return ErrorCode.NONE
@@ -323,7 +323,7 @@ class Offsets:
     def expired(
         self, wall_ms: WallMillis, group: Group | ConsumerGroup, records_max: int
     ) -> tuple[list[ShardRecord], bool]:
-        """Tombstones for what has expired, or for the first of it, and whether nothing of the group is left."""
+        """Tombstones for the expired offsets, or for the first of them, and whether nothing of the group is left."""
         topics = self._committed.get(group.group_id, {})
         if topics and isinstance(group, Group) and not _may_expire(group):
             return [], False
@@ -397,7 +397,7 @@ class Offsets:
         return list(ended)
 
     def _close(self, group_id: str, producer_id: int) -> None:
-        """The transaction of this producer concerns the group no more."""
+        """Remove the group from the transaction of this producer."""
         producers = self._open[group_id]
         del producers[producer_id]
         if not producers:

@@ -17,7 +17,7 @@ CLEANED_SUFFIX: Final = ".cleaned"
 UNFINISHED_SUFFIX: Final = ".tmp"
 """Behind the name of a file that is being written and replaces another; a start removes it."""
 SWAP_SUFFIX: Final = ".swap"
-"""Behind the names of a segment that is complete and takes the place of others."""
+"""The suffix of the files of a complete segment that replaces others."""
 FSYNC_FAILED_FILE: Final = "fsync-failed"
 """A file in the directory of a log that was closed because an fsync failed, so that the state survives a kill."""
 

@@ -18,13 +18,13 @@ from ottla.server.listeners import SettingsRefused
 
 OWN_METADATA: Final = "metadata.sqlite"
 PLACE_FILE: Final = ".metadata-place"
-"""In a data directory: the store that its node shares with others."""
+"""A file in a data directory: the address of the store that its node shares with others."""
 UNKNOWN: Final = "PLACE"
-"""Stands for a store that a damaged note does not name."""
+"""Replaces the address of the store if the file is damaged and does not name one."""
 
 
 def open_own(directory: str) -> SqliteStore:
-    """The metadata store of a node that is alone, in its data directory. Raises SettingsRefused, StoreFailed."""
+    """The metadata store of a standalone node, in its data directory. Raises SettingsRefused, StoreFailed."""
     if place := shared_place(directory):
         raise SettingsRefused(
             f"The data directory {directory} is that of a node in a cluster: start it with --metadata {place}. Where "

@@ -10,7 +10,7 @@ from time import monotonic_ns, time_ns
 from ottla.machine import Millis
 
 DRIFT_MS = 2
-"""A wall clock that is off by no more is left alone: both clocks are read to a whole millisecond."""
+"""A wall clock with a smaller deviation is not corrected: both clocks are read to a whole millisecond."""
 
 
 def moment() -> Millis:

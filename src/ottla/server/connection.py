@@ -126,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def close(self, why: str, *, expected: bool = False) -> None:
-        """Close after what was handed to the socket; unsent answers are dropped."""
+        """Close after the socket's buffer is sent; other answers are dropped."""
         if not self._channel.closing:
             self._channel.close()
             log.log(
@@ -203,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.settle()
 
     def _receive(self, view: memoryview, end: int) -> None:
-        """Serve what view[:end] holds and keep what can't be served yet."""
+        """Serve the frames in view[:end], and keep those that can't be served yet."""
         if self._blocked:
             self._blocked += view[:end]
             return
@@ -218,7 +218,8 @@ class Connection(asyncio.BufferedProtocol):
             self._keep(view, position, end)
 
     def _keep(self, view: memoryview, position: int, end: int) -> None:
-        """view[position:end] could not be served: its frame is not complete, or an answer before it is owed."""
+        """Keep view[position:end], which could not be served: its frame is incomplete, or an earlier answer is
+        outstanding."""
         if end - position >= 4 and (self._channel.waits or self._turn_asked):
             self._blocked += view[position:end]
             self._pause_reading()
@@ -226,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
             self._keep_partial(view, position, end)
 
     def _keep_partial(self, view: memoryview, position: int, end: int) -> None:
-        """Give the frame that begins at `position` a buffer of its own, into which the rest of it is read."""
+        """Give the frame that begins at `position` a buffer of its own, into which the rest is read."""
         have = end - position
         self._partial_size = 4 if have < 4 else 4 + _SIZE.unpack_from(view, position)[0]
         self._partial = self._server.buffers.take(self._partial_size, have)
@@ -314,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
             self._heavy = HEAVY_TURNS
 
     def _decode_beside(self, frame: memoryview, began_ns: int) -> None:
-        """Read a long request on a thread of its own: one of a megabyte may hold a million elements."""
+        """Decode a long request on a separate thread: one of a megabyte may have a million elements."""
         owed = self._channel.owe(frame[1], began_ns)
         self._server.decoding.decode(memoryview(bytearray(frame)), partial(self._decoded, owed))
 
@@ -353,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
             self._server.turns.ask(self, is_light=is_light)
 
     def take_turn(self) -> None:
-        """Go on with the answer that is being sent, or serve what waited; read again once nothing is left."""
+        """Continue to send the present answer, or serve the waiting frames. Read again once nothing is left."""
         self._turn_asked = False
         if self._channel.closing:
             return
@@ -410,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _send(self) -> None:
-        """Give the socket as much as it takes; the rest waits for `resume_writing`."""
+        """Send as much as the socket accepts; the rest waits for `resume_writing`."""
         if self._channel.closing:
             self._outgoing.clear()
             return
@@ -470,7 +471,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _send_slice(self, part: FileSlice) -> bool:
-        """Send file content without its passing through this process: as much as one call takes."""
+        """Send file content without copying it through this process: as much as one call accepts."""
         position = part.position + self._outgoing_offset
         try:
             sent = os.sendfile(self._fd, part.file.fileno(), position, part.length - self._outgoing_offset)

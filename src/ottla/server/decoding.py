@@ -39,6 +39,6 @@ class Decoding:
         self._pool.submit(work)
 
     def stop(self) -> None:
-        """Forget what waits."""
+        """Drop the waiting requests."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

@@ -37,7 +37,7 @@ class DirectoryLock:
     """The locks on one data directory, held from construction to `release`. Raises ServeRefused."""
 
     def __init__(self, directory: str) -> None:
-        """Makes the directory where it is missing."""
+        """Creates the directory if it does not exist."""
         self._descriptors: list[int] = []
         try:
             open_to_others = private.make_directory(directory)
@@ -75,7 +75,7 @@ class DirectoryLock:
             ) from error
 
     def release(self) -> None:
-        """Give the directory back; twice is no error."""
+        """Release the directory; a second call does nothing."""
         for descriptor in self._descriptors:
             # By name, not only by closing: a process that was forked meanwhile has these descriptors too.
             with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ def same_boot(directory: str) -> bool:
 
 
 def note_boot(directory: str) -> None:
-    """Write down this boot, unless it is. Raises OSError."""
+    """Record this boot, unless it is recorded. Raises OSError."""
     if same_boot(directory):
         return  # after a kill or a full disk in the middle of writing, the next start would assume a power cut
     with open(os.path.join(directory, BOOT_FILE), "wb") as file:

@@ -103,7 +103,7 @@ def sync_beside(batches: Generator[list[Syncable], Mapping[int, str], None]) -> 
 
 
 def _sync(files: Sequence[Syncable], places: Iterable[int]) -> dict[int, str]:
-    """Sync the files at these places; those that failed, and why."""
+    """Sync the files at these indexes. Returns the ones that failed, and the reasons."""
     failures: dict[int, str] = {}
     for at in places:
         try:

@@ -52,7 +52,7 @@ class Doors:
         self.gone: set[Life] = set()
 
     def watch(self, lives: Iterable[Life]) -> None:
-        """Watch these from now on, and no others."""
+        """Watch exactly these incarnations from now on."""
         wanted = set(lives)
         for life in self._watched.keys() - wanted:
             self._watched.pop(life).cancel()

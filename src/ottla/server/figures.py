@@ -72,7 +72,7 @@ class ApiFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Everything that a scrape shows, taken at one moment."""
+    """All values of a scrape, read at one time."""
 
     node_id: int
     connections: int

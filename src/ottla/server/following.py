@@ -120,7 +120,7 @@ class Following:
         self._presence.leave()
 
     def _is_of_another_history(self, told: MetadataDelta) -> bool:
-        """Nodes have started on a restored store, and it has more commits by now than this node has seen."""
+        """Whether nodes have started on a restored store, which by now has more commits than this node has seen."""
         row, image = told.rows.get(HISTORY_KEY), self._node.image
         if row is None or not isinstance(row.record, HistoryRecord):
             return False

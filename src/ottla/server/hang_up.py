@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PIDFD_GETFD = 438
 """The number of the system call, the same on all kinds of machines; Python has no function for it."""
 SECOND_LOOK_S = 0.2
-"""How long a process that has stood still together with this one has for its first beat."""
+"""Seconds for the first beat of a process that was stopped together with this one."""
 
 
 def main(process: int, silence_s: float) -> None:

@@ -31,7 +31,7 @@ class ServeRefused(Exception):
 
 
 class SettingsRefused(ServeRefused):
-    """The server can't start, and starting it again would not help: a person has to change something."""
+    """The server can't start, and a retry would not help: the operator has to change something."""
 
 
 PLAINTEXT = "PLAINTEXT"
@@ -88,7 +88,7 @@ def open_listeners(texts: Sequence[str], settings: Settings) -> list[Listener]:
 
 
 def refuse_elsewhere(settings: Mapping[str, str]) -> None:
-    """Raise SettingsRefused for a setting without effect, as the server gets its value in another way."""
+    """Raise SettingsRefused for a setting without effect, because the server gets its value in another way."""
     for name in NOT_SETTINGS:
         if name in settings:
             raise SettingsRefused(

@@ -72,11 +72,11 @@ if TYPE_CHECKING:
 SCRATCH_BYTES = 1 << 17
 DESCRIPTORS_WANTED = 1 << 16
 DESCRIPTORS_RESERVED = 32
-"""Kept back for what is neither a segment nor a connection."""
+"""Descriptors reserved for everything except segments and connections."""
 LEAVE_MS = 5_000
-"""How long a node that is stopped waits for others to lead in its place."""
+"""Seconds that a stopping node waits for other nodes to take over its leaderships."""
 STORE_CHECK_S = 0.5
-"""How often it is checked that the metadata store is still the one that was opened."""
+"""Seconds between checks that the metadata store is still the one that was opened."""
 IDLE_SWEEPS = 10
 """Seconds between checks for idle connections: a connection is closed at most a tenth of its idle period late."""
 
@@ -121,7 +121,7 @@ class Server:
         self.node: Node
         self._connections: dict[int, Connection] = {}
         self._refused: set[Connection] = set()
-        """Those that wait to be closed."""
+        """Connections that wait to be closed."""
         self._next_identity = 1
         self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -325,7 +325,7 @@ class Server:
         self.ended.set()
 
     async def _leave(self, following: Following) -> None:
-        """Let others lead what this node leads, as far as they can, and wait until they do."""
+        """Hand this node's leaderships over to other nodes, as far as possible, and wait until they have them."""
         membership = self.node.membership
         assert membership is not None
         until = moment() + LEAVE_MS
@@ -404,7 +404,7 @@ class Server:
         return now
 
     def settle(self) -> None:
-        """Carry out what the node wants now, and set the timer to its next deadline."""
+        """Carry out the node's effects, and set the timer to its next deadline."""
         if self._settling or self._stopped:
             return
         self._settling = True
@@ -439,7 +439,8 @@ class Server:
             self._set_timer(node.deadline())
 
     def _set_timer(self, deadline: Millis | None) -> None:
-        """Call the node at this moment. A deadline that is put off leaves the timer as it is: it finds nothing due."""
+        """Call the node at this time. A postponed deadline leaves the timer unchanged: the call then finds nothing
+        due."""
         if deadline is None or deadline >= self._timer_at:
             return
         if self._timer is not None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-"""Those of Kafka's own histograms."""
+"""The quantiles of Kafka's own histograms."""
 
 TRAFFIC = {
     "messagesin": "messages_in",
@@ -48,7 +48,7 @@ TRAFFIC = {
     "failedproducerequests": "failed_produce_requests",
     "failedfetchrequests": "failed_fetch_requests",
 }
-"""BrokerTopicMetrics without their PerSec, and what we count for each."""
+"""BrokerTopicMetrics without their PerSec, and our counter for each."""
 
 GROUP_PATH = "/share-groups/"
 LOGS = {

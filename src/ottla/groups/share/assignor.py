@@ -123,7 +123,8 @@ def _fill(
 
 
 def _swap(member_id: str, place: Place, members: list[str], taken: dict[str, set[Place]]) -> None:
-    """`member_id` has room and reads `place`: someone else gives it another place and reads this one instead."""
+    """Let `member_id`, which has room and reads `place`, swap: another member gives it another partition and reads this
+    one."""
     own = taken[member_id]
     for other in members:
         if place not in taken[other]:

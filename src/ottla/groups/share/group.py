@@ -49,7 +49,7 @@ class SharesKnown:
         )  # fmt: skip
 
     def added(self, shares: list[Share]) -> "SharesKnown":
-        """With these made; they are not deleted any more."""
+        """The state with these partitions initialized; they are not being deleted any more."""
         made = {each.topic_id: each for each in self.initialized}
         for each in shares:
             before = made.get(each.topic_id)
@@ -62,7 +62,7 @@ class SharesKnown:
         )
 
     def without(self, topic_ids: list[bytes], *, deleting: bool) -> "SharesKnown":
-        """Without these topics, which are from now on being deleted, or have been."""
+        """The state without these topics, which are being deleted from now on, or have been."""
         gone = {
             (each.topic_id, each.name)
             for each in (*self.initializing, *self.initialized)

@@ -75,7 +75,7 @@ class ShareGroups:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def decide(self, now: Millis, ticket: Ticket, call: Call, decision: DecisionBuilder) -> bool:
-        """Whether this was a call about share groups; if so it is in `decision` now."""
+        """Serve a call about share groups. Returns whether it was one; the result is in `decision`."""
         match call.body:
             case ShareGroupHeartbeatRequest() as body:
                 self._membership.heartbeat(now, ticket, call, body, decision)
