@@ -108,7 +108,7 @@ def list_groups(
 
 
 def meant(name: str) -> str:
-    """A state or type in a filter as it is compared: without case, nor space around it."""
+    """A state or type in a filter in the form for comparison: without case, nor space around it."""
     return name.strip().lower()
 
 

@@ -1,4 +1,4 @@
-"""Names the deadlines of a shard: what each is for and which group it is of."""
+"""Names the deadlines of a shard: their purposes, and their groups."""
 
 from enum import IntEnum
 

@@ -1,4 +1,4 @@
-"""Defines what a log is asked with and what it answers."""
+"""Defines the parameters and results of a log's operations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Origin(IntEnum):
 
 
 class Isolation(IntEnum):
-    """How far a read may see. Source: Kafka's FetchIsolation.java."""
+    """The isolation of a read. Source: Kafka's FetchIsolation.java."""
 
     LOG_END = 0  # followers, coordinators loading
     HIGH_WATERMARK = 1  # read_uncommitted
@@ -87,7 +87,7 @@ class OffsetOutOfRange(Exception):
 
 
 class DivergingOffset(Exception):
-    """A follower was given records that do not continue its log. Kafka's UnexpectedAppendOffsetException."""
+    """The leader's records do not continue the follower's log. Kafka's UnexpectedAppendOffsetException."""
 
     def __init__(self, first_offset: int, last_offset: int, log_end_offset: int) -> None:
         super().__init__(f"records {first_offset}..{last_offset} do not continue a log that ends at {log_end_offset}")
@@ -122,7 +122,7 @@ class ReadResult(NamedTuple):
 
 
 class TimestampOffset(NamedTuple):
-    """A record found by time."""
+    """A record found by its timestamp."""
 
     timestamp: int
     offset: int

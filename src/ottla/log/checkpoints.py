@@ -236,7 +236,7 @@ def note_incarnation(files: FileSystem, directory: str, incarnation: str) -> lis
 
 
 def forget_seen(files: FileSystem, data_directory: str) -> None:
-    """Remove what a node of a cluster remembers of the metadata store that it shared. Raises OSError."""
+    """Remove a cluster node's records of the metadata store that it shared. Raises OSError."""
     path = f"{data_directory}/{SEEN_FILE}"
     if files.exists(path):
         files.unlink(path)

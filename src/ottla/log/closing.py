@@ -7,7 +7,7 @@ from ottla.log.state import LogState
 
 
 def complete(log: LogState) -> bool:
-    """See Log.complete. Until the next append a second call has nothing left to do."""
+    """See Log.complete. A second call before the next append has no work."""
     active = log.active
     if not log.on_disk or log.failed is not None or active is None:
         return False

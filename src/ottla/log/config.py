@@ -53,7 +53,7 @@ class LogConfig:
 
     @property
     def roll_ms(self) -> int:
-        """How long a segment is appended to; Kafka's LogConfig.maxSegmentMs and the jitter."""
+        """Milliseconds for which a segment is appended to; Kafka's LogConfig.maxSegmentMs and the jitter."""
         longest = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacted else self.segment_ms
         return longest - self.segment_jitter_ms
 

@@ -35,12 +35,12 @@ Stopwatch: TypeAlias = Callable[[], int]
 
 
 def counted_us() -> int:
-    """The stopwatch of tests and the simulator: the time that the counted steps stand for."""
+    """The stopwatch of tests and the simulator: the time that the counted steps represent."""
     return BEYOND_USUAL.steps * STEP_US
 
 
 class TimeSlice:
-    """One slice of work that may make files."""
+    """One slice of work that may create files."""
 
     __slots__ = ("_ends_us", "_steps", "_stopwatch")
 
@@ -51,5 +51,5 @@ class TimeSlice:
 
     @property
     def is_over(self) -> bool:
-        """Whether its time has passed, and something in it was beyond the usual."""
+        """Whether its time has passed, and something in it was additional work."""
         return BEYOND_USUAL.steps > self._steps and self._stopwatch() >= self._ends_us

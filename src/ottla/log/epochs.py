@@ -114,7 +114,8 @@ class EpochCache:
             self.dirty = True
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log now starts at `offset`: the epoch in force there starts there, earlier ones go."""
+        """Cut the cache at the log's new start: the epoch in force at `offset` starts there, and earlier ones are
+        removed."""
         at = bisect_right(self._starts, offset)
         if at and (at > 1 or self._starts[0] != offset):
             del self._epochs[: at - 1]

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 
 OPEN_FILES_MAX: Final = 4096
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
-"""The process, or the system, has no descriptor left: a state that passes."""
+"""The process, or the system, has no descriptor left: a temporary state."""
 REWRITE_BYTES: Final = 1 << 20
 DESCRIPTOR_TRIES: Final = 4
 GIVEN_UP_AT_ONCE: Final = 8
@@ -69,7 +69,7 @@ class File(Protocol):
     def unpin(self) -> None: ...
 
     def close(self) -> None:
-        """Give the descriptor back, when the last pin goes. The handle must not be used again."""
+        """Close the descriptor when the last pin is removed. The handle must not be used again."""
         ...
 
     def fileno(self) -> int:
@@ -122,7 +122,7 @@ class FileSystem(Protocol):
 
     @property
     def pins_max(self) -> int:
-        """How many files may be pinned at once, so that others still find descriptors."""
+        """Maximum number of files pinned at once, so that other uses still find descriptors."""
         ...
 
     def space(self, path: str) -> tuple[int, int]:
@@ -152,7 +152,7 @@ class FileSlice(NamedTuple):
 
 
 class DiskFile:
-    """A handle on a real file; opened for appending, its descriptor comes and goes."""
+    """A handle on a real file, opened for appending; its descriptor is closed and opened again as needed."""
 
     __slots__ = ("_closed", "_disk", "_fd", "_path", "_pins", "_recent", "_size", "_unlinked")
 
@@ -275,7 +275,7 @@ class DiskFile:
         return True
 
     def let_go(self) -> bool:
-        """Close the descriptor unless it is pinned; whether it was closed."""
+        """Close the descriptor unless it is pinned. Returns whether it was closed."""
         if self._fd < 0 or self._pins or self._unlinked:
             return False
         self._let_go()
@@ -285,7 +285,7 @@ class DiskFile:
         self._path = path
 
     def unlink_later(self) -> None:
-        """The name goes away; the descriptor now lives exactly as long as the handle."""
+        """Keep the file readable after its name is removed: the descriptor now lives exactly as long as the handle."""
         if self._fd < 0:
             with contextlib.suppress(OSError):  # without a descriptor, a reader of the file gets an error
                 self._reopen()

@@ -51,7 +51,8 @@ def checksum_of_tail(segment: Segment) -> int:
 def write_left(
     files: FileSystem, data_directory: str, broker_epoch: int, logs: Iterable[tuple[str, int, Left]]
 ) -> None:
-    """Write how all logs (topic, partition, how) are left, before the marker of the clean stop. Raises OSError."""
+    """Write the state in which all logs (topic, partition, state) are left, before the marker of the clean stop. Raises
+    OSError."""
     lines = [str(broker_epoch)]
     lines += [
         f"{topic} {partition} {uuid_text(left.topic_id)} {' '.join(map(str, left[1:]))}"

@@ -84,7 +84,7 @@ def _fault_in(header: RawHeader, records: memoryview, position: int, end: int) -
 
 
 class Log(LogState):
-    """The log of one partition. Made by `Log.open`; used from one thread."""
+    """The log of one partition. Created by `Log.open`; used from one thread."""
 
     __slots__ = ()
     unopened: ClassVar[bool] = False
@@ -117,7 +117,7 @@ class Log(LogState):
         `clean_shutdown`: the last stop was clean, so the files are complete. `same_boot`: the machine was not restarted
         since, so everything that a killed process wrote is there. Both False: everything from `recovery_point` on is
         checked against its CRC. `write_again`: after a kill, what is above the recovery point is also checked and
-        written again, so it is on the disk even if fsyncs of the killed process failed. `interrupted`: an earlier open
+        written again. So it is on the disk even if fsyncs of the killed process failed. `interrupted`: an earlier open
         did not end, so all of that is done.
 
         A `log_start_offset` beyond the end counts only if `high_watermark` had reached it. `start_known`: the
@@ -294,7 +294,7 @@ class Log(LogState):
         self._write(active, batch, header, base, last, size)
 
     def _write(self, active: Segment, batch: memoryview, header: RawHeader, first: int, last: int, size: int) -> None:
-        """Write a batch that has its offsets and note what it leaves behind. HOT. Raises StorageFailed."""
+        """Write a batch that has its offsets, and update the state derived from it. HOT. Raises StorageFailed."""
         try:
             active.append(batch, size, last, header[8], self._index_interval)
         except OSError as error:
@@ -348,7 +348,8 @@ class Log(LogState):
         self.write_epochs()
 
     def _write_failed(self, segment: Segment, error: OSError) -> None:
-        """A batch is perhaps half in the file: cut it off if the disk lets us, or the next append does first."""
+        """Cut off a batch that may be partly in the file. If the disk refuses that now, the next append does it
+        first."""
         self._torn = True
         with contextlib.suppress(OSError):
             self._cut_torn_tail()
@@ -458,11 +459,11 @@ class Log(LogState):
             raise failed_sync.shut(self, error) from error
 
     def flush_due(self, now: int) -> bool:
-        """Whether flush.messages or flush.ms ask for a sync."""
+        """Whether flush.messages or flush.ms require a sync."""
         return retention.flush_due(self, now)
 
     def deadline(self, now: int) -> int | None:
-        """The earliest moment at which `maintaining` or a flush has something to do; None while nothing is in sight."""
+        """The earliest time at which `maintaining` or a flush has work; None while there is none."""
         return retention.deadline(self, now)
 
     def maintaining(self, now: int) -> Iterator[Syncable]:
@@ -477,7 +478,7 @@ class Log(LogState):
         return closing.complete(self)
 
     def close(self, now: int) -> Left | None:
-        """Stop cleanly: everything complete and synced, descriptors given back. How the log is left."""
+        """Stop cleanly: everything is complete and synced, and descriptors are closed. Returns the state of the log."""
         if self.complete():
             self._sync_now()
         left = closing.left_by(self)
@@ -501,7 +502,7 @@ class Log(LogState):
         return removal.grave_of(self.directory, self.topic_id)
 
     def _end(self) -> None:
-        """The partition is deleted: nothing of the log is used any more."""
+        """Drop all state: the partition is deleted."""
         self.failed = "the partition was deleted"
         self.compaction_epoch += 1
         cleanable.forget_checkpoint(self)

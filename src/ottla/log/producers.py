@@ -96,7 +96,7 @@ class ProducerEntry:
         self.batches: deque[SequencedBatch] = deque(maxlen=BATCHES_KEPT)
 
     def is_open(self, batch: SequencedBatch) -> bool:
-        """Whether the transaction that this batch is of has not ended."""
+        """Whether this batch's transaction is still open."""
         return 0 <= self.current_txn_first_offset <= batch.first_offset
 
     @property
@@ -264,7 +264,8 @@ class ProducerState:
         return None
 
     def verify(self, producer_id: int, epoch: int, first: int, *, transactional: bool, client: bool) -> None:
-        """Whether a data batch may be appended; a coordinator's is held to the epoch only. Raises AppendRefused."""
+        """Whether a data batch may be appended; for a coordinator's batch only the epoch is checked. Raises
+        AppendRefused."""
         entry = self.entries.get(producer_id)
         if entry is None:
             return
@@ -290,7 +291,7 @@ class ProducerState:
         *,
         transactional: bool,
     ) -> None:
-        """A data batch is in the log."""
+        """Apply a data batch that is in the log."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
@@ -427,7 +428,7 @@ class ProducerState:
         return ended.last_offset + 1
 
     def complete(self, ended: Transaction) -> None:
-        """The transaction is over; it holds the last stable offset back until the high watermark passes its marker."""
+        """End the transaction; it holds the last stable offset back until the high watermark passes its marker."""
         self.open.pop(ended.first_offset, None)
         self.ended[ended.first_offset] = ended
 

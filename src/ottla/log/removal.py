@@ -18,7 +18,7 @@ from ottla.log.segment import Segment
 from ottla.log.state import LogState
 
 FILE_NAME_MAX: Final = 255
-"""Bytes that the name of a file or directory may have on every usual file system."""
+"""Maximum bytes of the name of a file or directory on all common file systems."""
 DELETED_DIRECTORY_SUFFIX: Final = "-delete"
 
 
@@ -91,7 +91,7 @@ def bury_partition(files: FileSystem, directory: str, topic_id: bytes) -> bool:
 
 
 def remove_partition(files: FileSystem, directory: str, topic_id: bytes) -> None:
-    """Remove a partition's directory and all in it. Raises OSError; what an attempt left, the next one removes."""
+    """Remove a partition's directory and all in it. Raises OSError; the next attempt removes the rest."""
     if bury_partition(files, directory, topic_id):
         files.sync_directory(directory.rpartition("/")[0] or ".")
     with contextlib.suppress(FileNotFoundError):

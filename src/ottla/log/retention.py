@@ -143,7 +143,7 @@ def _breaching_time(log: LogState, now: int) -> int:
 
 
 def _is_ahead(log: LogState, segment: Segment, now: int) -> bool:
-    """Whether its greatest timestamp is one that an append would refuse today: further ahead than the clock may be."""
+    """Whether an append would refuse the segment's greatest timestamp today: further ahead than the clock may be."""
     return (
         segment.size > 0 and segment.max_timestamp()[0] > log.wall.at(now) + log.config.message_timestamp_after_max_ms
     )

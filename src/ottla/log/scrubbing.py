@@ -100,7 +100,7 @@ class _Walk:
         return Damage(f"{self._segment.path}.log", position, first, self._below if end < 0 else end, why)
 
     def check(self, position: int, header: RawHeader, batch: memoryview) -> Damage | None:
-        """The next batch; what is wrong with it, or with the one before."""
+        """Check the next batch. Returns the damage in it, or in the one before."""
         base, last, expected = header[0], header[0] + header[6], self._expected
         if base < expected or header[6] < 0 or last >= self._below:
             if self._leap is not None and base < expected:
@@ -120,7 +120,7 @@ class _Walk:
         return None
 
     def check_end(self, size: int, joins: bool) -> Damage | None:
-        """No batch follows in the segment, which had `size` bytes; what is wrong with the end."""
+        """Check the end of the segment, which had `size` bytes, where no batch follows. Returns the damage."""
         if self._end < size:
             return self._damage(self._end, self._expected, "no batch begins there")
         if joins and self._expected < self._below:

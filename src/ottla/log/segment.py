@@ -237,7 +237,8 @@ class Segment:
         return self.file.read(position, header[1] + LOG_OVERHEAD_BYTES)
 
     def truncate(self, offset: int) -> int:
-        """Drop every batch that ends at or after `offset`; `resume` must follow. Where the first one dropped began."""
+        """Drop every batch that ends at or after `offset`; `resume` must follow. Returns the base offset of the first
+        dropped one."""
         found = self.find(offset)
         if found is None:
             return offset
@@ -256,7 +257,7 @@ class Segment:
         self.txn_index.truncate_to(offset)
 
     def begin_resume(self) -> None:
-        """Start over counting at the last index entries, before `note_batch` sees the batches behind them."""
+        """Restart the counters at the last index entries, before `note_batch` processes the batches behind them."""
         self.max_timestamp_value, self.max_timestamp_offset = self.time_index.last()
         self.max_timestamp_known = True
         self.first_timestamp = None
@@ -287,7 +288,7 @@ class Segment:
         self.touch_indexes()
 
     def close_for_appends(self) -> None:
-        """Nothing more is appended: complete the indexes and write them. Raises OSError."""
+        """Complete the indexes and write them: nothing more is appended. Raises OSError."""
         self.complete_indexes()
         self.offset_index.deactivate()
 
@@ -333,7 +334,7 @@ class Segment:
         return [*self.offset_index.dirty_files(), *self.time_index.dirty_files(), *self.txn_index.dirty_files()]
 
     def indexes_unsynced(self) -> None:
-        """The files that `dirty_index_files` gave did not reach the disk: give them again."""
+        """Mark the files from `dirty_index_files` as dirty again: their sync failed."""
         self.offset_index.unsynced()
         self.time_index.unsynced()
         self.txn_index.unsynced()
@@ -364,7 +365,7 @@ class Segment:
             index.moved(path)
 
     def names(self, suffix: str = "") -> list[str]:
-        """Paths of this segment's files, the log last: it is the one that makes the others count."""
+        """Paths of this segment's files, the log last: without it the others do not count."""
         return [f"{self.path}{kind}{suffix}" for kind in (*INDEX_SUFFIXES, LOG_SUFFIX)]
 
     def rename_files(self, old_suffix: str, new_suffix: str) -> None:
@@ -377,7 +378,7 @@ class Segment:
         self.txn_index.moved(f"{self.path}.txnindex{new_suffix}")
 
     def close(self) -> None:
-        """Give back every descriptor. Slices of the segment's file that are still held must not be used afterwards."""
+        """Close every descriptor. Slices of the segment's file that are still held must not be used afterwards."""
         self.close_indexes()
         self.file.close()
 

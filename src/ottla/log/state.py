@@ -148,7 +148,7 @@ class LogState:
         self._update_first_unstable()
 
     def configure(self, config: LogConfig) -> None:
-        """Obey a new config from now on."""
+        """Apply a new config."""
         self.config = config
         self._segment_bytes = config.segment_bytes
         self._max_message_bytes = config.max_message_bytes
@@ -184,7 +184,7 @@ class LogState:
 
     @property
     def unflushed(self) -> int:
-        """How many offsets are not known to be on the disk."""
+        """The number of offsets that are not known to be on the disk."""
         return self.log_end_offset - self.syncing.recovery_point
 
     def _update_first_unstable(self) -> None:
@@ -280,7 +280,7 @@ class LogState:
         return active
 
     def _begin(self, now: int) -> None:
-        """The first append: make what a lazy log has not made yet."""
+        """Create the directory and files of a new log on its first append."""
         if not self.on_disk:
             self.files.makedirs(self.directory)
             self.syncing.born(write_partition_metadata(self.files, self.directory, self.topic_id))
@@ -325,7 +325,7 @@ class LogState:
         self._set_roll_limits()
 
     def segments_replaced(self, segments: list[Segment]) -> None:
-        """Hold exactly these segments; positions that were remembered are void."""
+        """Replace the list of segments; remembered positions become invalid."""
         self.segments = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1] if segments else None
@@ -365,7 +365,7 @@ class LogState:
         self.replayed(0)
 
     def replayed(self, batches: int) -> None:
-        """A snapshot is that many batches old."""
+        """Set the age of the newest snapshot in batches."""
         self._batches_since_snapshot = batches
         self._bytes_since_snapshot = 0
 
@@ -382,7 +382,7 @@ class LogState:
         return f"{self.directory}/{snapshot_name(offset)}"
 
     def state_rebuilt(self) -> None:
-        """Producers or epochs were cut or rebuilt: derive again what is cached from them."""
+        """Update the values cached from producers and epochs, which were cut or rebuilt."""
         self._epoch = self.epochs.latest_epoch
         self.producers.high_watermark_moved(self.high_watermark)
         self._update_first_unstable()

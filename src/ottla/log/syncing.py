@@ -80,7 +80,7 @@ class Syncing:
 
     @property
     def idle(self) -> bool:
-        """Nothing but perhaps the active segment's batches waits for the disk."""
+        """Whether at most the active segment's batches wait for the disk."""
         return not (self._closed or self.replaced_files or self.directory or self._dirty or self._rounds)
 
     @property
@@ -89,7 +89,7 @@ class Syncing:
         return self._closed
 
     def closed(self, segment: Segment, dirty: list[File] | None = None) -> None:
-        """A segment is complete: its batches and indexes, and the files in `dirty`, go with the next round."""
+        """Note that a segment is complete: the next sync includes its batches and indexes, and the files in `dirty`."""
         if segment not in self._closed:
             self._closed.append(segment)
         self._dirty.extend(dirty or [])
@@ -160,7 +160,7 @@ class Syncing:
         return files
 
     def finish(self, up_to: int, log_end_offset: int, *, counts: bool) -> None:
-        """The oldest round is synced. It counts for nothing once the log has failed."""
+        """Finish the oldest sync. It has no effect once the log has failed."""
         done = self._rounds.popleft()
         done.release()
         if not counts:

@@ -21,7 +21,7 @@ def truncate_to(log: LogState, offset: int, now: int) -> bool:
 
 
 def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> bool:
-    """Do `truncate_to`; not `durable`: the next sync has to bring it to the disk."""
+    """Do `truncate_to`; not `durable`: the next sync must bring it to the disk."""
     log.epochs.truncate_from_end(offset)
     if offset >= log.log_end_offset:
         log.state_rebuilt()

@@ -29,5 +29,5 @@ def unversioned(configs: Configs, _version: int) -> Configs:
 
 
 BROKER_CONFIGS: Final = table("config/broker/", decode_texts, unversioned)
-"""By the id of a broker as text; '' for all brokers."""
+"""Configs by the id of a broker as text; '' for all brokers."""
 GROUP_CONFIGS: Final = table("config/group/", decode_texts, unversioned)

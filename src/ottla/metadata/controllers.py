@@ -40,4 +40,4 @@ class ControllerRecord:
 
 
 CONTROLLER: Final = single(CONTROLLER_KEY, ControllerRecord.decode)
-"""The newest claim; None where no node has ever made one."""
+"""The newest claim; None if no node has made one."""

@@ -28,7 +28,7 @@ change, because nodes of all versions have to agree on them. A feature that is a
 
 
 def beyond(levels: Mapping[str, int], supported: Mapping[str, int]) -> tuple[str, int] | None:
-    """A feature whose level is above the highest that is supported, with that level; None where there is none."""
+    """A feature whose level is above the highest supported one, with that level; None if there is none."""
     above = [(name, level) for name, level in sorted(levels.items()) if level > supported.get(name, 0)]
     return above[0] if above else None
 
@@ -51,4 +51,4 @@ class FeaturesRecord:
 
 
 FEATURES: Final = single(FEATURES_KEY, FeaturesRecord.decode)
-"""None where no level was ever set."""
+"""None if no level was ever set."""

@@ -29,11 +29,11 @@ HISTORY_KEY: Final = "cluster/history"
 ENTRIES_KEPT: Final = 200
 """Number of starts that the row names. A node that was away for more of them can't find out what was lost meanwhile."""
 ENTRIES_REMEMBERED: Final = 10
-"""How many starts a node remembers."""
+"""Number of starts that a node remembers."""
 
 
 class Entry(NamedTuple):
-    """A start of a node: the commit that it began with, a name that nothing else has, and the commit before."""
+    """A start of a node: its first commit, a unique name, and the commit before."""
 
     generation: int
     name: str
@@ -66,14 +66,14 @@ class HistoryRecord:
 
     @staticmethod
     def decode(value: bytes) -> HistoryRecord:
-        """Raises ValueError, KeyError or TypeError where the value is not a history."""
+        """Raises ValueError, KeyError or TypeError if the value is not a history."""
         row = json.loads(value)
         earlier = tuple(Entry(int(generation), str(name), int(before)) for generation, name, before in row["earlier"])
         return HistoryRecord(str(row["newest"]), None if row["before"] is None else int(row["before"]), earlier)
 
 
 HISTORY: Final = single(HISTORY_KEY, HistoryRecord.decode)
-"""None where no node of a cluster has started yet."""
+"""None if no node of a cluster has started yet."""
 
 
 def is_continued(history: HistoryRecord | None, seen: int, later: HistoryRecord, newest: int) -> bool:

@@ -86,7 +86,7 @@ class MetadataImage:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions all topics have."""
+        """The number of partitions of all topics."""
         return self.parts[TOPICS].partition_count
 
     @property
@@ -96,7 +96,7 @@ class MetadataImage:
 
     @property
     def controller(self) -> ControllerRecord | None:
-        """The newest claim; None where no node has ever made one."""
+        """The newest claim; None if no node has made one."""
         return self.parts[CONTROLLER]
 
     def level_of(self, feature: str) -> int:

@@ -31,7 +31,7 @@ _RESTART = 1 << 61
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsRecord:
-    """How far ids were given out. `version` is that of its row, 0 as long as it is not committed."""
+    """The next producer id to allocate. `version` is that of its row, 0 until it is committed."""
 
     next_producer_id: int
     version: int = 0
@@ -92,7 +92,7 @@ class ProducerIds:
         return first, ProducerIdsRecord(first + BLOCK), version
 
     def claimed(self, first: int) -> None:
-        """The block that begins there is this node's."""
+        """Use the block that begins with this id: it is this node's."""
         self._next, self._end, self._lost = first, first + BLOCK, 0
 
     def behind_lost(self, stored: ProducerIdsRecord | None) -> tuple[ProducerIdsRecord, int] | None:

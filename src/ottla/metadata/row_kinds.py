@@ -43,7 +43,7 @@ Rows: TypeAlias = Mapping[str, Row | None]
 
 
 class _Versioned(Protocol):
-    """A frozen dataclass with a field `version`: that of its row, 0 as long as it is not committed."""
+    """A frozen dataclass with a field `version`: that of its row, 0 until it is committed."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

@@ -183,7 +183,7 @@ class SqliteStore:
             return self._commit(writes, guards)
 
     def gone(self) -> str | None:
-        """Why the files are not those any more that were opened; None while they are."""
+        """The reason why the files are no longer those that were opened; None while they are."""
         if self._gone is None:
             with contextlib.suppress(OSError):
                 what = self._replaced()

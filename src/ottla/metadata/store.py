@@ -44,7 +44,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove the key; removing an absent key is no error unless `expected` says otherwise."""
+    """Remove the key. Removing an absent key is no error unless `expected` requires the key."""
 
     key: str
     expected: int | None = None
@@ -93,7 +93,7 @@ class StoreDamaged(StoreFailed):
 
 
 class StoreGone(StoreFailed):
-    """The store that was opened is not there any more: another one is in its place, or none."""
+    """The store that was opened no longer exists: another one, or none, is in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +166,6 @@ def decoded(store: MetadataStore, key: str, decode: Callable[[bytes], _T], value
 
 
 def check_batch(writes: Sequence[Write]) -> None:
-    """Two writes of one key in a batch are a mistake of ours."""
+    """Check for two writes of one key in a batch, which are a bug of the caller."""
     keys = [write.key for write in writes]
     assert len(set(keys)) == len(keys), f"a key is written twice in one batch: {sorted(keys)}"

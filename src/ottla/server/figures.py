@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PARTITIONS_PER_SLICE = 500
 LATE_MS = 300_000
-"""How much longer than the longest transaction one may be open before it counts as late, as in Kafka."""
+"""Milliseconds by which a transaction may exceed the longest time-out before it counts as late, as in Kafka."""
 UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 

@@ -487,7 +487,8 @@ class Server:
 
 
 async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefused, also if the node has to end by itself."""
+    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefused, also if the node ends because of a
+    fault."""
     server = Server(options)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

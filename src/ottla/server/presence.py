@@ -157,5 +157,5 @@ def _boot_id() -> str:
 
 
 def _since_boot() -> int:
-    """Milliseconds, those among them in which the machine slept."""
+    """Milliseconds since boot, including the time that the machine slept."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

@@ -52,7 +52,7 @@ class ShareFigures:
 
 
 def is_fresh(node: Node, now: Millis) -> bool:
-    """Whether the cluster still counts on what this node leads and coordinates."""
+    """Whether the cluster still relies on this node's leaderships and coordinators."""
     return node.membership is None or node.membership.is_fresh(now)
 
 

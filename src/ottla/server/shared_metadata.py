@@ -89,7 +89,7 @@ def _on_one_machine(text: str, node_id: int, incarnation: str, lease_ms: int) ->
 
 
 def _over_machines(text: str, life: Life, lease_ms: int) -> tuple[NodeStore, Presence, int]:
-    """The third is the lease that the servers grant."""
+    """Returns the store, the presence, and the lease that the servers grant."""
     from ottla.metadata.zookeeper.ensemble import ensemble_of
     from ottla.metadata.zookeeper.session import Session
     from ottla.metadata.zookeeper.store import ZooKeeperStore

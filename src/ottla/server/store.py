@@ -54,7 +54,7 @@ class StoreThread:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="ottla-store")
 
     def carry_out(self, effect: Commit | Reread) -> None:
-        """Begin this once everything before it has ended."""
+        """Start this effect once all earlier ones have ended."""
         if isinstance(effect, Commit):
             self._pool.submit(self._commit, effect)
         else:

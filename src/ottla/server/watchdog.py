@@ -21,9 +21,9 @@ from ottla.server import hang_up
 from ottla.server.clocks import moment
 
 START_S = 1.0
-"""The node serves first."""
+"""Seconds before the watchdog starts, so that the node serves first."""
 BEATS = 20
-"""In the time that a node may be silent."""
+"""Number of beats within the time that a node may be silent."""
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _PR_SET_PTRACER = 0x59616D61
 
@@ -66,7 +66,7 @@ class Watchdog:
             os.close(reading)
 
     def _beat(self) -> None:
-        """Say that the event loop turns."""
+        """Send a beat: the event loop runs."""
         now = moment()
         silent_ms, self._last = now - self._last, now
         if silent_ms > self._silence_ms:

@@ -61,11 +61,11 @@ class ZooKeeperPresence:
         self._looked_at: frozenset[Life] = frozenset()
         self._doors = Doors(self._session.timeout_s / 3, lambda: self._tell())
         self._tell: Callable[[], None] = _nobody
-        """Says on any thread that there is news."""
+        """Reports an event, on any thread."""
         self._wake = threading.Event()
         self._left = False
         self._version: int | None = None
-        """The version of the own znode; None where it is not known."""
+        """The version of this node's znode; None if unknown."""
         self._displaced = False
         self.generation = 0
         self.renewed_at: Millis = 0
@@ -184,7 +184,7 @@ class ZooKeeperPresence:
         self._tell()
 
     def _replace(self, own: Znode | None) -> None:
-        """The znode is not that of this session."""
+        """Replace a znode that is not of this session."""
         other = None if own is None else _life(self._life.node_id, own)
         if other is None or other == self._life:
             self._place(own)

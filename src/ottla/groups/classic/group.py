@@ -182,7 +182,7 @@ class Group:
         self.pending_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> Member | None:
-        """Take a member (or a pending one) out. Its parked requests must have been answered before."""
+        """Remove a member (or a pending one). Its parked requests must have been answered before."""
         assert member_id not in self.joins, member_id
         assert member_id not in self.syncs, member_id
         self.pending_members.pop(member_id, None)
@@ -207,7 +207,7 @@ class Group:
             self.leader = new.member_id
 
     def speak(self, member: Member, protocols: Protocols) -> None:
-        """The member offers other protocols or metadata from now on."""
+        """Replace the member's protocols and metadata."""
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
@@ -271,7 +271,7 @@ class Group:
         return self.state is not GroupState.PREPARING_REBALANCE
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asked for."""
+        """The longest rebalance time-out of any member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def begin_generation(self, wall_ms: WallMillis) -> None:

@@ -157,13 +157,13 @@ class Rebalances:
     # ---- the sync phase --------------------------------------------------------------------------------------------
 
     def synced(self, group: Group, member_id: str) -> None:
-        """The member has asked for its assignment."""
+        """Note that the member has asked for its assignment."""
         group.pending_syncs.pop(member_id, None)
         if not group.pending_syncs:
             self._timers.cancel((group.group_id, Deadline.SYNC, ""))
 
     def sync_deadline(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
-        """Members that joined but never asked for their assignment are out."""
+        """Remove members that joined but never asked for their assignment."""
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) and group.pending_syncs:
             for member_id in list(group.pending_syncs):
                 self.drop(group, member_id, decision)
@@ -212,7 +212,7 @@ class Rebalances:
             self.complete_join(now, group, decision)
 
     def check(self, group: Group) -> None:
-        """A phase that nothing would ever end, or a member that nothing would ever miss, is a leak."""
+        """Check for leaks: a phase without a deadline, or a member without a session."""
         group_id = group.group_id
         if group.state is GroupState.PREPARING_REBALANCE:
             assert (group_id, Deadline.JOIN, "") in self._timers, f"{group_id}: its join phase has no end"

@@ -43,7 +43,8 @@ class ClassicProtocol:
     # ---- JoinGroup -------------------------------------------------------------------------------------------------
 
     def join(self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, decision: DecisionBuilder) -> None:
-        """A new group is stored at once, Empty, so that it outlives a crash before its first generation."""
+        """Serve a JoinGroup. A new group is stored at once, Empty, so that it survives a crash before its first
+        generation."""
         error = self._refuses(body)
         group = self._groups.get(body.group_id)
         if error is ErrorCode.NONE and group is None and body.member_id != NO_MEMBER_ID:

@@ -61,7 +61,7 @@ class Assignments:
         resolved: Mapping[str, Resolved],
         epoch: int,
     ) -> tuple[dict[str, Target], list[ConsumerRecord]]:
-        """Targets for these members, in this epoch of the group, and the records of what that changes."""
+        """Make the targets of these members, in this epoch of the group, and the records of the changes."""
         topics = self.topics(subscribed(members, resolved))
         ids = {name: topic_id for name, (topic_id, _) in topics.items()}
         known: dict[tuple[tuple[str, ...], str], tuple[bytes, ...]] = {}

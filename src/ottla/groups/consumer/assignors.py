@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from ottla.groups.consumer.group import Place, Target
 
 Partitions: TypeAlias = Mapping[bytes, int]
-"""How many partitions each topic has, by its id."""
+"""The number of partitions of each topic, by its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ def assign_ranges(members: Members, partitions: Partitions) -> dict[str, Target]
 
 
 def assign_uniformly(members: Members, partitions: Partitions) -> dict[str, Target]:
-    """The `uniform` assignment of each member: as even as it can be, and as much as before as that allows."""
+    """The `uniform` assignment of each member: as even as possible, and then as close to the previous one as
+    possible."""
     if len({member.topics for member in members.values()}) == 1:
         return _assign_alike(members, partitions)
     return _Balance(members, partitions).targets()
@@ -94,7 +95,7 @@ def _assign_alike(members: Members, partitions: Partitions) -> dict[str, Target]
 # ---- uniform, subscriptions differ ---------------------------------------------------------------------------------
 
 _ROUNDS_MAX: Final = 16
-"""Each round about halves what is uneven."""
+"""Maximum number of passes; each about halves the imbalance."""
 
 
 class _Balance:
@@ -152,7 +153,7 @@ class _Balance:
         return min(self._readers[topic_id], key=lambda member_id: (self._loads[member_id], self._order[member_id]))
 
     def _even_out(self) -> bool:
-        """Move what evens out, topic by topic; whether anything moved."""
+        """Move partitions that improve the balance, topic by topic. Returns whether any moved."""
         moved = False
         for topic_id in self._topics:
             for index in range(self._partitions[topic_id]):

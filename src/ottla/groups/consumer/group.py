@@ -117,7 +117,7 @@ def subscription(member: ConsumerMember, resolved: Mapping[str, Resolved]) -> tu
 
 
 def subscribed(members: Mapping[str, ConsumerMember], resolved: Mapping[str, Resolved]) -> list[str]:
-    """The names of the topics that any of these members reads, in order."""
+    """The names of the topics that any of these members subscribes to, in order."""
     wanted = {(member.topics, member.regex): member for member in members.values()}
     return sorted({name for member in wanted.values() for name in subscription(member, resolved)})
 

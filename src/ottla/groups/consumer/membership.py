@@ -137,7 +137,7 @@ class ConsumerMembership:
         self._wall = wall
         self._assignments = Assignments(metadata, timers, wall)
         self._matched: dict[tuple[str, str], tuple[object, Millis]] = {}
-        """Soft: for which view of the topics, and when, an expression of a group was matched last."""
+        """Soft: the view of the topics, and the time, of the last match of a group's expression."""
         self.groups = groups
         self.in_the_way = in_the_way
         """Groups of another kind whose ids are in use."""
@@ -512,7 +512,7 @@ class ConsumerMembership:
             self._unwatch(group, member_id)
 
     def assignor(self, group: ConsumerGroup) -> str:
-        """The assignor that the group's next assignment is made by."""
+        """The assignor of the group's next assignment."""
         return self._assignments.assignor(group.group_id, group.members)
 
     def check(self, group: ConsumerGroup) -> None:

@@ -40,7 +40,7 @@ def commit_error(group: ConsumerGroup, version: int, member_id: str, epoch: int,
 
 
 def fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode:
-    """Whether the group answers a fetch; one that names no member and no epoch it always does."""
+    """Whether the group answers a fetch. It always does if the fetch names no member and no epoch."""
     if member_id is None and epoch < 0:
         return ErrorCode.NONE
     member = group.members.get(member_id or "")

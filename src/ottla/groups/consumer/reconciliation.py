@@ -92,7 +92,8 @@ def _towards(
 def _unsubscribed(
     member: ConsumerMember, subscribed: Collection[bytes], owned: Iterable[Place] | None
 ) -> ConsumerMember:
-    """Without the topics that it no longer subscribes to; in its epoch, for there is no new target."""
+    """The member without the topics that it no longer subscribes to. It keeps its epoch, because there is no new
+    target."""
     gone = {place: given for place, given in member.assigned.items() if place[0] not in subscribed}
     if not gone:
         return member

@@ -1,8 +1,14 @@
 """Encodes and decodes the records of consumer groups in `__consumer_offsets`.
 
-These are Kafka's types 3 (the group's epoch), 5 (a member), 6 (the epoch of its assignment), 7 (a member's target), 8
-(a member's current partitions), and 16 (the topics that a regular expression matches). Type 4, the topics' partitions,
-which Kafka wrote before 4.1, is ignored. Each has a value or is a tombstone.
+These are Kafka's types:
+- 3: the group's epoch;
+- 5: a member;
+- 6: the epoch of the group's assignment;
+- 7: a member's target;
+- 8: a member's current partitions;
+- 16: the topics that a regular expression matches.
+
+Type 4, the topics' partitions, which Kafka wrote before 4.1, is ignored. Each record has a value or is a tombstone.
 
 Source: group-coordinator/src/main/resources/common/message/ConsumerGroup*.json, GroupCoordinatorRecordHelpers.java.
 """
@@ -238,7 +244,7 @@ def _places(parts: list[Any]) -> list[Place]:
 
 
 def _owned(parts: list[current.TopicPartitions], member_epoch: int) -> Owned:
-    """Before KIP-1251 no assignment epochs were written; then the member's own is the safe one."""
+    """Before KIP-1251 no assignment epochs were written; the member's own epoch is then the safe value."""
     found: Owned = {}
     for each in parts:
         epochs = each.assignment_epochs

@@ -62,7 +62,7 @@ class Damaged(Exception):
 
 
 class GaveUp(Exception):
-    """The log changed under the compaction; nothing was replaced that was not complete."""
+    """The log changed during the compaction; only complete segments were replaced."""
 
 
 class Compaction:
@@ -250,7 +250,7 @@ class Compaction:
             self._remove_unfinished(cleaned.base_offset)
 
     def _remove_unfinished(self, base_offset: int) -> None:
-        """Files of a compaction that did not get to its end; the log first, so that a restart sees no decision."""
+        """Remove the files of an unfinished compaction; the log first, so that a restart sees no decision."""
         segment_path = f"{self.log.directory}/{segment_name(base_offset)}"
         for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):
             for kind in (LOG_SUFFIX, *INDEX_SUFFIXES):
@@ -350,7 +350,8 @@ class Transactions:
                 heappush(self._coming, (entry.first_offset, entry))
 
     def is_settled(self, header: RawHeader, batch: memoryview) -> bool:
-        """Whether the batch can go: data of an aborted transaction, or a marker whose transaction has no data left."""
+        """Whether the batch can be removed: data of an aborted transaction, or a marker whose transaction has no data
+        left."""
         last = header[0] + header[6]
         while self._coming and self._coming[0][0] <= last:
             entry = heappop(self._coming)[1]

@@ -107,7 +107,7 @@ class BatchFilter:
         return self._emptied(header) if self._must_stay(header) else None
 
     def _has_passed(self, horizon: int | None) -> bool:
-        """Whether tombstones or a marker of a batch with this delete horizon may go."""
+        """Whether tombstones or a marker of a batch with this delete horizon may be removed."""
         return self._in_sync and horizon is not None and horizon <= self._wall_ms
 
     def _must_stay(self, header: RawHeader) -> bool:
@@ -180,7 +180,8 @@ class BatchFilter:
         return octets, max_timestamp
 
     def _with_horizon(self, header: RawHeader, batch: memoryview, kept: set[int] | None) -> Kept:
-        """The batch with the moment its tombstones (or its marker) may go in place of the base timestamp."""
+        """The batch with the time at which its tombstones (or its marker) may be removed in place of the base
+        timestamp."""
         records = [
             record for record in decode_records(batch, parts_max=PARTS_MAX) if kept is None or record.offset in kept
         ]

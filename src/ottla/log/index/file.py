@@ -36,7 +36,7 @@ class IndexFile:
         return len(self._pending) // self.ENTRY.size
 
     def flush(self) -> None:
-        """Write the buffered entries. Raises OSError, after which they are buffered still."""
+        """Write the buffered entries. Raises OSError, after which they are still buffered."""
         if self._pending:
             handle, end = self._handle(), self.entries * self.ENTRY.size - len(self._pending)
             if handle.size() > end:
@@ -66,7 +66,7 @@ class IndexFile:
             del self._pending[(entries - written) * self.ENTRY.size :]
 
     def dirty_files(self) -> list[File]:
-        """The file, if it was written since it was last handed out here."""
+        """The file, if it was written since the last call."""
         if self._dirty and self._file is not None:
             self._dirty = False
             return [self._file]

@@ -224,7 +224,7 @@ class SegmentRecovery:
         self._drop_after(later, "it came after the cut")
 
     def _is_part_of_a_batch(self, segment: Segment, position: int) -> bool:
-        """Whether the bytes from `position` on may be what a killed append wrote of one batch."""
+        """Whether the bytes from `position` on may be a part of one batch that a killed append wrote."""
         raw = segment.file.read(position, HEADER_BYTES)
         if len(raw) < HEADER_BYTES:
             return any(raw)  # zeros are what a power cut leaves
@@ -270,7 +270,7 @@ class SegmentRecovery:
         return end
 
     def _rebuild_indexes(self, segment: Segment, why: str) -> None:
-        """Make both sparse indexes again from the batches' headers."""
+        """Rebuild both sparse indexes from the batches' headers."""
         self.note(f"{segment.file.path}: rebuilt its indexes, because {why}.")
         segment.begin_indexes_anew(self.cache)
         segment.begin_resume()

@@ -42,7 +42,7 @@ class Staged(NamedTuple):
 
 
 def size_of(operations: Iterable[Operation]) -> int:
-    """The bytes of a transaction, about, and not too few."""
+    """An upper estimate of the bytes of a transaction."""
     return sum(
         len(each.path.encode()) + OPERATION_BYTES + (len(each.content) if isinstance(each, Create | Set) else 0)
         for each in operations

@@ -82,7 +82,7 @@ def _undisturbed(session: Session) -> Iterator[None]:
 
 
 def _write(session: Session, directory: str, writes: Mapping[str, bytes]) -> None:
-    """Let there be these rows below and no others. Raises StoreFailed, CommitUnknown, Raced."""
+    """Write these rows, and remove all others. Raises StoreFailed, CommitUnknown, Raced."""
     session.make(sorted({path.rpartition("/")[0] for path in writes}))
     wanted = [RowWrite(path, content) for path, content in writes.items()]
     wanted += [RowWrite(path, None) for path in _paths(session, directory) if path not in writes]

@@ -90,7 +90,7 @@ def decoded(key: str, content: bytes) -> Versioned:
 
 
 def pieces(sizes: Sequence[int], most: int) -> Iterator[range]:
-    """Neighbours that together have at most `most` bytes, or that are alone, by their places."""
+    """Ranges of neighbours that together have at most `most` bytes, or of a single larger one."""
     begin, room = 0, most
     for at, size in enumerate(sizes):
         if at > begin and size > room:

@@ -44,8 +44,8 @@ from ottla.metadata.zookeeper.ensemble import Ensemble
 
 START_S: Final = 15.0
 PROBE_S: Final = 1.0
-"""How often another client asks while the connection is lost."""
-"""How long a start waits for a server that serves."""
+"""Seconds between attempts of another client while the connection is lost."""
+"""Seconds that a start waits for a server that answers."""
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 READS_AT_ONCE: Final = 100
 """Maximum number of concurrent reads: each has a byte in a pipe of kazoo's until it is sent."""
@@ -119,16 +119,16 @@ class Session:
         )
         self._client.add_listener(self._heard)
         self.timeout_s = self._asked_s
-        """After how long without a sign of this process the servers end its session."""
+        """Seconds without a sign of this process after which the servers end its session."""
         self._learn_timeout()
         self._listeners: list[Callable[[], None]] = []
         self._lost_at: float | None = None
         self._back = threading.Event()
         self.older: str | None = None
-        """Why ZooKeeper is older than what this session has seen; None as far as nothing shows that."""
+        """The reason why ZooKeeper is older than what this session has seen; None while nothing shows that."""
         self._losses = 0
         self._barriers = -1
-        """After how many losses of the connection the last barrier was put up; -1 before the first."""
+        """Number of losses of the connection before the last barrier; -1 before the first."""
         self._one_barrier = threading.Lock()
         self._closed = False
 
@@ -140,7 +140,7 @@ class Session:
             raise StoreFailed(f"{self._sockets.why_not(self.ensemble)} (waited {START_S:.0f} s)")
 
     def close(self) -> None:
-        """End the session, and with it what is ephemeral. Twice is no error."""
+        """End the session, which removes its ephemeral znodes. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self._back.set()
@@ -199,7 +199,7 @@ class Session:
             changed()
 
     def _probe(self, lost_at: float) -> None:
-        """Until the connection is back: find out whether the servers are older than what this session has seen."""
+        """Until the connection is back, check whether the servers are older than what this session has seen."""
         while not self._back.wait(PROBE_S) and not self._closed and self._lost_at == lost_at:
             seen, found = self._client.last_zxid, self._newest_of_servers()
             if found is not None and found < seen:
@@ -299,7 +299,7 @@ class Session:
             raise StoreFailed(f"{self._place} can't be written: {_sentence(failures[0])}")
 
     def _barrier(self) -> None:
-        """After a loss of the connection: see what was done before it."""
+        """After a loss of the connection, make sure that reads include everything from before it."""
         if self._barriers == self._losses:
             return
         with self._one_barrier:

@@ -180,10 +180,10 @@ class ZooKeeperStore:
         self._floor = max(self._floor, generation)
 
     def hurry(self) -> None:
-        """Clients are served from now on; nothing here waits longer for it."""
+        """Note that clients are served from now on; calls of this store need no shorter waits."""
 
     def gone(self) -> str | None:
-        """Why this is not the store any more that was opened; None while it is."""
+        """The reason why this is no longer the store that was opened; None while it is."""
         why = self._older or self.session.older
         return None if why is None else f"{why}. {AGAIN}"
 
