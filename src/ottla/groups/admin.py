@@ -36,7 +36,7 @@ STATES = frozenset(
     )
 )
 TYPES = frozenset((GROUP_TYPE, CONSUMER_GROUP_TYPE, SHARE_GROUP_TYPE))
-"""What filters may name."""
+"""The group types that filters may name."""
 
 
 def describe(
@@ -108,7 +108,7 @@ def list_groups(
 
 
 def meant(name: str) -> str:
-    """A state or type in a filter as it is compared: without case, nor space around it."""
+    """A state or type in a filter in the form for comparison: without case, nor space around it."""
     return name.strip().lower()
 
 

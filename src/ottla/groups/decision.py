@@ -7,11 +7,11 @@ from ottla.machine import NOTHING, Answer, Decision, ShardRecord, Ticket, Writer
 
 _BATCH_OVERHEAD: Final = 61
 _RECORD_OVERHEAD: Final = 21
-"""The most that attributes, deltas and lengths of one record can take, beside its key and value."""
+"""Maximum bytes of the attributes, deltas and lengths of one record, besides its key and value."""
 
 
 class DecisionBuilder:
-    """Records and answers of one step of a shard, in the order in which they came up. `writer`: see `Decision`."""
+    """Records and answers of one step of a shard, in the order in which they were added. `writer`: see `Decision`."""
 
     __slots__ = ("answers", "records", "writer")
 
@@ -35,5 +35,5 @@ def fits(records: list[ShardRecord], settings: GroupSettings) -> bool:
 
 
 def size_of(records: list[ShardRecord]) -> int:
-    """How many bytes of a batch these records take at most."""
+    """Maximum bytes of a batch of these records."""
     return sum(len(each.key) + len(each.value or b"") + _RECORD_OVERHEAD for each in records)

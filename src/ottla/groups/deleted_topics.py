@@ -1,8 +1,8 @@
-"""Sweeps over groups for offsets they committed in topics that are gone.
+"""Sweeps over groups for the offsets that they committed in deleted topics.
 
-Knows which topics are gone and which groups are still to be looked at. Does not know what was committed: whoever sweeps
-does. Costs a name for each topic and each group, however many topics go at once: topics that go while a sweep is under
-way wait for the next one.
+It knows the deleted topics and the groups that are still to be checked; the caller knows and deletes the offsets. The
+memory is a name for each topic and each group, however many topics are deleted at once. Topics that are deleted during
+a sweep wait for the next one.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ class DeletedTopicsSweep:
 
     def __init__(self) -> None:
         self.topics: dict[str, None] = {}
-        """What the sweep under way is about."""
+        """The topics of the current sweep."""
         self._waiting: dict[str, None] = {}
         self._groups: deque[str] = deque()
 
@@ -24,11 +24,11 @@ class DeletedTopicsSweep:
         return bool(self._groups or self._waiting)
 
     def add(self, topics: Iterable[str]) -> None:
-        """These topics are gone."""
+        """Add deleted topics."""
         self._waiting.update(dict.fromkeys(topics))
 
     def next_group(self, groups: Iterable[str]) -> str | None:
-        """The group to look at now; a sweep that begins goes over all of `groups`. None: there is nothing to do."""
+        """The next group to check. A new sweep covers all of `groups`. None: there is no work."""
         if not self._groups:
             self.topics, self._waiting = self._waiting, {}
             if self.topics:
@@ -36,5 +36,5 @@ class DeletedTopicsSweep:
         return self._groups.popleft() if self._groups else None
 
     def look_again(self, group_id: str) -> None:
-        """There may be more of this group."""
+        """Check this group again: it may have more offsets."""
         self._groups.append(group_id)

@@ -1,6 +1,6 @@
-"""Defines what a shard of groups sees of its node that no record says: topics, and how a group is configured.
+"""Defines a shard's view of state that is not in its records: topics, and the configuration of groups.
 
-A shard is given one `MetadataView` when it is made, and asks it while it decides; `apply` never does, so that replay
+A shard gets one `MetadataView` when it is created, and uses it in its decisions. `apply` never does, so that replay
 depends on the log alone.
 """
 
@@ -38,11 +38,11 @@ class ConsumerGroupConfig:
 class MetadataView(Protocol):
     @property
     def topics_version(self) -> object:
-        """Another value whenever topics may have changed."""
+        """A value that changes whenever topics may have changed."""
         ...
 
     def topic(self, name: str) -> tuple[bytes, int] | None:
-        """Id and number of partitions; None where there is no such topic."""
+        """Id and number of partitions; None if there is no such topic."""
         ...
 
     def topic_name(self, topic_id: bytes) -> str | None: ...
@@ -54,12 +54,12 @@ class MetadataView(Protocol):
     def consumer_group_config(self, group_id: str) -> ConsumerGroupConfig: ...
 
     def heartbeating(self) -> int:
-        """About how many members of consumer groups send heartbeats to this node."""
+        """The approximate number of consumer group members that send heartbeats to this node."""
         ...
 
 
 def topics_hash(topics: Mapping[str, tuple[bytes, int]]) -> int:
-    """What members subscribe to, as far as it exists (name to id and partitions), in 63 bits; nothing is 0."""
+    """A 63-bit hash of the existing topics that members subscribe to (name to id and partitions); 0 without topics."""
     if not topics:
         return 0
     text = repr(sorted(topics.items())).encode()

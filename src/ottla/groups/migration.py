@@ -1,11 +1,9 @@
 """Converts groups with members to the other kind: a classic group becomes a consumer group, and back.
 
-Knows both kinds of groups, and what of one is what of the other. Does not serve members.
-
-The first member of the new protocol that joins a classic group of consumers makes it a consumer group; its classic
-members stay, with what they have, and are told at their next heartbeat to join again. When the last member of the new
-protocol has gone, those who are left are a classic group again, which rebalances. `group.consumer.migration.policy`
-says which of these may happen.
+The first member of the new protocol that joins a classic group of consumers converts it to a consumer group. Its
+classic members stay and keep their partitions. Their next heartbeat tells them to join again. When the last member of
+the new protocol leaves, the group becomes a classic group again, which rebalances. `group.consumer.migration.policy`
+sets which of these conversions are allowed.
 
 Sources: Kafka's GroupMetadataManager.java (convertToConsumerGroup, convertToClassicGroup), ConsumerGroup.java
 (fromClassicGroup), ClassicGroup.java (fromConsumerGroup); KIP-848.
@@ -46,16 +44,17 @@ from ottla.protocol.messages.sync_group import SyncGroupResponse
 _VERSION_BYTES = 2
 _VERSION_MAX = 3
 _ASSIGNORS_OF_CLIENTS = ("range", "roundrobin", "sticky", "cooperative-sticky")
-"""What these put into an assignment beside partitions (librdkafka's sticky ones do) nobody misses."""
+"""Assignors whose other data in an assignment may be dropped (librdkafka's sticky ones add some): no client needs
+it."""
 
 
 class MigrationRefused(Exception):
-    """Why a group keeps its kind."""
+    """Raised when a group keeps its kind; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """What a classic group becomes: the group, and the records that make it so."""
+    """The result of converting a classic group: the new group, and the records of the conversion."""
 
     group: ConsumerGroup
     records: list[ShardRecord]
@@ -77,7 +76,8 @@ class Migration:
     # ---- to a consumer group ---------------------------------------------------------------------------------------
 
     def upgraded(self, group: Group) -> Upgraded:
-        """What this group becomes when a member of the new protocol joins. Raises MigrationRefused."""
+        """The consumer group that this group becomes when a member of the new protocol joins. Raises
+        MigrationRefused."""
         config = self._metadata.consumer_group_config(group.group_id)
         named = f"Cannot upgrade classic group {group.group_id} to consumer group because"
         if config.migration_policy not in ("upgrade", "bidirectional"):
@@ -137,7 +137,8 @@ class Migration:
         return tuple(sorted(found))
 
     def take_over(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
-        """Whoever waits in the classic group is to join again; sessions go on in the consumer group."""
+        """Answer the parked requests of the classic group, so that these members join again. Sessions continue in the
+        consumer group."""
         for member_id, (ticket, version) in group.joins.items():
             decision.answer(ticket, join_reply(version, ErrorCode.REBALANCE_IN_PROGRESS, member_id))
         for ticket in group.syncs.values():
@@ -151,9 +152,9 @@ class Migration:
     # ---- to a classic group ----------------------------------------------------------------------------------------
 
     def downgraded(self, now: Millis, group: ConsumerGroup, leaving: Container[str]) -> list[ShardRecord] | None:
-        """The records that make this a classic group when these leave; None where it stays a consumer group.
+        """The records that convert this to a classic group when these members leave; None if it stays a consumer group.
 
-        Its sessions, and the deadline at which it rebalances, are set.
+        Also sets the members' sessions, and the deadline of the rebalance.
         """
         left = [member for member in group.members.values() if member.member_id not in leaving]
         policy = self._metadata.consumer_group_config(group.group_id).migration_policy
@@ -168,7 +169,8 @@ class Migration:
         if not made.speaks_one_protocol():
             return None
         made.protocol_name = made.select_protocol()
-        # What each has, not what it was to have: who comes before they have joined again must not be given the rest.
+        # The current partitions and not the targets: a member that joins before the owners have joined again must not
+        # get partitions that they still own.
         assignments = {
             member.member_id: self.assignment(
                 sorted({*member.assigned, *member.revoking}), _version(made.members[member.member_id].protocols[0][1])
@@ -184,7 +186,7 @@ class Migration:
         return [*deletion(group), encode_group(group.group_id, made.image(assignments))]
 
     def assignment(self, target: Iterable[Place], version: int) -> bytes:
-        """Partitions as members of the classic protocol are told them."""
+        """An assignment in the format of the classic protocol."""
         parts = ((self._metadata.topic_name(topic_id), indexes) for topic_id, indexes in by_topic(target).items())
         out = bytearray(pack(">h", version))
         message = ConsumerProtocolAssignment([TopicPartition(name, some) for name, some in parts if name is not None])
@@ -193,13 +195,15 @@ class Migration:
 
 
 def subscription_of(protocols: Iterable[tuple[str, bytes]]) -> ConsumerProtocolSubscription:
-    """What a member of the classic protocol reads and owns: all its protocols say the same. Raises MalformedFrame."""
+    """The subscription and the owned partitions of a member of the classic protocol. They are the same in all its
+    protocols. Raises MalformedFrame."""
     metadata = next(iter(protocols))[1]
     return ConsumerProtocolSubscription.decode(metadata, _VERSION_BYTES, _version(metadata))[0]
 
 
 def _version(metadata: bytes) -> int:
-    """Which version a member's metadata is in; later ones begin as the last that is known. Raises MalformedFrame."""
+    """The version of a member's metadata; later versions begin with the fields of the last known one. Raises
+    MalformedFrame."""
     if len(metadata) < _VERSION_BYTES:
         raise MalformedFrame("a member's metadata is cut short")
     version: int = unpack_from(">h", metadata)[0]

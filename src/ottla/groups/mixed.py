@@ -1,8 +1,8 @@
 """Serves members that speak the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Knows what these requests are in a consumer group: a member's generation is its epoch, joining is saying what it reads
-and owns, and nobody leads: what it gets from SyncGroup is its part of the target. A heartbeat tells it to join again
-when there is something to do. Does not know the classic groups.
+In a consumer group, a member's generation is its epoch. A JoinGroup reports the member's subscription and owned
+partitions, and there is no leader. A SyncGroup returns the member's part of the target. A heartbeat tells the member to
+join again when its assignment changes.
 
 Source: Kafka's GroupMetadataManager.java (classicGroupJoinToConsumerGroup, classicGroupSyncToConsumerGroup,
 classicGroupHeartbeatToConsumerGroup, classicGroupLeaveToConsumerGroup); KIP-848.
@@ -128,7 +128,7 @@ class ClassicMembers:
         return answer, records
 
     def _check_join(self, body: JoinGroupRequest, group: ConsumerGroup) -> None:
-        """Whether the group takes classic members, and such a one. Raises _Refused."""
+        """Check that the group accepts this member of the classic protocol. Raises _Refused."""
         settings = self._settings
         if not settings.session_timeout_ms_min <= body.session_timeout_ms <= settings.session_timeout_ms_max:
             raise _Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
@@ -142,7 +142,7 @@ class ClassicMembers:
     def _known(
         self, body: JoinGroupRequest, group: ConsumerGroup, member_id: str, records: list[ConsumerRecord]
     ) -> tuple[ConsumerMember | None, str | None]:
-        """Who joins, and the id of the static member whose place it takes. Raises _Refused."""
+        """The member that joins, and the id of the static member that it replaces. Raises _Refused."""
         if body.group_instance_id is None:
             return group.members.get(member_id), None
         holder = group.static_member(body.group_instance_id)
@@ -206,7 +206,7 @@ class ClassicMembers:
         self._timers.set(timer, now + classic.session_timeout_ms)
 
     def _expect_join(self, now: Millis, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """It has been told to join again, and is out if it does not within its rebalance timeout."""
+        """Set the deadline by which a member must join again: it is removed after its rebalance timeout."""
         timer = (group.group_id, Deadline.CONSUMER_JOIN, member.member_id)
         if timer not in self._timers:
             self._timers.set(timer, now + member.rebalance_timeout_ms)
@@ -222,7 +222,7 @@ class ClassicMembers:
         group: ConsumerGroup,
         decision: DecisionBuilder,
     ) -> None:
-        """One at a time: each leaves the group as the records of the one before have left it."""
+        """Remove members. Each identity is checked on its own."""
         identities = body.members if call.version >= _LEAVE_IN_BATCHES_SINCE else [MemberIdentity(body.member_id)]
         responses: list[MemberResponse] = []
         leaving: dict[str, ConsumerMember] = {}
@@ -240,7 +240,7 @@ class ClassicMembers:
 
 
 def _said(body: JoinGroupRequest) -> ConsumerProtocolSubscription:
-    """What the member reads and owns. Raises _Refused."""
+    """The member's subscription and owned partitions. Raises _Refused."""
     try:
         return subscription_of((each.name, each.metadata) for each in body.protocols)
     except MalformedFrame:
@@ -277,7 +277,7 @@ def _identified(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMembe
 
 
 def _is_held(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether another member still has something of what this one is to have."""
+    """Whether another member still owns a part of this member's target."""
     return any(
         group.owner_of(place) not in (None, member.member_id) for place in group.targets.get(member.member_id, ())
     )

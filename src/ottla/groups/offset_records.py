@@ -1,6 +1,6 @@
 """Encodes and decodes records of committed offsets in `__consumer_offsets`.
 
-Knows Kafka's type 1; type 0 is the older one, read alike.
+These are Kafka's type 1, and the older type 0, which has the same format.
 
 Source: group-coordinator/src/main/resources/common/message/*OffsetCommit*.json, GroupCoordinatorRecordHelpers.java.
 """
@@ -22,7 +22,7 @@ _VERSION = 4
 _VERSION_WITH_EXPIRY = 1
 _USUAL = Format(">hqiBqBBB16s")
 """A value without metadata and expiry: version, offset, leader epoch, no text, commit timestamp, _TAGS, topic id. Most
-are so, and by the generated codec they take three times as long; a test holds the two to each other."""
+values have this form, and the generated codec takes three times as long. A test compares the two."""
 _TAGS = [1, 0, 16]
 """One tagged field, number 0, of 16 bytes."""
 
@@ -30,11 +30,11 @@ NO_TIMESTAMP = WallMillis(-1)
 
 
 class CommittedOffset(NamedTuple):
-    """What a group committed for one partition. A named tuple, for replay makes one of every record.
+    """A group's committed offset for one partition. It is a named tuple because replay creates one for every record.
 
-    `record_offset` is where in the log it stands, which decides between a plain and a transactional commit (the later
-    one wins); -1 before it is appended. `expire_timestamp_ms` only from OffsetCommit v2-4 with a retention time, and
-    then the record has no room for `topic_id`. A topic that was deleted and made again has another id.
+    `record_offset` is the offset of its record in the log, -1 before it is appended. It decides between a plain and a
+    transactional commit: the later one wins. `expire_timestamp_ms` is set only by OffsetCommit v2-4 with a retention
+    time; such a record has no room for `topic_id`. A topic that was deleted and created again has another id.
     """
 
     offset: int
@@ -46,7 +46,7 @@ class CommittedOffset(NamedTuple):
     topic_id: bytes = ZERO_UUID
 
     def is_of(self, topic_id: bytes) -> bool:
-        """Whether this was committed in the life of the topic that has this id; an id of zero is not known."""
+        """Whether this was committed for the topic with this id; an id of zero is unknown, and matches any."""
         return ZERO_UUID in (topic_id, self.topic_id) or topic_id == self.topic_id
 
 

@@ -1,11 +1,11 @@
-"""Keeps how far each group has read: committed offsets, those of transactions still open, and their end.
+"""Keeps each group's committed offsets, those of open transactions, and their expiry.
 
-Knows offsets per group, topic and partition, and when they expire (KIP-211). Does not know members; it asks the group,
-a classic one or a consumer group, whether a commit may be taken.
+Offsets are kept per group, topic and partition, and expire by KIP-211. The group, a classic one or a consumer group,
+decides whether a commit is accepted.
 
 Durable state, changed by `apply` alone: `_committed`, and `_pending`, the offsets of open transactions per producer id;
-`_open` finds the producers of a group. A marker ends a transaction: on commit its offsets replace those whose record is
-older (KIP-447, KAFKA-5027).
+`_open` has the producers of each group. A marker ends a transaction: on commit its offsets replace those whose record
+is older (KIP-447, KAFKA-5027).
 
 Source: Kafka's OffsetMetadataManager.java, OffsetExpirationConditionImpl.java.
 """
@@ -55,9 +55,9 @@ _NO_OFFSET = -1
 
 @dataclass(slots=True)
 class PreparedCommit:
-    """The body of a call: a commit whose records are made before, so that a long one costs its group little to decide.
+    """The body of a call: a commit whose records are prepared, so that a long one costs its group little.
 
-    `asked` says who commits for which group. Answered with an ErrorCode: all records count, or none.
+    `asked` has the member and the group. Answered with an ErrorCode: all records count, or none.
     """
 
     asked: OffsetCommitRequest
@@ -69,9 +69,9 @@ class PreparedCommit:
     def add(
         self, topics: list[OffsetCommitRequestTopic], wall_ms: WallMillis, settings: GroupSettings
     ) -> list[OffsetCommitResponseTopic]:
-        """Make the records of these topics, and say what is answered once they are in the log."""
+        """Create the records of these topics, and the answer that is sent once they are in the log."""
         records, answered = records_of(self.asked, topics, wall_ms, settings)
-        if self._size <= settings.batch_size_max:  # else they are refused in any case
+        if self._size <= settings.batch_size_max:  # otherwise they are refused in any case
             self._size += size_of(records)
             made = iter(records)
             self.records += records
@@ -95,7 +95,8 @@ _Topics = dict[str, dict[int, CommittedOffset]]
 
 @dataclass(frozen=True, slots=True)
 class SeeOffsets:
-    """The body of a call: show what a group has committed, to who asks as in OffsetFetch. Answered with OffsetsSeen."""
+    """The body of a call: show a group's committed offsets to the sender of an OffsetFetch. Answered with
+    OffsetsSeen."""
 
     group_id: str
     member_id: str | None
@@ -104,7 +105,7 @@ class SeeOffsets:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsSeen:
-    """What a group has committed, and what each open transaction may commit for it."""
+    """A group's committed offsets, and those that each open transaction may commit for it."""
 
     committed: _Topics
     pending: list[_Topics]
@@ -113,7 +114,7 @@ class OffsetsSeen:
     def partitions(
         self, topic: OffsetFetchRequestTopics, indexes: Sequence[int], require_stable: bool
     ) -> list[OffsetFetchResponsePartitions]:
-        """The answer for some partitions of a topic in the life that its id stands for."""
+        """The answer for some partitions of the topic with this id."""
         at, name = self.committed.get(topic.name, {}), topic.name
         answered: list[OffsetFetchResponsePartitions] = []
         for index in indexes:
@@ -154,7 +155,7 @@ class Offsets:
     def commit(
         self, now: Millis, ticket: Ticket, call: Call, body: OffsetCommitRequest, decision: DecisionBuilder
     ) -> None:
-        """Its topics exist and carry names and ids: whoever calls has seen to that."""
+        """Commit offsets. The caller has checked that the topics exist and have names and ids."""
         error = self._commit_error(call, body)
         if error is not ErrorCode.NONE:
             decision.answer(ticket, commit_error(body, error))
@@ -187,7 +188,8 @@ class Offsets:
     def commit_in_transaction(
         self, now: Millis, ticket: Ticket, commit: TransactionalCommit, decision: DecisionBuilder
     ) -> None:
-        """Nobody reads these offsets before the transaction ends; until then who asks for stable ones has to wait."""
+        """Commit offsets in a transaction. They become visible when the transaction ends; until then a fetch of stable
+        offsets has to wait."""
         asked = commit.asked
         error = self._transactional_error(asked)
         records, topics = records_of(asked, asked.topics, self._rebalances.wall.at(now), self._settings)
@@ -201,7 +203,7 @@ class Offsets:
         decision.answer(ticket, OffsetCommitResponse(topics=topics))
 
     def _transactional_error(self, body: OffsetCommitRequest) -> ErrorCode:
-        """A producer that names no member, as old clients do, is believed."""
+        """The error of a transactional commit. A producer that names no member, as old clients do, is trusted."""
         consumer = self._consumer.get(body.group_id)
         epoch = body.generation_id_or_member_epoch
         if consumer is None:
@@ -229,8 +231,8 @@ class Offsets:
     def fetch(self, ticket: Ticket, body: OffsetFetchRequest, decision: DecisionBuilder) -> None:
         """A partition without an offset answers -1; topics null asks for all that have one.
 
-        An id asked with is the topic's present one, and offsets of an earlier life of the topic do not count. With
-        null the ids in the answer are those of the commits, one topic for each life.
+        An id in the request is the topic's present one, and offsets of a deleted topic of the same name are ignored.
+        With null, the ids in the answer are those of the commits, and each id is a topic of its own.
         """
         groups = [self._fetch_group(group, body.require_stable) for group in body.groups]
         decision.answer(ticket, OffsetFetchResponse(groups=groups))
@@ -251,14 +253,14 @@ class Offsets:
         return OffsetFetchResponseGroup(asked.group_id, topics)
 
     def _fetch_error(self, asked: OffsetFetchRequestGroup | SeeOffsets) -> ErrorCode:
-        """Why the group does not show its offsets to this member."""
+        """The error if the group refuses to show its offsets to this member."""
         consumer = self._consumer.get(asked.group_id)
         if consumer is None:
             return ErrorCode.NONE
         return consumer_rules.fetch_error(consumer, asked.member_id, asked.member_epoch)
 
     def seen(self, asked: SeeOffsets) -> OffsetsSeen:
-        """What the group has committed, as of now: later commits do not show in it."""
+        """A snapshot of the group's committed offsets: later commits do not change it."""
         error = self._fetch_error(asked)
         if error is not ErrorCode.NONE:
             return OffsetsSeen({}, [], error)
@@ -310,7 +312,7 @@ class Offsets:
         return topics
 
     def delete_topic(self, group_id: str, topic: str, records_max: int) -> list[ShardRecord]:
-        """Tombstones for what the group committed in a topic that is no more, or for the first of it."""
+        """Tombstones for the group's offsets in a deleted topic, or for the first of them."""
         partitions = dict.fromkeys(self._committed.get(group_id, {}).get(topic, {}))
         for pending in self._pending_of(group_id):
             partitions.update(dict.fromkeys(pending.get(topic, {})))
@@ -321,7 +323,7 @@ class Offsets:
     def expired(
         self, wall_ms: WallMillis, group: Group | ConsumerGroup, records_max: int
     ) -> tuple[list[ShardRecord], bool]:
-        """Tombstones for what has expired, or for the first of it, and whether nothing of the group is left."""
+        """Tombstones for the expired offsets, or for the first of them, and whether nothing of the group is left."""
         topics = self._committed.get(group.group_id, {})
         if topics and isinstance(group, Group) and not _may_expire(group):
             return [], False
@@ -351,7 +353,7 @@ class Offsets:
     # ---- transactions ----------------------------------------------------------------------------------------------
 
     def _pending_of(self, group_id: str) -> list[_Topics]:
-        """What each open transaction would commit for the group."""
+        """The offsets that each open transaction would commit for the group."""
         return [self._pending[producer_id][group_id] for producer_id in self._open.get(group_id, ())]
 
     def _has_pending(self, group_id: str, topic: str, index: int) -> bool:
@@ -365,7 +367,8 @@ class Offsets:
     def apply(
         self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None, producer_id: int
     ) -> None:
-        """A record without a producer id counts at once, one of a transaction when its marker comes. None deletes."""
+        """Apply a record. Without a producer id it counts at once, otherwise when the transaction's marker comes. None
+        deletes."""
         if committed is None:
             _take(self._committed, group_id, topic, partition)
             for open_producer_id in list(self._open.get(group_id, ())):
@@ -394,7 +397,7 @@ class Offsets:
         return list(ended)
 
     def _close(self, group_id: str, producer_id: int) -> None:
-        """The transaction of this producer concerns the group no more."""
+        """Remove the group from the transaction of this producer."""
         producers = self._open[group_id]
         del producers[producer_id]
         if not producers:
@@ -479,7 +482,8 @@ def records_of(
 
 
 def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) -> ErrorCode:
-    """Whether the group takes this commit. Who names no generation is no member and needs a group without members."""
+    """Whether the group accepts this commit. A commit without a generation comes from no member, and needs a group
+    without members."""
     generation = body.generation_id_or_member_epoch
     if group is None:
         if generation < 0:
@@ -501,7 +505,7 @@ def _commit_error(call: Call, body: OffsetCommitRequest, group: Group | None) ->
 
 
 def _transactional_error(body: OffsetCommitRequest, group: Group | None) -> ErrorCode:
-    """Whether the group takes this commit. A producer that names no member, as old clients do, is believed."""
+    """Whether the group accepts this commit. A producer that names no member, as old clients do, is trusted."""
     generation = body.generation_id_or_member_epoch
     if group is None:
         return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
@@ -554,7 +558,8 @@ def _delete_error(body: OffsetDeleteRequest, group: Group | ConsumerGroup | None
 
 
 def _may_expire(group: Group) -> bool:
-    """Not while members are there, unless it is known which topics they read and so which offsets nobody needs."""
+    """Whether offsets of the group may expire. If it has members, their subscriptions must be known, because only
+    offsets of other topics may expire."""
     if group.protocol_type is None or group.state is GroupState.EMPTY:
         return True
     return group.state is GroupState.STABLE and group.is_consumer_group and group.subscribed_topics() is not None

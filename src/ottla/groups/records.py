@@ -1,11 +1,11 @@
-"""Routes the records of `__consumer_offsets`: which kind is read where.
+"""Routes the records of `__consumer_offsets`: which module decodes which type.
 
-Knows the types of Kafka's that are kept here: committed offsets (1, and 0, the older one), those of classic groups (2),
-of consumer groups (3 to 8, and 16) and of share groups (10 to 15). A record of another type, written by a later version
-or by Kafka itself, is `Unknown`: replay passes over it and keeps it in the log.
+These are the types of Kafka's that are kept here: committed offsets (1, and the older 0), classic groups (2), consumer
+groups (3 to 8, and 16) and share groups (10 to 15). A record of another type, written by a later version or by Kafka
+itself, is `Unknown`: replay ignores it and keeps it in the log.
 
-A key is an int16 type and the key's fields, a value an int16 version and the value's fields; without a value it is a
-tombstone.
+A key is an int16 type and the key's fields, a value an int16 version and the value's fields. A record without a value
+is a tombstone.
 
 Source: Kafka's CoordinatorRecordType.java.
 """
@@ -22,7 +22,7 @@ from ottla.protocol.coordinator_records import type_of
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A record of a kind this version does not keep."""
+    """A record of a type that this version does not use."""
 
     record_type: int
 
@@ -33,7 +33,7 @@ Record: TypeAlias = (
 
 
 def decode(key: bytes, value: bytes | None, record_offset: int) -> Record:
-    """One record of the log. Raises MalformedFrame where the bytes are not what their type and version say."""
+    """One record of the log. Raises MalformedFrame if the bytes do not match their type and version."""
     record_type = type_of(key)
     if record_type in offset_records.OFFSET_TYPES:
         return offset_records.decode(key, value, record_offset)

@@ -1,6 +1,4 @@
-"""Answers every request about groups that never reached its group.
-
-Knows which fields carry an error in which API. Does not decide anything.
+"""Answers every request about groups that never reached its group: each API has its own fields for an error.
 
 Source: the getErrorResponse methods of Kafka's request classes.
 """
@@ -35,7 +33,7 @@ from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRespon
 
 
 def refuse(call: Call, error: ErrorCode) -> object:
-    """The answer to a call that never reached its group: its coordinator is loading, gone or not here."""
+    """The answer to a call that never reached its group, because its coordinator is loading, moved or not here."""
     match call.body:
         case JoinGroupRequest():
             return join_reply(call.version, error, "")

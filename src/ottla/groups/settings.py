@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""A member whose first JoinGroup waits longer is dropped: it may have gone without anyone seeing it."""
+"""A member whose first JoinGroup waits longer is dropped, because its client may have disconnected unnoticed."""
 
 _MINUTE_MS = 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Defaults are Kafka's (GroupCoordinatorConfig), but for the delay of a first rebalance. `group_size_max` counts
+    """Defaults are Kafka's (GroupCoordinatorConfig), except for the delay of a first rebalance. `group_size_max` counts
     members; other sizes are in bytes."""
 
     session_timeout_ms_min: int = 6_000

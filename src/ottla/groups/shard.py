@@ -1,13 +1,12 @@
-"""Coordinates the groups whose records stand in one partition of `__consumer_offsets`.
+"""Coordinates the groups whose records are in one partition of `__consumer_offsets`.
 
-Knows which request goes where, which deadline means what, and what a record changes. Does not know the log, the other
-partitions, or how an answer reaches its client.
+It dispatches requests, deadlines and records.
 
-`decide` and `expire` write down what should be durable; `apply` makes it so. Nothing is decided on a state whose
-records are still to come: `expire` stops at the first deadline that leaves records.
+`decide` and `expire` return the records that should become durable, and `apply` applies them. No decision is made on a
+state whose records are still outstanding: `expire` stops at the first deadline that produces records.
 
-Invariants (`check`): those of each group and of the offsets; every phase of a rebalance has an end and every member a
-session or a parked request; and, which a test has to show, replay of the log gives the same durable state.
+Invariants (`check`): those of each group and of the offsets. Every phase of a rebalance has an end, and every member
+has a session or a parked request. Tests also show that replay of the log gives the same durable state.
 
 Source: Kafka's GroupCoordinatorShard.java.
 """
@@ -79,21 +78,21 @@ _EXPIRE: GroupTimer = ("", Deadline.EXPIRE, "")
 _DELETED_TOPICS: GroupTimer = ("", Deadline.DELETED_TOPICS, "")
 
 _OFFSETS_PER_STEP = 5_000
-"""A sweep looks at so many offsets, some milliseconds of work, and lets others go first."""
+"""Offsets that a sweep checks in one step, some milliseconds of work, before other requests run."""
 _TOMBSTONES_PER_STEP = 500
-"""The same for offsets that are deleted, of which each is a record to be written."""
+"""Offsets that a sweep deletes in one step; each needs a record."""
 _PAUSE_MS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsDeleted:
-    """The body of a call from the node itself: what groups committed in these topics is to go. It is not answered."""
+    """The body of a call from the node itself: delete what groups committed in these topics. It is not answered."""
 
     names: tuple[str, ...]
 
 
 def _silent(note: str) -> None:
-    """Nobody listens to the notes."""
+    """Discard a note."""
 
 
 class _AnyOf:
@@ -166,17 +165,17 @@ class GroupShard:
         self._unknown_types: set[int] = set()
         self._is_loading = True
         self._known_keys: dict[bytes, tuple[str, str, int]] = {}
-        """Offsets' keys that need not be read: while the log is replayed those that were before, for the same ones come
-        again and again; between a long commit's decision and its application those of the commit."""
+        """Keys of offsets that need not be decoded. During replay these are the earlier ones, because the same keys
+        repeat. Between a long commit's decision and its application they are those of the commit."""
 
     @staticmethod
     def refuse(call: Call, error: ErrorCode) -> object:
-        """The answer where no shard can be asked."""
+        """The answer if no shard is available."""
         return refuse(call, error)
 
     @staticmethod
     def topics_deleted(names: tuple[str, ...]) -> Call | None:
-        """What every shard must hear when topics go."""
+        """The call for every shard when topics are deleted."""
         return Call(-1, 0, "", "", TopicsDeleted(names))
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -307,10 +306,8 @@ class GroupShard:
             self._migration.take_over(now, classic, decision)
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nothing: a member whose JoinGroup or SyncGroup is parked stays one until its session or the phase ends.
-
-        It may be on its way back over another connection, with its member id.
-        """
+        """Do nothing: a member with a parked JoinGroup or SyncGroup stays a member until its session or the phase ends.
+        It may reconnect with its member id."""
 
     # ---- deadlines -------------------------------------------------------------------------------------------------
 
@@ -318,7 +315,7 @@ class GroupShard:
         return self._timers.deadline()
 
     def expire(self, now: Millis) -> Decision:
-        """Deadlines that have come, up to the first one with records: they must be applied before the next."""
+        """Handle expired deadlines, up to the first one with records: these must be applied before the next."""
         decision = DecisionBuilder()
         while not decision.records:
             timer = self._timers.pop(now)
@@ -345,7 +342,8 @@ class GroupShard:
         return decision.build()
 
     def _expire_offsets(self, now: Millis, decision: DecisionBuilder) -> None:
-        """A sweep over all groups, in steps. A group without members and offsets goes with its last offset."""
+        """Sweep over all groups for expired offsets, in steps. A group without members is deleted with its last
+        offset."""
         if not self._to_expire:
             self._to_expire.extend(self._groups)
             self._to_expire.extend(self._consumer.ids())
@@ -371,7 +369,7 @@ class GroupShard:
         self._timers.set(_EXPIRE, now + later)
 
     def _delete_offsets_of_deleted_topics(self, now: Millis, decision: DecisionBuilder) -> None:
-        """A sweep over all groups for what they committed in topics that are gone, in steps."""
+        """Sweep over all groups for their offsets in deleted topics, in steps."""
         looks, records = _OFFSETS_PER_STEP, list[ShardRecord]()
         while looks > 0 and (group_id := self._next_to_sweep()) is not None:
             topics = self._offsets.topics_of(group_id)
@@ -465,7 +463,8 @@ class GroupShard:
             self._rebalances.forget(group)
 
     def _drop_simple(self, record: consumer_records.ConsumerRecord) -> None:
-        """A classic group that only offsets told of, before compaction's first record of the group, never was one."""
+        """Drop a classic group that exists only because of committed offsets, if it is a consumer group after all.
+        Compaction may put the consumer group's first record behind the offsets."""
         if isinstance(record, consumer_records.PassedOver) or record.group_id not in self._consumer:
             return
         group = self._groups.get(record.group_id)
@@ -483,7 +482,8 @@ class GroupShard:
                 self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
 
     def loaded(self, now: Millis) -> Decision:
-        """Sessions begin anew for everyone the log knows; a group above a lowered `group.max.size` must shrink."""
+        """Restart the sessions of all members after replay. A group above a lowered `group.max.size` rebalances to
+        shrink."""
         self._is_loading = False
         self._known_keys.clear()
         decision = DecisionBuilder()
@@ -524,7 +524,7 @@ class GroupShard:
         return stored, self._offsets.image(), self._share.image(), self._consumer.image()
 
     def owners(self) -> dict[str, tuple[int, str, dict[str, bytes]]]:
-        """Of each Stable group: its generation, its leader, and the assignment of each member."""
+        """For each Stable group: its generation, its leader, and the assignment of each member."""
         return {
             group.group_id: (
                 group.generation,

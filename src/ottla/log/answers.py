@@ -1,4 +1,4 @@
-"""Defines what a log is asked with and what it answers."""
+"""Defines the parameters and results of a log's operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ottla.protocol.errors import ErrorCode
 
 
 class Origin(IntEnum):
-    """Who wrote a batch that a leader appends; decides which checks it meets. Source: Kafka's AppendOrigin.java."""
+    """The writer of a batch that a leader appends; it decides which checks the batch undergoes. Source: Kafka's
+    AppendOrigin.java."""
 
     CLIENT = 0  # everything is checked
     COORDINATOR = 1  # a coordinator's records and markers: producer epochs are checked, sequences are not
@@ -19,7 +20,7 @@ class Origin(IntEnum):
 
 
 class Isolation(IntEnum):
-    """How far a read may see. Source: Kafka's FetchIsolation.java."""
+    """The isolation of a read. Source: Kafka's FetchIsolation.java."""
 
     LOG_END = 0  # followers, coordinators loading
     HIGH_WATERMARK = 1  # read_uncommitted
@@ -27,9 +28,9 @@ class Isolation(IntEnum):
 
 
 class AppendRefused(Exception):
-    """The log does not take a batch; the client gets `error_code` and `sentence`. Nothing was written.
+    """Raised if the log refuses a batch; the client gets `error_code` and `sentence`. Nothing was written.
 
-    `record_errors` are (index in the batch, sentence) of the records that are to blame, where that is known (KIP-467).
+    `record_errors` are (index in the batch, sentence) of the faulty records, if these are known (KIP-467).
     """
 
     def __init__(self, error_code: ErrorCode, sentence: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
@@ -40,14 +41,15 @@ class AppendRefused(Exception):
 
 
 class StorageFailed(OSError):
-    """A write failed: nothing of it counts, and a later one may work, unless `Log.failed` says that the log is closed.
+    """A write failed and has no effect. A later one may succeed, unless `Log.failed` says that the log is closed.
     KAFKA_STORAGE_ERROR."""
 
     error_code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Damage(NamedTuple):
-    """What is wrong in a segment: from which offset on, up to which it may be, where in the file, and why."""
+    """Damage in a segment: its first offset, the offset before which it ends at the latest, its place in the file, and
+    the reason."""
 
     path: str
     position: int
@@ -60,9 +62,9 @@ class Damage(NamedTuple):
 
 
 class DamagedLog(OSError):
-    """What stands at a place of a log is no batch of its: bytes have changed since. CORRUPT_MESSAGE, as in Kafka.
+    """Raised for a corrupt batch: bytes in the log have changed since they were written. CORRUPT_MESSAGE, as in Kafka.
 
-    `damage`: where, in a log of this node.
+    `damage`: its place in a log of this node.
     """
 
     error_code = ErrorCode.CORRUPT_MESSAGE
@@ -85,7 +87,7 @@ class OffsetOutOfRange(Exception):
 
 
 class DivergingOffset(Exception):
-    """A follower was given records that do not continue its log. Kafka's UnexpectedAppendOffsetException."""
+    """The leader's records do not continue the follower's log. Kafka's UnexpectedAppendOffsetException."""
 
     def __init__(self, first_offset: int, last_offset: int, log_end_offset: int) -> None:
         super().__init__(f"records {first_offset}..{last_offset} do not continue a log that ends at {log_end_offset}")
@@ -94,8 +96,8 @@ class DivergingOffset(Exception):
 
 
 class Appended(NamedTuple):
-    """Where a batch stands. `log_append_time_ms` is -1 on CreateTime topics, except that a duplicate gives the first
-    one's timestamp; `duplicate` means nothing was written now."""
+    """The place of a batch in the log. `log_append_time_ms` is -1 on CreateTime topics, except that a duplicate gives
+    the first one's timestamp; `duplicate` means nothing was written now."""
 
     base_offset: int
     last_offset: int
@@ -107,7 +109,7 @@ class ReadResult(NamedTuple):
     """One read: whole batches or None, and the offsets as they were before the read.
 
     `aborted` is for TXN_COMMITTED reads: the aborted transactions that touch the slice; None for other reads.
-    `next_offset` is where a reader that takes the whole slice goes on, as far as is known without reading on.
+    `next_offset` is where a reader of the whole slice continues, as far as that is known without reading on.
     """
 
     slice: FileSlice | None
@@ -120,7 +122,7 @@ class ReadResult(NamedTuple):
 
 
 class TimestampOffset(NamedTuple):
-    """A record found by time."""
+    """A record found by its timestamp."""
 
     timestamp: int
     offset: int

@@ -20,7 +20,8 @@ SLICE_BATCHES: Final = 500
 
 
 def damage_in_first(batches: FileSlice) -> Damage | None:
-    """What is wrong with the first batch of a slice that a reader gets, as its checksum says. Raises OSError."""
+    """The damage of the first batch of a slice that a reader gets, according to its checksum; None if it is sound.
+    Raises OSError."""
     end = batches.position + batches.length
     first = next(walk_batches(batches.file, batches.position, end, SLICE_BYTES), None)
     if first is None:
@@ -35,8 +36,8 @@ def damage_in_first(batches: FileSlice) -> Damage | None:
 def checking(
     segment: Segment, below: int, epochs: EpochCache, *, joins: bool, indexed: bool = True
 ) -> Iterator[int | Damage]:
-    """Check one segment whose offsets belong below `below`, and reach to there where it `joins` the next one.
-    `indexed`: its offset index is what it should be.
+    """Check one segment. Its offsets must be below `below`, and reach it if the segment `joins` the next one.
+    `indexed`: its offset index is complete.
 
     Yields as `scrubbing` does; ends at the first damage. Raises OSError.
     """
@@ -58,7 +59,7 @@ def checking(
 
 
 class _Walk:
-    """Where a walk through a segment has come to."""
+    """The progress of a walk through a segment."""
 
     def __init__(self, segment: Segment, below: int, epochs: EpochCache, indexed: bool) -> None:
         self._segment = segment
@@ -74,7 +75,7 @@ class _Walk:
         return Damage(f"{self._segment.path}.log", position, first, self._below if end < 0 else end, why)
 
     def check(self, position: int, header: RawHeader, batch: memoryview) -> Damage | None:
-        """The next batch; what is wrong with it, or with the one before."""
+        """Check the next batch. Returns the damage in it, or in the one before."""
         base, last, expected = header[0], header[0] + header[6], self._expected
         if base < expected or header[6] < 0 or last >= self._below:
             if self._leap is not None and base < expected:
@@ -94,7 +95,7 @@ class _Walk:
         return None
 
     def check_end(self, size: int, joins: bool) -> Damage | None:
-        """No batch follows in the segment, which had `size` bytes; what is wrong with the end."""
+        """Check the end of the segment, which had `size` bytes, where no batch follows. Returns the damage."""
         if self._end < size:
             return self._damage(self._end, self._expected, "no batch begins there")
         if joins and self._expected < self._below:

@@ -1,7 +1,8 @@
 """Reads and writes Kafka's small text files: checkpoints of offsets, epochs, and the identity of directories.
 
-A checkpoint is `version`, number of entries, then one entry a line, replaced atomically. A file that is not there reads
-as None; one that is torn, empty or of another version raises CheckpointUnreadable: the caller knows what to do without.
+A checkpoint is `version`, number of entries, then one entry a line, replaced atomically. A missing file reads as None.
+A torn or empty file, or one of another version, raises CheckpointUnreadable, which the caller handles.
+
 Source: Kafka's CheckpointFile.java, OffsetCheckpointFile.java, LeaderEpochCheckpointFile.java,
 PartitionMetadataFile.java, PropertiesUtils.java, CleanShutdownFileHandler.java.
 """
@@ -27,11 +28,12 @@ INCARNATIONS_KEPT: Final = 200
 SEEN_FILE: Final = ".metadata-seen"
 CHECKPOINT_VERSION: Final = 0
 FLIPPED_BITS_MAX: Final = 4
-"""So many bits of a text may be flipped for it to be taken for what it should be. Two topic ids differ in far more."""
+"""Maximum number of flipped bits at which a damaged text still counts as the expected one. Two topic ids differ in far
+more."""
 
 
 class CheckpointUnreadable(Exception):
-    """The file is there but does not hold what it should."""
+    """The file exists but its content is not valid."""
 
 
 def encode_checkpoint(lines: Iterable[str]) -> bytes:
@@ -79,7 +81,7 @@ def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
 
 
 def read_unrecovered(files: FileSystem, data_directory: str) -> set[tuple[str, int]]:
-    """The partitions (topic, partition) whose recovery was begun and has not ended. Raises CheckpointUnreadable."""
+    """The partitions (topic, partition) whose recovery began and has not ended. Raises CheckpointUnreadable."""
     path = f"{data_directory}/{UNRECOVERED_FILE}"
     if not files.exists(path):
         return set()
@@ -93,7 +95,8 @@ def read_unrecovered(files: FileSystem, data_directory: str) -> set[tuple[str, i
 
 
 def write_unrecovered(files: FileSystem, data_directory: str, places: Iterable[tuple[str, int]]) -> None:
-    """Say so, for a kill to leave it: after a power cut every recovery begins anew, so that nothing waits for the disk.
+    """Record these partitions before their recovery, so that the record remains after a kill. It is not synced: after a
+    power cut every recovery starts again anyway.
 
     Raises OSError.
     """
@@ -106,7 +109,7 @@ def write_unrecovered(files: FileSystem, data_directory: str, places: Iterable[t
 
 
 def write_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> str:
-    """Say whose directory this is, without waiting for the disk. The file's path."""
+    """Write the identity of this directory, without waiting for the disk. Returns the file's path."""
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     files.write_atomically(path, _partition_metadata(topic_id), durable=False)
     return path
@@ -117,9 +120,8 @@ def _partition_metadata(topic_id: bytes) -> bytes:
 
 
 def mend_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) -> bool:
-    """Write the file again if a power cut tore it, or took its name, before its first sync, or if a few of its bits are
-    flipped: the directory is this topic's. False where it says something else. Raises OSError.
-    """
+    """Write the file again if a power cut tore or removed it before its first sync, or if a few of its bits are
+    flipped: the directory is this topic's. False if the file has another content. Raises OSError."""
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     whole, left = _partition_metadata(topic_id), files.read_bytes(path) if files.exists(path) else b""
     torn = len(left) <= len(whole) and all(got in (0, wanted) for got, wanted in zip(left, whole, strict=False))
@@ -130,14 +132,14 @@ def mend_partition_metadata(files: FileSystem, directory: str, topic_id: bytes) 
 
 
 def _flipped_bits(octets: bytes, wanted: bytes) -> int:
-    """In how many bits two texts of one length differ; more than any that counts where they are of two lengths."""
+    """The number of different bits in two texts of one length; above every limit if the lengths differ."""
     if len(octets) != len(wanted):
         return FLIPPED_BITS_MAX + 1
     return differing_bits(octets, wanted)
 
 
 def differing_bits(octets: bytes, wanted: bytes) -> int:
-    """In how many bits two texts differ, as far as the shorter one goes."""
+    """The number of different bits in two texts, up to the length of the shorter one."""
     return sum((got ^ other).bit_count() for got, other in zip(octets, wanted, strict=False))
 
 
@@ -161,7 +163,7 @@ def write_properties(files: FileSystem, path: str, properties: Mapping[str, str]
 
 
 def read_properties(files: FileSystem, path: str) -> dict[str, str] | None:
-    """None without the file. Raises CheckpointUnreadable when it is there but empty (a torn write) or not text."""
+    """Returns None if there is no file. Raises CheckpointUnreadable if it is empty (a torn write) or not text."""
     if not files.exists(path):
         return None
     try:
@@ -182,7 +184,7 @@ def write_clean_shutdown(files: FileSystem, data_directory: str, broker_epoch: i
 
 
 def take_clean_shutdown(files: FileSystem, data_directory: str) -> int | None:
-    """The broker epoch of the last clean stop, None after an unclean one. The marker is gone, durably, on return."""
+    """The broker epoch of the last clean stop, None after an unclean one. The marker is durably removed on return."""
     path = f"{data_directory}/{CLEAN_SHUTDOWN_FILE}"
     broker_epoch: int | None = None
     if files.exists(path):
@@ -199,15 +201,15 @@ def take_clean_shutdown(files: FileSystem, data_directory: str) -> int | None:
 def write_lost_since(
     files: FileSystem, data_directory: str, incarnation: str, places: Iterable[tuple[bytes, int]] = ()
 ) -> None:
-    """Note that records may be lost which this incarnation of the node had stored, or one before it: of these
-    partitions (topic id, index), or of any where none is named. Raises OSError."""
+    """Record that records may be lost which this or an earlier incarnation of the node had stored. They are of these
+    partitions (topic id, index), or of any if none is named. Raises OSError."""
     lines = [incarnation, *(f"{uuid_text(topic_id)} {index}" for topic_id, index in places)]
     files.write_atomically(f"{data_directory}/{LOST_SINCE_FILE}", "".join(f"{line}\n" for line in lines).encode())
 
 
 def read_lost_since(files: FileSystem, data_directory: str) -> tuple[str, set[tuple[bytes, int]]] | None:
-    """The incarnation that was last noted, with the partitions; no partitions: any. None without a note, and an
-    incarnation that no node ever had where the note is damaged in that line. Raises OSError."""
+    """The incarnation in the last such record, with the partitions; no partitions: any. None without a record. If that
+    line is damaged, an incarnation that no node ever had. Raises OSError."""
     path = f"{data_directory}/{LOST_SINCE_FILE}"
     if not files.exists(path):
         return None
@@ -219,9 +221,9 @@ def read_lost_since(files: FileSystem, data_directory: str) -> tuple[str, set[tu
 
 
 def note_incarnation(files: FileSystem, directory: str, incarnation: str) -> list[str] | None:
-    """Add this incarnation of the node to those that the directory lists, durably; returns the earlier ones, oldest
-    first. None where the directory holds files of different incarnations: a copy was put over it. The list of an older
-    copy of the whole directory lacks the later incarnations. Raises OSError."""
+    """Add this incarnation of the node durably to the directory's list, and return the earlier ones, oldest first. None
+    if the directory holds files of different incarnations, because a copy was put over it. The list of an older copy of
+    the whole directory lacks the later incarnations. Raises OSError."""
     listed_path, last_path = f"{directory}/{INCARNATIONS_FILE}", f"{directory}/{LAST_INCARNATION_FILE}"
     listed, last = (
         files.read_bytes(path).decode(errors="replace").split() if files.exists(path) else []
@@ -234,7 +236,7 @@ def note_incarnation(files: FileSystem, directory: str, incarnation: str) -> lis
 
 
 def forget_seen(files: FileSystem, data_directory: str) -> None:
-    """Remove what a node of a cluster remembers of the metadata store that it shared. Raises OSError."""
+    """Remove a cluster node's records of the metadata store that it shared. Raises OSError."""
     path = f"{data_directory}/{SEEN_FILE}"
     if files.exists(path):
         files.unlink(path)

@@ -7,7 +7,7 @@ from ottla.log.state import LogState
 
 
 def complete(log: LogState) -> bool:
-    """See Log.complete. Until the next append a second call has nothing left to do."""
+    """See Log.complete. A second call before the next append has no work."""
     active = log.active
     if not log.on_disk or log.failed is not None or active is None:
         return False
@@ -30,10 +30,8 @@ def complete(log: LogState) -> bool:
 
 
 def left_by(log: LogState) -> Left | None:
-    """How the log is left, None where it has no segment. It is complete, and its files are not closed yet.
-
-    Raises OSError.
-    """
+    """The state in which the log is left, None if it has no segment. It is complete, and its files are not closed yet.
+    Raises OSError."""
     if log.active is None:
         return None
     return Left(

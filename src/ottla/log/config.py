@@ -1,8 +1,8 @@
-"""Holds the topic configs that one partition's log obeys, in Kafka's meaning and with Kafka 4.3's defaults.
+"""Holds the topic configs of one partition's log, with Kafka's meaning and Kafka 4.3's defaults.
 
-Knows: values already parsed and validated, in snake_case of the Kafka name (`segment.bytes` is `segment_bytes`).
-Does not know: names on the wire, where a value came from (topic, broker, default), or how to refuse a bad one; that is
-`broker/config/values.py`. `min.insync.replicas` is the partition's business, not the log's, and is not here.
+Values are parsed and validated (by `broker/config/values.py`), in snake_case of the Kafka name (`segment.bytes` is
+`segment_bytes`). `min.insync.replicas` is a config of the partition, not of the log, and is not here.
+
 Source: Kafka's LogConfig.java, TopicConfig.java, ServerLogConfigs.java.
 """
 
@@ -53,7 +53,7 @@ class LogConfig:
 
     @property
     def roll_ms(self) -> int:
-        """How long a segment is appended to; Kafka's LogConfig.maxSegmentMs and the jitter."""
+        """Milliseconds for which a segment is appended to; Kafka's LogConfig.maxSegmentMs and the jitter."""
         longest = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacted else self.segment_ms
         return longest - self.segment_jitter_ms
 

@@ -1,9 +1,9 @@
-"""Counts what appends take beyond the usual, so that whoever makes many of them lets others go first.
+"""Counts the additional work of appends, so that a caller with many appends can let other requests run first.
 
-Knows steps of some ten microseconds each. Does not know who asks.
+The unit is a step of some ten microseconds.
 
-How long files take to make depends on the disk, so work that makes many of them is cut by time as well: a `TimeSlice`
-reads the stopwatch that the shell gave the node. The simulator and the tests have one that counts steps.
+The time to create files depends on the disk, so work that creates many of them is also limited by time. A `TimeSlice`
+reads the stopwatch that the I/O host gave the node. The simulator and the tests use one that counts steps.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 
 class Cost:
-    """What some work has taken: `steps` of some ten microseconds each."""
+    """The additional work done so far: `steps` of some ten microseconds each."""
 
     __slots__ = ("steps",)
 
@@ -20,26 +20,27 @@ class Cost:
 
 
 BEYOND_USUAL: Final = Cost()
-"""What appends have taken in this process so far beyond writing a batch: looking inside it, making a segment's files.
-Who asks compares it with what it was before."""
+"""The work of appends in this process so far beyond writing a batch: decoding it, creating a segment's files. A caller
+compares it with an earlier value."""
 SEGMENT: Final = 10
-"""Steps for making the files of a segment. They take two or three times that; but with fsync each slice waits for a
-commit of its own."""
+"""Steps for creating the files of a segment. Creating them takes two or three times that; but with fsync each slice
+waits for a commit of its own."""
 STEP_US: Final = 10
 SLICE_US: Final = 4_000
-"""How long work that makes files may go on before other requests have their turn; longer by at most one partition."""
+"""Microseconds that work that creates files may run before other requests have their turn. It may exceed them by one
+partition."""
 
 Stopwatch: TypeAlias = Callable[[], int]
 """Microseconds since some moment."""
 
 
 def counted_us() -> int:
-    """The stopwatch of tests and the simulator: the time that the counted steps stand for."""
+    """The stopwatch of tests and the simulator: the time that the counted steps represent."""
     return BEYOND_USUAL.steps * STEP_US
 
 
 class TimeSlice:
-    """One slice of work that may make files."""
+    """One slice of work that may create files."""
 
     __slots__ = ("_ends_us", "_steps", "_stopwatch")
 
@@ -50,5 +51,5 @@ class TimeSlice:
 
     @property
     def is_over(self) -> bool:
-        """Whether its time has passed, and something in it was beyond the usual."""
+        """Whether its time has passed, and something in it was additional work."""
         return BEYOND_USUAL.steps > self._steps and self._stopwatch() >= self._ends_us

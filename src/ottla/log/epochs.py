@@ -22,7 +22,7 @@ UNDEFINED_OFFSET: Final = -1
 
 
 class EpochCache:
-    """Epochs with their start offsets. `dirty` says that the checkpoint file is behind."""
+    """Epochs with their start offsets. `dirty`: the checkpoint file is outdated."""
 
     __slots__ = ("_epochs", "_starts", "dirty")
 
@@ -38,7 +38,7 @@ class EpochCache:
 
     @property
     def latest_start(self) -> int:
-        """Where the newest epoch begins, -1 without any."""
+        """The start offset of the newest epoch, -1 without any."""
         return self._starts[-1] if self._starts else UNDEFINED_OFFSET
 
     @property
@@ -69,7 +69,8 @@ class EpochCache:
         return True
 
     def correct(self, epoch: int, base_offset: int, last_offset: int) -> None:
-        """A batch in the log says its epoch, -1 for none: what the cache has there instead is of a lost history."""
+        """Correct the cache at a batch in the log, whose epoch is authoritative (-1: it has none). Other entries there
+        are of a lost history."""
         stands = self.epoch_at(last_offset)
         if epoch < 0 or stands == epoch:
             return
@@ -79,7 +80,7 @@ class EpochCache:
             self.assign(epoch, base_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(the largest known epoch <= `epoch`, where it ends): what OffsetForLeaderEpoch answers.
+        """(the largest known epoch <= `epoch`, its end offset): the answer to OffsetForLeaderEpoch.
 
         Undefined, or above the newest: (-1, -1). The newest: its end is the log's end. Below the oldest: (`epoch`,
         start of the oldest). Between: the largest known epoch not above it, and the start of the next one.
@@ -99,7 +100,7 @@ class EpochCache:
         return self._epochs[at - 1] if at else UNDEFINED_EPOCH
 
     def span_at(self, offset: int) -> tuple[int, int]:
-        """(`epoch_at` this offset, where the next epoch begins); 2**63 where there is none."""
+        """(`epoch_at` this offset, the start offset of the next epoch); 2**63 if there is none."""
         at = bisect_right(self._starts, offset)
         until = self._starts[at] if at < len(self._starts) else 1 << 63
         return self._epochs[at - 1] if at else UNDEFINED_EPOCH, until
@@ -113,7 +114,8 @@ class EpochCache:
             self.dirty = True
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log now starts at `offset`: the epoch in force there starts there, earlier ones go."""
+        """Cut the cache at the log's new start: the epoch in force at `offset` starts there, and earlier ones are
+        removed."""
         at = bisect_right(self._starts, offset)
         if at and (at > 1 or self._starts[0] != offset):
             del self._epochs[: at - 1]

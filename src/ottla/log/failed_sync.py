@@ -1,14 +1,14 @@
-"""Deals with an fsync that failed: which records may never reach the disk, and what is done about them.
+"""Handles a failed fsync: it decides which records may never reach the disk, and what to do about them.
 
-Linux tells of a page that it could not write to one fsync, and then takes the page for clean: a later fsync succeeds
-without it, and a restart sees it in the page cache as if nothing had been. So what is above the recovery point is in
-doubt until it is written once more. So are the indexes of a segment that was closed below it: recovery does not look
-into those.
-
-- Where nobody was told of these records, neither their producers nor a consumer (the high watermark has not passed the
-  recovery point: fsync durability), nor another replica, they are cut off. Their producers send them again.
-- Else the log stays closed to writes, and a file in its directory makes the next start check and rewrite them
-  (recovery/). A start after a kill does that without the file where durability is fsync.
+Linux reports a page that it could not write to one fsync, and then treats the page as clean. A later fsync succeeds
+without that page, and a restart still sees it in the page cache. So everything above the recovery point is in doubt
+until it is written again. The indexes of a segment that was closed below the recovery point are in doubt too, because
+recovery does not check those.
+- If these records were neither acknowledged to their producers nor delivered to a consumer or another replica, they are
+  cut off, and the producers send them again. With fsync durability that is so: the high watermark has not passed the
+  recovery point.
+- Otherwise the log stays closed to writes, and a file in its directory makes the next start check and rewrite the
+  records (recovery/). With fsync durability, a start after a kill does that without the file.
 
 Source: "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
@@ -24,7 +24,7 @@ from ottla.log.state import LogState
 
 
 def shut(log: LogState, error: OSError) -> StorageFailed:
-    """An fsync of this log failed: it takes no more writes. The exception to raise."""
+    """Close the log to writes after a failed fsync. Returns the exception to raise."""
     if log.failed is None:
         log.fail(f"syncing {log.directory} failed: {error}")
         log.in_doubt = True
@@ -37,12 +37,12 @@ def _note(log: LogState) -> None:
     path = f"{log.directory}/{FSYNC_FAILED_FILE}"
     if log.files.exists(path):
         return
-    with suppress(OSError):  # a disk that does not take this either will hardly take the log up again
+    with suppress(OSError):  # if the disk refuses this too, it will hardly accept the log's writes again
         log.files.write_atomically(path, f"{log.failed}\n".encode(), durable=False)
 
 
 def reopen(log: LogState, now: int, *, others_know: bool) -> bool:
-    """See Log.reopen. False where records in doubt are acknowledged, or known to others, or where the cut fails."""
+    """See Log.reopen. False if records in doubt are acknowledged or on other replicas, or if the cut fails."""
     point, why = log.recovery_point, log.failed
     if not log.in_doubt or log.high_watermark > point:
         return False
@@ -56,8 +56,8 @@ def reopen(log: LogState, now: int, *, others_know: bool) -> bool:
         if each.batches
     ]
     try:
-        # Without an fsync, which on such a disk may fail again: the one that covers the next records covers the cut,
-        # and until then nobody is told of them.
+        # No fsync here, because it may fail again on such a disk. The fsync of the next records covers the cut, and
+        # until then no client gets an acknowledgement.
         truncation.cut_to(log, point, now, durable=False)
         log.syncing.created()
         for segment in dict.fromkeys([*log.syncing.closed_segments, *log.segments[-1:]]):

@@ -1,19 +1,18 @@
-"""Defines the file system as the log sees it, a small seam, and the real one over `os`.
+"""Defines the log's interface to the file system, and implements it over `os`.
 
-Knows: descriptors, and how long a write lasts. Does not know: segments, offsets, batches.
-
-Durability, which a second implementation (the simulator's disk) must keep word for word:
+A second implementation (the simulator's disk) must have exactly this durability:
 - `File.write` and `File.truncate` are visible to every later read at once, and survive the death of the process.
-- They survive the death of the machine only after `File.sync` returned. A sync that fails says so once: what it should
-  have covered may be lost although later syncs succeed, unless it is written again.
-- A name (a created file, a rename, an unlink, a new directory) survives the death of the machine only after
+- They survive a crash of the machine only after `File.sync` returned. A failed sync reports that once. The data that it
+  should have covered may be lost although later syncs succeed, unless it is written again.
+- A name (a created file, a rename, an unlink, a new directory) survives a crash of the machine only after
   `FileSystem.sync_directory` of the directory that holds it. A file that was synced under a lost name is lost.
-- `write_atomically` does all of it: after it returns the path holds exactly the new bytes, whatever happens next, and
-  before that exactly the old ones (or nothing).
+- `write_atomically` does all of it. After it returns the path holds exactly the new bytes, whatever happens next.
+  Before that it holds exactly the old ones (or nothing).
 - A failed write raises OSError. The file may then end in a part of what was written; its writer cuts it.
 
-A `File` is a handle, not a descriptor: at most `open_files_max` descriptors are open, and an idle file's is closed and
-comes back by itself. A file that was unlinked or replaced stays readable through handles taken before.
+A `File` is a handle, not a descriptor. At most `open_files_max` descriptors are open; that of an idle file is closed,
+and opened again when it is needed. A file that was unlinked or replaced stays readable through older handles.
+
 Everything here runs on one thread, except `File.sync`, which another thread may call between `pin` and `unpin`.
 """
 
@@ -27,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 
 OPEN_FILES_MAX: Final = 4096
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
-"""The process, or the system, has no descriptor left: a state that passes."""
+"""The process, or the system, has no descriptor left: a temporary state."""
 REWRITE_BYTES: Final = 1 << 20
 DESCRIPTOR_TRIES: Final = 4
 GIVEN_UP_AT_ONCE: Final = 8
@@ -38,11 +37,12 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """Where the file is now; follows renames."""
+        """The present path of the file; follows renames."""
         ...
 
     def write(self, *buffers: bytes | bytearray | memoryview) -> None:
-        """Append all buffers, in one call to the kernel where it takes them. Raises OSError, perhaps after a part."""
+        """Append all buffers, in one system call if the kernel accepts them at once. Raises OSError, perhaps after a
+        part."""
         ...
 
     def read(self, position: int, length: int) -> bytes:
@@ -58,8 +58,8 @@ class File(Protocol):
         ...
 
     def rewrite(self, position: int, durable: bool = True) -> None:
-        """Write what stands from `position` on once more, in place, and if `durable` sync it: after an fsync that
-        failed only this brings it to the disk. Raises OSError."""
+        """Write the bytes from `position` on again, in place, and if `durable` sync them: after a failed fsync only
+        this brings them to the disk. Raises OSError."""
         ...
 
     def pin(self) -> None:
@@ -69,7 +69,7 @@ class File(Protocol):
     def unpin(self) -> None: ...
 
     def close(self) -> None:
-        """Give the descriptor back, when the last pin goes. The handle must not be used again."""
+        """Close the descriptor when the last pin is removed. The handle must not be used again."""
         ...
 
     def fileno(self) -> int:
@@ -78,7 +78,7 @@ class File(Protocol):
 
 
 class Pinned(Protocol):
-    """What a disk thread needs of a File or a directory: `sync` may be called on it while it is pinned."""
+    """The operations of a File or a directory for a disk thread, which may call `sync` while it is pinned."""
 
     def sync(self) -> None: ...
 
@@ -122,11 +122,11 @@ class FileSystem(Protocol):
 
     @property
     def pins_max(self) -> int:
-        """How many files may be pinned at once, so that others still find descriptors."""
+        """Maximum number of files pinned at once, so that other uses still find descriptors."""
         ...
 
     def space(self, path: str) -> tuple[int, int]:
-        """(total, usable) bytes of the volume that `path` is on; -1 where that is not known."""
+        """(total, usable) bytes of the volume that contains `path`; -1 if unknown."""
         ...
 
     def read_bytes(self, path: str) -> bytes: ...
@@ -152,7 +152,7 @@ class FileSlice(NamedTuple):
 
 
 class DiskFile:
-    """A handle on a real file; opened for appending, its descriptor comes and goes."""
+    """A handle on a real file, opened for appending; its descriptor is closed and opened again as needed."""
 
     __slots__ = ("_closed", "_disk", "_fd", "_path", "_pins", "_recent", "_size", "_unlinked")
 
@@ -184,7 +184,7 @@ class DiskFile:
             self._write_rest(memoryview(b"".join(buffers))[written:])
 
     def _write_rest(self, rest: memoryview) -> None:
-        # A short write is what a full disk does first; the next one then tells the reason.
+        # A full disk causes a short write first. The next write then gets the reason.
         while rest:
             written = os.write(self._fd, rest)
             self._size += written
@@ -264,7 +264,8 @@ class DiskFile:
     # The rest is for DiskFiles, which owns the handles.
 
     def evict(self) -> bool:
-        """Close the descriptor if nobody needs it: not pinned, not used since the last time this was asked."""
+        """Close the descriptor if it is neither pinned nor used since the last call. Returns whether it is closed or
+        unlinked."""
         if self._fd < 0 or self._unlinked:
             return True
         if self._pins or self._recent:
@@ -274,7 +275,7 @@ class DiskFile:
         return True
 
     def let_go(self) -> bool:
-        """Close the descriptor unless it is pinned; whether it was closed."""
+        """Close the descriptor unless it is pinned. Returns whether it was closed."""
         if self._fd < 0 or self._pins or self._unlinked:
             return False
         self._let_go()
@@ -284,9 +285,9 @@ class DiskFile:
         self._path = path
 
     def unlink_later(self) -> None:
-        """The name goes away; the descriptor now lives exactly as long as the handle."""
+        """Keep the file readable after its name is removed: the descriptor now lives exactly as long as the handle."""
         if self._fd < 0:
-            with contextlib.suppress(OSError):  # without one, who still reads the file is told that it is gone
+            with contextlib.suppress(OSError):  # without a descriptor, a reader of the file gets an error
                 self._reopen()
         self._unlinked = True
 
@@ -322,10 +323,10 @@ class DiskDirectory:
 
 
 class DiskFiles:
-    """The real file system. One per process: the bound on descriptors is its own.
+    """The real file system. There is one per process, because it limits the descriptors of the process.
 
-    `open_files_max` bounds the descriptors of named files; files deleted while someone still reads them, and files
-    pinned for a sync, come on top and are few.
+    `open_files_max` limits the descriptors of named files. Deleted files that are still read, and files pinned for a
+    sync, are extra and few.
     """
 
     def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
@@ -399,10 +400,8 @@ class DiskFiles:
         return max(1, self._open_files_max // 2)
 
     def descriptor(self, path: str, flags: int, mode: int = 0o644) -> int:
-        """Open a descriptor; where the process or the system has none left, give up some of our own and try again.
-
-        Only on the thread that owns the files.
-        """
+        """Open a descriptor. If the process or the system has none left, close some of our own and try again. Only on
+        the thread that owns the files."""
         for _ in range(DESCRIPTOR_TRIES):
             try:
                 return os.open(path, flags | os.O_CLOEXEC, mode)
@@ -412,7 +411,7 @@ class DiskFiles:
         return os.open(path, flags | os.O_CLOEXEC, mode)
 
     def _give_up_some(self) -> bool:
-        """Close the descriptors longest unused; False where nothing could be closed."""
+        """Close the descriptors that were unused for the longest time; False if none could be closed."""
         closed = 0
         for file in list(self._with_descriptor):
             if file.let_go():
@@ -480,7 +479,7 @@ class DiskFiles:
         return file
 
     def _displace(self, path: str) -> None:
-        """Readers of the file that is about to lose this name keep it; nobody can open it again."""
+        """Keep the file that is about to lose this name for its readers; it can't be opened again."""
         file = self._take(path)
         if file is not None:
             file.unlink_later()

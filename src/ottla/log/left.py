@@ -1,7 +1,7 @@
-"""Records how each log was left by a clean stop, so that the next start sees cheaply whether its files are the same.
+"""Records the state in which a clean stop left each log, so that the next start can verify the files cheaply.
 
-A clean stop is a promise that nothing has to be checked. Files that were cut, removed, or restored from an older copy
-meanwhile break it. One line for each log with its ends, sizes and checksums shows that without reading the log.
+After a clean stop nothing has to be checked. But files may have been cut, removed, or restored from an older copy
+since. One line for each log with its ends, sizes and checksums shows that without reading the log.
 
 The file belongs to one clean stop: it names the broker epoch of the marker file beside it, and ends in a checksum.
 """
@@ -20,7 +20,7 @@ from ottla.protocol.uuids import parse_uuid, uuid_text
 
 LEFT_LOGS_FILE: Final = ".logs-at-clean-stop"
 TAIL_BYTES: Final = 4096
-"""So much of the end of the newest segment has a checksum in the file."""
+"""Bytes at the end of the newest segment whose checksum is in the file."""
 
 
 class Left(NamedTuple):
@@ -51,7 +51,8 @@ def checksum_of_tail(segment: Segment) -> int:
 def write_left(
     files: FileSystem, data_directory: str, broker_epoch: int, logs: Iterable[tuple[str, int, Left]]
 ) -> None:
-    """Write how all logs (topic, partition, how) are left, before the marker of the clean stop. Raises OSError."""
+    """Write the state in which all logs (topic, partition, state) are left, before the marker of the clean stop. Raises
+    OSError."""
     lines = [str(broker_epoch)]
     lines += [
         f"{topic} {partition} {uuid_text(left.topic_id)} {' '.join(map(str, left[1:]))}"
@@ -62,7 +63,7 @@ def write_left(
 
 
 def take_left(files: FileSystem, data_directory: str, broker_epoch: int | None) -> Mapping[tuple[str, int], Left]:
-    """How the clean stop of this broker epoch left its logs; the file is gone on return. Empty without a file, or where
+    """Read how the clean stop of this broker epoch left its logs, and delete the file. Empty if there is no file, or if
     it is of another stop. Raises CheckpointUnreadable, OSError."""
     path = f"{data_directory}/{LEFT_LOGS_FILE}"
     if not files.exists(path):

@@ -1,17 +1,18 @@
-"""Keeps one partition's log: an ordered run of segments, its offsets, and the state that its batches leave behind.
+"""Keeps one partition's log: an ordered run of segments, its offsets, and the state derived from its batches.
 
-Knows: bytes and offsets. Does not know: topics' names beyond its directory, clients, replicas, or when to do anything:
-`now` (monotonic) is an argument, `wall` knows its timestamp, `deadline` says when `maintaining` has something to do.
+The log does not decide when to act: `now` (monotonic) is an argument, `wall` converts it to a timestamp, and `deadline`
+is the time at which `maintaining` has work.
 
-Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; segments are in offset order and
-the last one is appended to; everything below `recovery_point` is on the disk; a write that failed has changed nothing
-that anybody can see.
+Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset. Segments are in offset order,
+and the last one is appended to. Everything below `recovery_point` is on the disk. A failed write has no visible effect.
 
-Lazy: a new partition has nothing on disk until its first append, which makes the directory, `partition.metadata`
-and the first segment; the first sync covers all of that, and upkeep asks for it soon.
+A new partition has nothing on disk until its first append. That append creates the directory, `partition.metadata` and
+the first segment. The first sync covers all of that, and upkeep requests it soon.
 
-Two append paths. The leader's assigns offsets and checks what clients send (validation.py has the careful checks). The
-follower's takes the leader's bytes unchanged. Both update producers, epochs and the transaction index.
+There are two append paths. The leader's path assigns offsets and checks what clients send (validation.py has the
+detailed checks). The follower's path appends the leader's bytes unchanged. Both update producers, epochs and the
+transaction index.
+
 Sources: NetDB'11 paper, KIP-98, KIP-101; Kafka's UnifiedLog.scala, LocalLog.scala.
 """
 
@@ -67,7 +68,8 @@ _stamp = Struct(">qii").pack_into  # base_offset, batch_length (unchanged), part
 
 
 def _fault_in(header: RawHeader, records: memoryview, position: int, end: int) -> str | None:
-    """What is wrong with this batch of a leader's: its checksum, or what stands outside the checksum."""
+    """The fault of this batch from a leader, in its checksum or in the fields that the checksum does not cover; None
+    for a sound batch."""
     base, last = header[0], header[0] + header[6]
     if crc32c(records[position + ATTRIBUTES_AT : end]) != header[4]:
         return f"the batch at offset {base} does not match its checksum"
@@ -82,7 +84,7 @@ def _fault_in(header: RawHeader, records: memoryview, position: int, end: int) -
 
 
 class Log(LogState):
-    """The log of one partition. Made by `Log.open`; used from one thread."""
+    """The log of one partition. Created by `Log.open`; used from one thread."""
 
     __slots__ = ()
     unopened: ClassVar[bool] = False
@@ -110,16 +112,17 @@ class Log(LogState):
         index_cache: IndexCache | None = None,
         wall: WallClock | None = None,
     ) -> Log:
-        """The log in `directory`, or a new one when there is no such directory.
+        """The log in `directory`, or a new one if there is no such directory.
 
-        `clean_shutdown`: the last stop was clean, files are as they say. `same_boot`: the machine was not restarted
-        since, so what a killed process wrote is all there. Both False: everything from `recovery_point` on is checked
-        against its CRC. `write_again`: after a kill, what is above the recovery point is checked as well, and written
-        again: it is on the disk then, whatever fsyncs the killed process met. `interrupted`: an earlier open did not
-        end, so all of that is done. A `log_start_offset` beyond the end counts only where `high_watermark` had come so
-        far. `start_known`: the checkpoint of log starts could be read. `left`: how the last clean stop left this log.
-        What recovery repaired is told to `notes`, a sentence each; what is missing or damaged is in `found`. Raises
-        OSError.
+        `clean_shutdown`: the last stop was clean, so the files are complete. `same_boot`: the machine was not restarted
+        since, so everything that a killed process wrote is there. Both False: everything from `recovery_point` on is
+        checked against its CRC. `write_again`: after a kill, what is above the recovery point is also checked and
+        written again. So it is on the disk even if fsyncs of the killed process failed. `interrupted`: an earlier open
+        did not end, so all of that is done.
+
+        A `log_start_offset` beyond the end counts only if `high_watermark` had reached it. `start_known`: the
+        checkpoint of log starts could be read. `left`: how the last clean stop left this log. Repairs are reported to
+        `notes`, a sentence each; missing or damaged data is in `found`. Raises OSError.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         loaded = load(
@@ -159,7 +162,7 @@ class Log(LogState):
         return True
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """This node leads from now on, in `leader_epoch`: note where it begins, before any append (KAFKA-7415)."""
+        """Begin to lead in `leader_epoch`: note the epoch's start offset, before any append (KAFKA-7415)."""
         self.epochs.assign(leader_epoch, self.log_end_offset)
         self._epoch = self.epochs.latest_epoch
 
@@ -178,10 +181,10 @@ class Log(LogState):
         origin: Origin = Origin.CLIENT,
         inside: Known | None = None,
     ) -> Appended:
-        """Give one record batch the next offsets and write it. `inside`: what was found inside it before. HOT.
+        """Give one record batch the next offsets and write it. `inside`: the result of an earlier decoding. HOT.
 
-        `batch` is writable and holds exactly one batch; offset, epoch and, where configs ask for it, timestamp are set
-        in place. Raises AppendRefused or StorageFailed, and the log is as it was before.
+        `batch` is writable and holds exactly one batch. Offset, epoch and, if configs require it, timestamp are set in
+        place. Raises AppendRefused or StorageFailed, and the log is then unchanged.
         """
         if self.failed is not None:
             raise StorageFailed(self.failed)
@@ -237,19 +240,19 @@ class Log(LogState):
         return _new_tuple(Appended, (first, last, max_timestamp if attributes & 8 else -1, False))
 
     def not_written(self, batch: memoryview) -> None:
-        """This batch was refused for now, by `append_as_leader` with StorageFailed or before it: what its producer sent
-        behind it must wait for it."""
+        """Note that this batch was refused for now, by `append_as_leader` with StorageFailed or before it. Later
+        batches of its producer must wait for it."""
         if len(batch) >= HEADER_BYTES:
             header: RawHeader = _unpack_header(batch)
             self.producers.owe(header[9], header[10], header[11])
 
     def append_as_follower(self, records: memoryview, *, now: int, leader_epoch: int = 2**31 - 1) -> Appended | None:
-        """Take batches from the leader as they are; offsets, epochs and timestamps are already in them.
+        """Append batches from the leader unchanged; offsets, epochs and timestamps are already in them.
 
-        Stops before the first batch that is torn, or whose epoch is above `leader_epoch`, the one the fetch was made
-        with (KAFKA-18723). Returns the range taken, None when that is nothing. Raises DamagedLog where the first batch
-        does not match its checksum or claims offsets or an epoch that the next one contradicts, DivergingOffset when
-        the records do not continue the log (an empty log restarts at the first batch instead, KAFKA-6975),
+        Stops before the first batch that is torn, or whose epoch is above `leader_epoch`, the one of the fetch
+        (KAFKA-18723). Returns the appended range, None if it is empty. Raises DamagedLog if the first batch does not
+        match its checksum, or claims offsets or an epoch that the next one contradicts. Raises DivergingOffset if the
+        records do not continue the log (an empty log restarts at the first batch instead, KAFKA-6975), and
         StorageFailed.
         """
         if self.failed is not None:
@@ -291,7 +294,7 @@ class Log(LogState):
         self._write(active, batch, header, base, last, size)
 
     def _write(self, active: Segment, batch: memoryview, header: RawHeader, first: int, last: int, size: int) -> None:
-        """Write a batch that has its offsets and note what it leaves behind. HOT. Raises StorageFailed."""
+        """Write a batch that has its offsets, and update the state derived from it. HOT. Raises StorageFailed."""
         try:
             active.append(batch, size, last, header[8], self._index_interval)
         except OSError as error:
@@ -345,7 +348,8 @@ class Log(LogState):
         self.write_epochs()
 
     def _write_failed(self, segment: Segment, error: OSError) -> None:
-        """A batch is perhaps half in the file: cut it off if the disk lets us, or the next append does first."""
+        """Cut off a batch that may be partly in the file. If the disk refuses that now, the next append does it
+        first."""
         self._torn = True
         with contextlib.suppress(OSError):
             self._cut_torn_tail()
@@ -362,11 +366,11 @@ class Log(LogState):
         isolation: Isolation = Isolation.HIGH_WATERMARK,
         min_one_batch: bool = True,
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset` on, at most `max_bytes` and one segment's. HOT.
+        """Whole batches from the one that holds `offset` on, at most `max_bytes` and of one segment. HOT.
 
-        With `min_one_batch` a first batch larger than `max_bytes` comes whole. An offset between what the isolation
-        allows and the log end gives no slice and no error. Raises OffsetOutOfRange, and OSError where the disk gives
-        an error here, or gave one when a slice of these bytes was sent and gives it still.
+        With `min_one_batch` a first batch larger than `max_bytes` is returned whole. An offset between the isolation's
+        limit and the log end gives no slice and no error. Raises OffsetOutOfRange. Raises OSError if the disk fails
+        here, or if it failed when a slice of these bytes was sent and still fails.
         """
         return reading.read(self, offset, max_bytes, isolation, min_one_batch)
 
@@ -385,10 +389,11 @@ class Log(LogState):
     # ---- truncation ------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, *, now: int) -> bool:
-        """Drop everything from `offset` on, for a log that diverged from its leader. False if nothing was there.
+        """Drop everything from `offset` on, for a log that diverged from its leader. False if there was nothing to
+        drop.
 
-        Checkpoints of the recovery point and of the high watermark must be written before the next append: they may
-        be above the new end.
+        Checkpoints of the recovery point and of the high watermark must be written before the next append: they may be
+        above the new end.
         """
         return truncation.truncate_to(self, offset, now)
 
@@ -405,16 +410,17 @@ class Log(LogState):
     # ---- compaction ------------------------------------------------------------------------------------------------
 
     def cleanable_ratio(self, now: int) -> float:
-        """How much of the log a compaction would look at for the first time, 0.0 while it need not run."""
+        """The share of the log that a compaction would read for the first time, 0.0 while no compaction is due."""
         return cleanable.cleanable_ratio(self, now)
 
     # ---- durability and upkeep -------------------------------------------------------------------------------------
 
     def pending_sync(self) -> list[Syncable]:
-        """What must be synced for everything up to `log_end_offset` to be on the disk.
+        """The files to sync so that everything up to `log_end_offset` is on the disk.
 
-        Each is pinned: call `sync` on all of them, on any thread, then, on the log's thread, `synced(up_to)` with the
-        log end offset as it was at this call, or `sync_failed`. Several may be under way; they finish in order.
+        Each is pinned. Call `sync` on all of them, on any thread. Then, on the log's thread, call `synced(up_to)` with
+        the log end offset at the time of this call, or `sync_failed`. Several syncs may be outstanding; they finish in
+        order.
         """
         return self.syncing.begin(self.active, self.log_end_offset)
 
@@ -431,9 +437,10 @@ class Log(LogState):
         failed_sync.shut(self, error)
 
     def reopen(self, now: int, *, others_know: bool = False) -> bool:
-        """After a failed fsync: cut off what it should have covered and go on, if nobody was told of it. Else False.
+        """After a failed fsync, cut off what it should have covered and open the log again. False if the records were
+        already acknowledged or delivered.
 
-        `others_know`: other replicas have these records, or count on this log to have them.
+        `others_know`: other replicas have these records, or rely on this log to have them.
         """
         return failed_sync.reopen(self, now, others_know=others_know)
 
@@ -452,11 +459,11 @@ class Log(LogState):
             raise failed_sync.shut(self, error) from error
 
     def flush_due(self, now: int) -> bool:
-        """Whether flush.messages or flush.ms ask for a sync."""
+        """Whether flush.messages or flush.ms require a sync."""
         return retention.flush_due(self, now)
 
     def deadline(self, now: int) -> int | None:
-        """The earliest moment at which `maintaining` or a flush has something to do; None while nothing is in sight."""
+        """The earliest time at which `maintaining` or a flush has work; None while there is none."""
         return retention.deadline(self, now)
 
     def maintaining(self, now: int) -> Iterator[Syncable]:
@@ -467,11 +474,11 @@ class Log(LogState):
         return retention.maintaining(self, now)
 
     def complete(self) -> bool:
-        """Write what a clean stop leaves. True where that waits for the disk. Raises StorageFailed."""
+        """Write the files of a clean stop. True if it has to wait for the disk. Raises StorageFailed."""
         return closing.complete(self)
 
     def close(self, now: int) -> Left | None:
-        """Stop cleanly: everything complete and synced, descriptors given back. How the log is left."""
+        """Stop cleanly: everything is complete and synced, and descriptors are closed. Returns the state of the log."""
         if self.complete():
             self._sync_now()
         left = closing.left_by(self)
@@ -495,13 +502,13 @@ class Log(LogState):
         return removal.grave_of(self.directory, self.topic_id)
 
     def _end(self) -> None:
-        """The partition is deleted: nothing of the log is used any more."""
+        """Drop all state: the partition is deleted."""
         self.failed = "the partition was deleted"
         self.compaction_epoch += 1
         cleanable.forget_checkpoint(self)
         for segment in self.segments:
             segment.close_indexes()
-        # Who still has this log, perhaps in a cycle, must not keep the space of its files.
+        # An object that still refers to this log, perhaps in a cycle, must not keep the space of its files.
         self.segments, self.bases, self.active, self.unreadable = [], [], None, []
         self.syncing.log_deleted()
         self.cursors.clear()

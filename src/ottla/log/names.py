@@ -11,15 +11,15 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
-"""Behind the name of a file that will be unlinked."""
+"""The suffix of a file that will be unlinked."""
 CLEANED_SUFFIX: Final = ".cleaned"
-"""Behind the names of a segment that a compaction is writing."""
+"""The suffix of the files of a segment that a compaction is writing."""
 UNFINISHED_SUFFIX: Final = ".tmp"
-"""Behind the name of a file that is being written and replaces another; a start removes it."""
+"""The suffix of a file that is being written to replace another; a start removes it."""
 SWAP_SUFFIX: Final = ".swap"
-"""Behind the names of a segment that is complete and takes the place of others."""
+"""The suffix of the files of a complete segment that replaces others."""
 FSYNC_FAILED_FILE: Final = "fsync-failed"
-"""Stands in the directory of a log that was shut because an fsync failed; a kill must not make anybody forget it."""
+"""A file in the directory of a log that was closed because an fsync failed, so that the state survives a kill."""
 
 
 def segment_name(base_offset: int) -> str:

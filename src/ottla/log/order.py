@@ -1,8 +1,8 @@
-"""Verifies that batches are where they belong: their offsets rise, and their leader epochs are those of the log.
+"""Verifies that batches are in their place: their offsets rise, and their leader epochs are those of the log.
 
 No checksum covers a batch's base offset and leader epoch. A flipped bit there moves records to other offsets, and a
-reader that goes by offsets skips those in between without a word. The neighbours of the batch contradict it: behind one
-that claims higher offsets than its own the next begins too low; one that claims lower offsets begins too low itself.
+reader that goes by offsets silently skips those in between. The neighbours of the batch contradict it. After a batch
+that claims too high offsets, the next one begins too low. A batch that claims too low offsets begins too low itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Fault(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """How far a walk has come: the position, the next offset, and what ended it before the place it was to reach."""
+    """The progress of a walk: the position, the next offset, and the fault that ended it early."""
 
     position: int
     next_offset: int
@@ -35,9 +35,10 @@ class Verified(NamedTuple):
 def verify_order(
     segment: Segment, position: int, stop: int, offset: int, below: int, batches_max: int, epochs: EpochCache | None
 ) -> Verified:
-    """Walk from the batch at `position`, in which `offset` is or which is the next one, to `stop` and the batch behind.
+    """Walk from the batch at `position` to `stop`, and one batch beyond. The first batch contains `offset`, or begins
+    after it.
 
-    All offsets belong below `below`. At most `batches_max` batches. `epochs`: what the leader epochs must be.
+    All offsets must be below `below`. At most `batches_max` batches. `epochs`: the required leader epochs.
     """
     end, expected = position, offset
     leap: tuple[int, int] | None = None  # the batch before, unless the one before it vouches for it: where, and offset
@@ -58,7 +59,7 @@ def verify_order(
                 epoch, until = epochs.span_at(base)
             if header[2] != epoch >= 0:
                 return Verified(at, expected, Fault(at, expected, f"it claims leader epoch {header[2]}, not {epoch}"))
-        leap = (at, expected) if first or base > expected else None  # what nothing but the next batch vouches for
+        leap = (at, expected) if first or base > expected else None  # only the next batch can confirm it
         end, expected, first = at + header[1] + LOG_OVERHEAD_BYTES, last + 1, False
         turn += 1
     if end < stop and turn < batches_max:

@@ -1,27 +1,34 @@
-"""Keeps what one partition knows of its idempotent and transactional producers.
+"""Keeps the state of one partition's idempotent and transactional producers.
 
-Knows: for each producer id its epoch, the last five batches, and the transaction it has open here; which transactions
-still hold the last stable offset back. Does not know: files beyond its snapshot's bytes, transactional ids, or time
-(timestamps come in with batches, and with questions what the wall clock shows).
+For each producer id it has the epoch, the last five batches, and the transaction that is open here. It also has the
+ended transactions that still hold back the last stable offset. Time is passed in: batches have timestamps, and calls
+have the wall clock's time.
 
-A transaction's first batch needs a guard (KIP-890): whoever appends it has asked the coordinator since, and no marker
-has come meanwhile, so that a batch that was long under way can't open a transaction that nobody will end.
+A transaction's first batch needs a guard (KIP-890). The guard proves that the coordinator verified the transaction, and
+that no marker was written since. So a batch that was delayed for a long time can't open a transaction that would never
+end.
 
 Rules (KIP-98, KIP-360, KIP-890; Kafka's ProducerStateManager.java, ProducerAppendInfo.java, ProducerStateEntry.java):
 - A batch that repeats one of the last five of its producer's epoch is a duplicate: it succeeds with the old offsets.
-  Kafka's does so too where that one's transaction has ended, here it is out of order: no client sends again what it has
-  ended, but librdkafka gives these numbers to other records once it has aborted what a node that died had written.
-- A lower epoch is fenced. A higher epoch begins at sequence 0, the same one goes on at last + 1, and after 2^31 - 1
-  comes 0. A producer id that is not known here may begin anywhere.
+  Kafka also accepts it if the transaction of that batch has ended; here it is out of order. No client resends a batch
+  of a transaction that it has ended. But librdkafka gives the same sequences to other records once it has aborted a
+  transaction that was written to a node that died.
+- A lower epoch is fenced. A higher epoch begins at sequence 0, and the same epoch continues at last + 1. After 2^31 - 1
+  comes 0. A producer id that is not known here may begin at any sequence.
 - A transaction is open from its first batch here to its marker. Its offsets stay unstable until the high watermark has
   passed the marker.
 
-Snapshots (`.snapshot`, named by the offset they are taken at) are Kafka's: version int16 1, CRC-32C over all that
-follows it, count, then 46 bytes per producer with its last batch. Behind that, where Kafka's reader does not look,
-stand the earlier of its last five batches: without them a producer that had several requests in flight when the node
-died would be told OUT_OF_ORDER_SEQUENCE_NUMBER for batches that are in the log, and clients then send them once more.
-Beside these, under the complement of the producer id, stand the transactions whose marker the high watermark had not
-passed: without them the last stable offset would pass what another leader may still cut off. Kafka's forgets them.
+Snapshots (`.snapshot`, named by their offset) have Kafka's format: version int16 1, CRC-32C over all that follows it,
+count, then 46 bytes per producer with its last batch. Kafka's reader ignores bytes after that, and Ottla adds two
+things there.
+
+First, the earlier ones of the last five batches. A producer may have several requests in flight when the node dies.
+Without these batches it would get OUT_OF_ORDER_SEQUENCE_NUMBER for batches that are in the log, and clients then send
+them again.
+
+Second, under the complement of the producer id, the transactions whose marker the high watermark had not passed.
+Without them the last stable offset would pass records that another leader may still cut off. Kafka does not store
+them.
 """
 
 from __future__ import annotations
@@ -89,7 +96,7 @@ class ProducerEntry:
         self.batches: deque[SequencedBatch] = deque(maxlen=BATCHES_KEPT)
 
     def is_open(self, batch: SequencedBatch) -> bool:
-        """Whether the transaction that this batch is of has not ended."""
+        """Whether this batch's transaction is still open."""
         return 0 <= self.current_txn_first_offset <= batch.first_offset
 
     @property
@@ -103,7 +110,7 @@ class ProducerEntry:
 
 
 class Transaction(NamedTuple):
-    """A transaction that ended here: its marker stands at `last_offset`."""
+    """A transaction that ended here, with its marker at `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -112,9 +119,9 @@ class Transaction(NamedTuple):
 
 
 class Guard:
-    """Somebody asks the coordinator whether a producer may open a transaction here. Told apart by identity.
+    """A pending verification with the coordinator that a producer may open a transaction here. Compared by identity.
 
-    `lowest_sequence`: of the batches that wait for the answer; the one with it has to come first.
+    `lowest_sequence`: the lowest of the batches that wait for the verification; that batch must be appended first.
     """
 
     __slots__ = ("epoch", "lowest_sequence", "made_ms", "second_version")
@@ -175,11 +182,11 @@ def marker_in(batch: bytes | bytearray | memoryview) -> EndTransactionMarker | N
 
 
 OWED_MAX: Final = 1000
-"""Producers whose first batch is remembered as refused; they repeat it within seconds."""
+"""Number of producers whose first batch is remembered as refused; they repeat it within seconds."""
 
 
 class ProducerState:
-    """All producers of one partition. `end_offset` is the log end offset that the state stands for."""
+    """All producers of one partition. `end_offset` is the log end offset of this state."""
 
     __slots__ = ("end_offset", "ended", "entries", "expiration_ms", "guards", "open", "owed")
 
@@ -187,7 +194,7 @@ class ProducerState:
         self.expiration_ms = expiration_ms
         self.end_offset = 0
         self.entries: dict[int, ProducerEntry] = {}
-        self.owed: dict[int, tuple[int, int]] = {}  # of producers without an entry: (epoch, sequence) to come first
+        self.owed: dict[int, tuple[int, int]] = {}  # of producers without an entry: (epoch, sequence) due first
         self.guards: dict[int, Guard] = {}  # of producers that are about to open a transaction
         self.open: dict[int, int] = {}  # first offset -> producer id, in offset order: transactions without a marker
         self.ended: dict[int, Transaction] = {}  # by first offset: markers that the high watermark has not passed
@@ -195,8 +202,8 @@ class ProducerState:
     # ---- data batches ----------------------------------------------------------------------------------------------
 
     def owe(self, producer_id: int, epoch: int, first: int) -> None:
-        """A batch could not be written, or was taken back. A producer unknown here may begin with any sequence, so it
-        must be remembered that this one comes before those that were under way behind it."""
+        """Remember that a batch could not be written, or was undone. An unknown producer may begin with any sequence,
+        so its later outstanding batches must wait for this one."""
         if producer_id < 0 or producer_id in self.entries:
             return
         known = self.owed.pop(producer_id, None)
@@ -224,7 +231,7 @@ class ProducerState:
         batch: memoryview,
         origin: Origin,
     ) -> SequencedBatch | None:
-        """The batch in the log that this one repeats; None where it may be appended. HOT.
+        """The batch in the log that this one repeats; None if it may be appended. HOT.
 
         Raises AppendRefused.
         """
@@ -257,7 +264,8 @@ class ProducerState:
         return None
 
     def verify(self, producer_id: int, epoch: int, first: int, *, transactional: bool, client: bool) -> None:
-        """Whether a data batch may be appended; a coordinator's is held to the epoch only. Raises AppendRefused."""
+        """Whether a data batch may be appended; for a coordinator's batch only the epoch is checked. Raises
+        AppendRefused."""
         entry = self.entries.get(producer_id)
         if entry is None:
             return
@@ -283,7 +291,7 @@ class ProducerState:
         *,
         transactional: bool,
     ) -> None:
-        """A data batch is in the log."""
+        """Apply a data batch that is in the log."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
@@ -304,9 +312,9 @@ class ProducerState:
     def guard(
         self, producer_id: int, epoch: int, first: int, wall_ms: WallMillis, *, second_version: bool
     ) -> Guard | None:
-        """What a batch that opens a transaction must bring along; None where the transaction is open already.
+        """The guard that a batch needs to open a transaction; None if the transaction is open already.
 
-        Raises AppendRefused where the producer is fenced.
+        Raises AppendRefused if the producer is fenced.
         """
         entry = self.entries.get(producer_id)
         if entry is not None:
@@ -348,8 +356,8 @@ class ProducerState:
             )
 
     def marker_written(self, producer_id: int, epoch: int, transaction_version: int) -> None:
-        """Whoever was about to open a transaction asks again, unless the marker is of the one before it: in the second
-        version that one's epoch says so."""
+        """Drop a pending guard, so that the transaction is verified again. The guard stays if the marker ends the
+        transaction before it, which the epoch shows in transaction version 2."""
         guard = self.guards.get(producer_id)
         if guard is not None and not (transaction_version >= 2 and guard.epoch == epoch):
             del self.guards[producer_id]
@@ -386,7 +394,7 @@ class ProducerState:
     def end_transaction(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, *, aborted: bool
     ) -> Transaction | None:
-        """A marker is in the log at `offset`. The transaction it ends, None when that had no data here."""
+        """Apply a marker at `offset`. Returns the transaction that it ends, None if that had no data here."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
@@ -401,10 +409,8 @@ class ProducerState:
         return Transaction(producer_id, first_offset, offset, aborted)
 
     def emptied_marker(self, producer_id: int, epoch: int, timestamp: int) -> None:
-        """A marker without its record is in the log: compaction has left it to say which epoch its producer is in.
-
-        Kafka leaves it too, and does not read its epoch again (ProducerAppendInfo.append).
-        """
+        """Apply a marker without its record: compaction has left it to keep the producer's epoch. Kafka leaves it too,
+        but does not read its epoch again (ProducerAppendInfo.append)."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
@@ -414,14 +420,15 @@ class ProducerState:
         entry.last_timestamp = max(entry.last_timestamp, timestamp)
 
     def last_stable_offset_after(self, ended: Transaction) -> int:
-        """What the transaction index notes beside an abort: the first offset still open once this one is over."""
+        """The last stable offset that the transaction index stores with an abort: the first offset still open after
+        it."""
         for first_offset in self.open:
             if first_offset != ended.first_offset:
                 return first_offset
         return ended.last_offset + 1
 
     def complete(self, ended: Transaction) -> None:
-        """The transaction is over; it holds the last stable offset back until the high watermark passes its marker."""
+        """End the transaction; it holds the last stable offset back until the high watermark passes its marker."""
         self.open.pop(ended.first_offset, None)
         self.ended[ended.first_offset] = ended
 
@@ -433,7 +440,7 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction begins that is open, or over but not known to be replicated."""
+        """The first offset of the oldest transaction that is open, or ended but not known to be replicated."""
         first = next(iter(self.open), None)
         if self.ended:
             ended = min(self.ended)
@@ -470,7 +477,8 @@ class ProducerState:
         self.end_offset = end_offset
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """Deleted records take no producer with them, but a transaction that ended below the start is settled."""
+        """Note that records were deleted. That removes no producer, but a transaction that ended below the start is
+        settled."""
         gone = [first for first, ended in self.ended.items() if ended.last_offset < log_start_offset]
         for first_offset in gone:
             del self.ended[first_offset]
@@ -508,10 +516,10 @@ class ProducerState:
         return bytes(body)
 
     def restore(self, snapshot: bytes, end_offset: int, wall_ms: WallMillis) -> None:
-        """Become what a snapshot taken at `end_offset` says, without the producers expired since.
+        """Replace the state by a snapshot taken at `end_offset`, without the producers that have expired since.
 
-        What has ended is as it was then: the high watermark may have passed it (`high_watermark_moved`). Raises
-        SnapshotUnreadable, and then nothing has changed.
+        Ended transactions are as at the time of the snapshot: the high watermark may have passed them since
+        (`high_watermark_moved`). Raises SnapshotUnreadable, and then nothing has changed.
         """
         entries = decode_snapshot(snapshot)
         self.clear(end_offset)
@@ -562,7 +570,7 @@ def decode_snapshot(snapshot: bytes) -> list[ProducerEntry]:
 
 
 def _ended_in(snapshot: bytes, count: int) -> Iterator[Transaction]:
-    """The transactions in a sound snapshot of so many producers that had ended, and whose marker was not committed."""
+    """The ended transactions in a sound snapshot of this number of producers, whose marker was not committed."""
     behind = memoryview(snapshot)[SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size :]
     for complement, aborted, marker_offset, _, first_offset in SNAPSHOT_ENDED.iter_unpack(behind):
         if complement < 0:

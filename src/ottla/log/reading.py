@@ -1,9 +1,10 @@
 """Reads a log: from an offset or a timestamp to a slice of a segment's file.
 
-Finding where an offset stands costs an index lookup and a short walk over headers. A reader that goes on where its last
-read ended costs neither: the log remembers a few (offset, position) pairs where slices ended (`Log.cursors`).
-Slices end where a batch ends. The index knows such places cheaply, so a slice may be up to one index interval shorter
-than asked. Source: Kafka's LogSegment.read, LocalLog.read, UnifiedLog.fetchOffsetByTimestamp.
+Finding an offset costs an index lookup and a short walk over headers. A reader that continues where its last read ended
+costs neither: the log remembers a few (offset, position) pairs where slices ended (`Log.cursors`).
+
+Slices end at batch boundaries. Only some boundaries are in the index, so a slice may be up to one index interval
+shorter than requested. Source: Kafka's LogSegment.read, LocalLog.read, UnifiedLog.fetchOffsetByTimestamp.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from ottla.protocol.records.outline import PARTS_MAX, first_since
 
 CURSORS_MAX: Final = 16
 BATCHES_VERIFIED_MAX: Final = 4096
-"""A slice ends behind so many batches whose order had to be verified: they take some milliseconds."""
+"""Maximum number of batches in a slice whose order had to be verified: they take some milliseconds."""
 _base_offset_of = Struct(">q").unpack
 
 UNPACKED_PER_SEARCH: Final = UNPACKED_BYTES_MAX
 RECORDS_PER_SEARCH: Final = PARTS_MAX
-"""What a search for a timestamp looks at inside batches. Of one beyond it the first offset is told: it is before."""
+"""Maximum number of records that a search for a timestamp decodes. For a batch beyond it, the search returns the first
+offset of the batch, which is not after the record."""
 
 
 class _Search:
-    """What one search may still look at."""
+    """The remaining budget of one search."""
 
     __slots__ = ("bytes_left", "records_left")
 
@@ -60,7 +62,7 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
     if offset < limit:
         cursor = log.cursors.get(offset)
         if cursor is None or (cursor[1] == cursor[0].size and cursor[0] is not log.active):
-            # The second: a slice ended where its segment ended, so what follows stands in the next one.
+            # The second condition: a slice ended where its segment ended, so the next batch is in the next segment.
             cursor = _locate(log, offset)
         if cursor is not None:
             segment, position = cursor
@@ -70,7 +72,7 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
                 if following < 0:
                     raise _damaged(segment, position, offset, "no batch begins there")
                 if not offset <= following <= end:
-                    following = offset  # a damaged header: nobody is to go on from what it says
+                    following = offset  # a damaged header: a reader must not continue from its offset
                 elif stop > position:
                     _remember(log, following, segment, stop)
             elif segment is log.active:
@@ -94,7 +96,7 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
 
 
 def _try_unreadable(log: LogState, wanted: FileSlice) -> None:
-    """Bytes of `wanted` could not be read when they were sent, too late to say so: try them now. Raises OSError."""
+    """Read the bytes of `wanted` that could not be read when they were sent, too late to report it. Raises OSError."""
     end = wanted.position + wanted.length
     for known in list(log.unreadable):
         if known.file is wanted.file and known.position < end and wanted.position < known.position + known.length:
@@ -112,9 +114,7 @@ def _remember(log: LogState, offset: int, segment: Segment, position: int) -> No
 
 def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
     """The first batch that ends at or after `offset`; compaction may have left none in the segment it belongs to.
-
-    Raises DamagedLog where it can't be reached: what stands behind the damage is not to be taken for what comes next.
-    """
+    Raises DamagedLog if damage hides it: the batches behind the damage must not be mistaken for the next ones."""
     for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
         segment = log.segments[at]
         found = segment.find_in_order(offset)
@@ -136,8 +136,8 @@ def _damaged(segment: Segment, position: int, offset: int, why: str) -> DamagedL
 def _verified(
     log: LogState, segment: Segment, position: int, stop: int, offset: int, *, with_epochs: bool
 ) -> tuple[int, int] | None:
-    """(where a slice ends before what is out of place, the next offset) if that is before `stop`. A place that was
-    found in order is not looked at again. Raises DamagedLog where the slice would begin with it."""
+    """(end of the slice before a batch that is out of order, the next offset), if that is before `stop`. A place that
+    was verified is not verified again. Raises DamagedLog if the slice would begin with such a batch."""
     wanted = min(stop, segment.inherited)
     start, end = segment.verified
     if start <= position and wanted <= end:
@@ -156,7 +156,7 @@ def _verified(
 
 
 def _stop_in(log: LogState, segment: Segment, limit: int) -> int:
-    """Where the batches below `limit` end in `segment`."""
+    """The position in `segment` at which the batches below `limit` end."""
     if limit >= log.log_end_offset or (segment is not log.active and _next_base(log, segment) <= limit):
         return segment.size
     if limit <= segment.base_offset:
@@ -246,7 +246,7 @@ def _record_in(
         batch = segment.read_batch(position, header)
         plain = unpack(attributes & ATTRIBUTES_COMPRESSION, batch[HEADER_BYTES:], search.bytes_left)
         record = first_since(plain, count, timestamp - base_timestamp, start - base)
-    except CorruptRecords:  # too much, or a client's own nonsense, taken unseen: its header is all that can be said
+    except CorruptRecords:  # too large, or a client's invalid bytes: only the header is known
         return by_header
     search.records_left -= count
     search.bytes_left -= len(plain)

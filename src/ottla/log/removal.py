@@ -1,7 +1,8 @@
-"""Removes segments and partitions' directories: renamed first, so that no restart takes what is left for a log.
+"""Removes segments and partitions' directories: renamed first, so that no restart mistakes the rest for a log.
 
-A segment's files are renamed `.deleted` at once and unlinked `file.delete.delay.ms` later, so that slower readers find
-them still.
+A segment's files are renamed `.deleted` at once and unlinked `file.delete.delay.ms` later, so that slower readers still
+find them.
+
 Source: Kafka's LocalLog.scala (deleteSegmentFiles, logDeleteDirName: the name is cut so that the new one fits).
 """
 
@@ -17,7 +18,7 @@ from ottla.log.segment import Segment
 from ottla.log.state import LogState
 
 FILE_NAME_MAX: Final = 255
-"""Bytes that the name of a file or directory may have on every usual file system."""
+"""Maximum bytes of the name of a file or directory on all common file systems."""
 DELETED_DIRECTORY_SUFFIX: Final = "-delete"
 
 
@@ -38,7 +39,7 @@ def discard_files(log: LogState, segment: Segment, now: int) -> None:
     """Rename a segment's files `.deleted` and note when to unlink them."""
     segment.close_indexes()
     try:
-        # The log goes first: a crash in between leaves indexes without a log, which nobody misses.
+        # The log goes first: a crash in between leaves indexes without a log, which do no harm.
         for path in reversed(segment.names()):
             if log.files.exists(path):
                 log.files.rename(path, path + DELETED_SUFFIX)
@@ -60,20 +61,20 @@ def remove_deleted_files(log: LogState, now: int, *, at_once: bool = False) -> N
 
 
 def fitting(name: str, suffix: str) -> str:
-    """A directory's name with a suffix, cut so that a file system takes it; its partition's number stays."""
+    """A directory's name with a suffix, cut to the file system's limit; its partition's number stays."""
     topic, dash, partition = name.rpartition("-")
     tail = f"{dash}{partition}{suffix}"
     return topic[: FILE_NAME_MAX - len(tail)] + tail
 
 
 def grave_of(directory: str, topic_id: bytes) -> str:
-    """What a partition's directory is renamed to when the partition is deleted."""
+    """The new name of a partition's directory when the partition is deleted."""
     parent, _, name = directory.rpartition("/")
     return f"{parent}/{fitting(name, f'.{topic_id.hex()}{DELETED_DIRECTORY_SUFFIX}')}"
 
 
 def bury_partition(files: FileSystem, directory: str, topic_id: bytes) -> bool:
-    """Rename a partition's directory to its grave; whether it was there. The caller syncs its parent.
+    """Rename a partition's directory for its deletion. Returns whether it existed. The caller syncs its parent.
 
     Raises OSError.
     """
@@ -81,7 +82,7 @@ def bury_partition(files: FileSystem, directory: str, topic_id: bytes) -> bool:
         return False
     try:
         files.rename(directory, grave_of(directory, topic_id))
-    except OSError:  # perhaps names are shorter here: it goes from where it is, and says to the last whose it is
+    except OSError:  # perhaps names are shorter here: delete in place, the identity file last
         for entry in files.listdir(directory):
             if entry != PARTITION_METADATA_FILE:
                 files.unlink(f"{directory}/{entry}")
@@ -90,7 +91,7 @@ def bury_partition(files: FileSystem, directory: str, topic_id: bytes) -> bool:
 
 
 def remove_partition(files: FileSystem, directory: str, topic_id: bytes) -> None:
-    """Remove a partition's directory and all in it. Raises OSError; what an attempt left, the next one removes."""
+    """Remove a partition's directory and all in it. Raises OSError; the next attempt removes the rest."""
     if bury_partition(files, directory, topic_id):
         files.sync_directory(directory.rpartition("/")[0] or ".")
     with contextlib.suppress(FileNotFoundError):

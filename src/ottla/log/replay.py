@@ -1,10 +1,10 @@
 """Reads a log whole, from its start to its end, for coordinators, which must not miss a record.
 
-Knows every way in which bytes on a disk can betray a reader that walks from batch to batch: a checksum that does not
-match, a length that leads nowhere, offsets that are another batch's (they stand outside the checksum). `Log.read` asks
-less: a consumer checks what it gets. Does not know what the records mean.
+It detects every kind of damage that misleads a reader that walks from batch to batch: a checksum that does not match, a
+wrong length, offsets that belong to another batch (no checksum covers them). `Log.read` checks less, because a consumer
+checks what it gets.
 
-Invariant: what `read` returned and what `skip` passed over is, together, everything below `next_offset`.
+Invariant: together, the batches that `read` returned and that `skip` skipped are everything below `next_offset`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Unreadable(Exception):
 
 
 class Replaced(Exception):
-    """The segment under the reader is gone (compaction, deletion of records): begin again."""
+    """The reader's segment was removed (compaction, deletion of records): start again."""
 
 
 class Replay:
@@ -90,7 +90,7 @@ class Replay:
         return found
 
     def skip(self) -> None:
-        """Go on behind the place that was unreadable: with the batch after it, or where the index knows one."""
+        """Continue behind the unreadable place: with the batch after it, or where the index has one."""
         segment = self._segment
         assert segment is not None
         place = self._position
@@ -107,7 +107,7 @@ class Replay:
         self._position = segment.size if following is None else following
 
     def _current(self) -> Segment | None:
-        """The segment to read on in, None behind the last one."""
+        """The segment in which reading continues, None behind the last one."""
         log, segment = self._log, self._segment
         if segment is None:
             if not log.segments:
@@ -131,7 +131,7 @@ class Replay:
         return self._log.bases_end(self._log.segments.index(segment))
 
     def _fault_of(self, header: RawHeader, batch: memoryview, end: int) -> str | None:
-        """What is wrong with a batch that should lie between `_expected` and `end`."""
+        """The fault of a batch that should lie between `_expected` and `end`; None for a sound batch."""
         if crc32c(batch[ATTRIBUTES_AT:]) != header[4]:
             return "the checksum does not match"
         last = header[0] + header[6]

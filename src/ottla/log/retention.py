@@ -1,7 +1,8 @@
-"""Decides which segments go, by time, size and log start, and when a log next wants upkeep.
+"""Decides which segments to delete, by time, size and log start, and when a log next needs upkeep.
 
-Retention stops at the high watermark (KAFKA-5634). One timestamp of the future does not stop it for ever, as it does in
-Kafka. How segments go stands in removal.py.
+Retention stops at the high watermark (KAFKA-5634). In Kafka, one timestamp in the future stops retention indefinitely;
+here it does not. removal.py does the deletion.
+
 Source: Kafka's UnifiedLog.scala (deleteOldSegments).
 """
 
@@ -103,12 +104,12 @@ def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
     if count == len(log.segments) and not log.roll(now):
         count -= 1  # the active segment is empty already
     if count and log.producers.entries and (not log.snapshots or log.snapshots[-1] < log.bases_end(count - 1)):
-        log.write_snapshot()  # what the batches that go say of their producers would be known nowhere else
+        log.write_snapshot()  # the producer state in the removed batches would be lost
     upkeep.due = False
     going = log.segments[:count]
     if going:
-        # A log whose newest segment's name is lost would begin anew, at offsets that others had; nor may a segment that
-        # went before these come back alone.
+        # A log that lost the name of its newest segment would start again, at offsets that other records had. A segment
+        # that was removed before these must not come back alone.
         yield log.files.directory(log.directory)
     for segment in going:
         if log.failed is not None or log.segments[0] is not segment or segment is log.active:
@@ -116,7 +117,7 @@ def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
         removal.drop_segments(log, [segment], now)
         move_log_start(log, log.segments[0].base_offset)
         upkeep.start_moved = False
-        # One by one: names are lost one by one too, and a log must not come back with a hole.
+        # One by one, because names are lost one by one too, and a log must not come back with a gap.
         yield log.files.directory(log.directory)
 
 
@@ -142,15 +143,15 @@ def _breaching_time(log: LogState, now: int) -> int:
 
 
 def _is_ahead(log: LogState, segment: Segment, now: int) -> bool:
-    """Whether its greatest timestamp is one that an append would refuse today: further ahead than the clock may be."""
+    """Whether an append would refuse the segment's greatest timestamp today: further ahead than the clock may be."""
     return (
         segment.size > 0 and segment.max_timestamp()[0] > log.wall.at(now) + log.config.message_timestamp_after_max_ms
     )
 
 
 def _newest(log: LogState, segment: Segment, now: int) -> int:
-    """How new a segment's records are. Timestamps of the future (older versions stored some) don't say that: then it
-    counts from when the segment was closed or opened, which no record in it is newer than."""
+    """The age of a segment's records. Timestamps in the future (older versions stored some) don't show it. Then the
+    time counts when the segment was closed or opened, because no record in it is newer."""
     if _is_ahead(log, segment, now):
         return log.wall.at(now if segment is log.active else segment.created_ms)
     return segment.largest_timestamp(log.wall)
@@ -168,7 +169,7 @@ def _breaching_size(log: LogState) -> int:
 
 
 def move_log_start(log: LogState, offset: int) -> bool:
-    """Raise the log start; records below are gone for readers now, their segments at the next upkeep."""
+    """Raise the log start. Records below it are no longer readable; their segments are removed at the next upkeep."""
     if offset <= log.log_start_offset:
         return False
     log.log_start_offset = offset

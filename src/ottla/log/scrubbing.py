@@ -1,8 +1,8 @@
 """Reads the segments of a log, slice by slice, and finds the batches that are damaged.
 
-A damaged batch is noticed by no start and by no append, only by who reads it. By then it may be the
-last copy. So every batch is checked now and then: its checksum, and what no checksum covers, which is its offsets, its
-leader epoch, and that segments and index agree with it.
+No start and no append notices a damaged batch, only a reader does. By then it may be the last copy. So every batch is
+checked periodically: its checksum, and what no checksum covers. That is its offsets, its leader epoch, and that
+segments and index agree with it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from ottla.log.state import LogState
 
 
 def scrubbing(log: LogState) -> Iterator[int | Damage]:
-    """Check the segments of a log, the newest one as far as it has come: yields how many bytes each slice had, and what
-    is damaged, at most one place of each segment. Segments that are replaced, cut or deleted meanwhile are left. Raises
-    OSError."""
+    """Check the segments of a log, and the newest one up to its end. Yields the bytes of each slice, and the damage, at
+    most one place of each segment. Segments that are replaced, cut or deleted meanwhile are skipped. Raises OSError."""
     base = -1
     while True:
         at = bisect_right(log.bases, base)

@@ -1,6 +1,5 @@
 """Holds one segment of a log: a file of record batches, its two sparse indexes and its index of aborted transactions.
 
-Knows: positions. Does not know: high watermarks, producers, configs beyond the index interval, or other segments.
 Invariants: offsets of batches rise strictly; `size` is the file's length and ends a whole batch; every index entry
 points at the start of a batch.
 
@@ -103,7 +102,7 @@ class Segment:
             self._since_index_entry += size
 
     def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int) -> None:
-        """Do for a batch that is already in the file what `append` does beside writing: rebuild the indexes."""
+        """Rebuild the indexes for a batch that is already in the file, as `append` does for a new one."""
         if position == 0:
             self.first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp_value:
@@ -119,15 +118,13 @@ class Segment:
         index.append(last_offset, position)
         self.time_index.maybe_append(self.max_timestamp_value, self.max_timestamp_offset)
         if index.pending_entries >= INDEX_FLUSH_ENTRIES:
-            # A disk that does not take them now gets them later, at the latest when the segment is closed.
+            # If the disk does not accept them now, they are written later, at the latest when the segment is closed.
             with suppress(OSError):
                 self.flush_indexes()
 
     def flush_indexes(self) -> None:
-        """Write what is buffered, the time index first: recovery trusts it up to what the offset index says.
-
-        Raises OSError.
-        """
+        """Write the buffered entries, the time index first: recovery trusts it up to the end of the offset index.
+        Raises OSError."""
         self.time_index.flush()
         self.offset_index.flush()
 
@@ -149,7 +146,7 @@ class Segment:
                     self.max_timestamp_offset = header[0] + header[6]
 
     def largest_timestamp(self, wall: WallClock) -> int:
-        """What retention by time goes by: the greatest record timestamp, or `created_ms` if there is none."""
+        """The timestamp for retention by time: the greatest record timestamp, or `created_ms` if there is none."""
         timestamp, _ = self.max_timestamp()
         return timestamp if timestamp >= 0 else wall.at(self.created_ms)
 
@@ -167,8 +164,8 @@ class Segment:
     ) -> Iterator[tuple[int, RawHeader]]:
         """Headers of the batches from `position` on, with their positions.
 
-        Stops where a batch is not whole, or its offsets are not of this segment or do not rise: they stand outside the
-        checksum, and nobody may rely on them.
+        Stops at a batch that is not whole, or whose offsets are not of this segment or do not rise. No checksum covers
+        offsets, so they can't be relied on.
         """
         expected, offset_max = self.base_offset, self.base_offset + RELATIVE_OFFSET_MAX
         for at, header in walk_headers(self.file, position, self.size if end is None else end, chunk):
@@ -184,7 +181,8 @@ class Segment:
         return None if found is None else found[:2]
 
     def find_in_order(self, offset: int) -> tuple[int, RawHeader, bool] | None:
-        """What `find` gives, and whether the index leads to that batch in an unbroken order, as `walk` checks it."""
+        """Like `find`; also returns whether the batches from the index entry to that batch are in unbroken order, as
+        `walk` checks it."""
         indexed, position = self.offset_index.entry_for(offset)
         end, expected, offset_max = self.size, self.base_offset, self.base_offset + RELATIVE_OFFSET_MAX
         in_order = True
@@ -211,7 +209,8 @@ class Segment:
         return None
 
     def damage_behind(self, offset: int) -> int | None:
-        """Where walking on from `offset` ends before the segment does: what stands there is no batch. None: nowhere."""
+        """The position at which walking from `offset` on fails before the segment's end, because no batch begins there.
+        None if the walk succeeds."""
         end = self.offset_index.lookup(offset)
         for position, header in self.walk(end):
             end = position + header[1] + LOG_OVERHEAD_BYTES
@@ -238,7 +237,8 @@ class Segment:
         return self.file.read(position, header[1] + LOG_OVERHEAD_BYTES)
 
     def truncate(self, offset: int) -> int:
-        """Drop every batch that ends at or after `offset`; `resume` must follow. Where the first one dropped began."""
+        """Drop every batch that ends at or after `offset`; `resume` must follow. Returns the base offset of the first
+        dropped one."""
         found = self.find(offset)
         if found is None:
             return offset
@@ -257,7 +257,7 @@ class Segment:
         self.txn_index.truncate_to(offset)
 
     def begin_resume(self) -> None:
-        """Start over counting at the last index entries, before `note_batch` sees the batches behind them."""
+        """Restart the counters at the last index entries, before `note_batch` processes the batches behind them."""
         self.max_timestamp_value, self.max_timestamp_offset = self.time_index.last()
         self.max_timestamp_known = True
         self.first_timestamp = None
@@ -271,7 +271,7 @@ class Segment:
         self._since_index_entry = size
 
     def resume(self) -> None:
-        """Take up appending where the file ends: what `append` counts is found again from the last index entry."""
+        """Resume appending at the file's end: the counters of `append` are recovered from the last index entry."""
         last = self.offset_index.last()
         self.begin_resume()
         indexed_at = last[1] if last else 0
@@ -282,13 +282,13 @@ class Segment:
                 self.max_timestamp_offset = header[0] + header[6]
 
     def complete_indexes(self) -> None:
-        """Write the indexes to their ends; appending may go on all the same. Raises OSError."""
+        """Write the indexes to their ends. Appending may continue. Raises OSError."""
         self.complete_time_index()
         self.flush_indexes()
         self.touch_indexes()
 
     def close_for_appends(self) -> None:
-        """Nothing more is appended: complete the indexes and write them. Raises OSError."""
+        """Complete the indexes and write them: nothing more is appended. Raises OSError."""
         self.complete_indexes()
         self.offset_index.deactivate()
 
@@ -298,7 +298,7 @@ class Segment:
         self.offset_index.touch()
 
     def index_tail_is_sound(self, interval: int) -> bool:
-        """A cheap look at a closed segment: both indexes are there, whole, and the last entry points at its batch."""
+        """A cheap check of a closed segment: both indexes exist, are whole, and the last entry points at its batch."""
         paths = (f"{self.path}.index", f"{self.path}.timeindex")
         if not all(map(self.files.exists, paths)):
             return False
@@ -310,7 +310,7 @@ class Segment:
         return last[1] > 0 and self.batch_ends_at(*last)  # zeros at the end would point at the first batch
 
     def batch_ends_at(self, last_offset: int, position: int) -> bool:
-        """Whether a whole batch stands at `position` and ends with `last_offset`."""
+        """Whether there is a whole batch at `position` that ends with `last_offset`."""
         raw = self.file.read(position, HEADER_BYTES) if 0 <= position < self.size else b""
         if len(raw) < HEADER_BYTES:
             return False
@@ -319,7 +319,7 @@ class Segment:
         return header[3] == 2 and header[0] + header[6] == last_offset and position < end <= self.size
 
     def time_index_is_sound(self) -> bool:
-        """Whether the last entry names a batch that is there, with its timestamp."""
+        """Whether the last entry names an existing batch, with its timestamp."""
         timestamp, offset = self.time_index.last()
         if timestamp < 0:
             return self.offset_index.last() is None or self.rolling_timestamp() < 0
@@ -334,19 +334,19 @@ class Segment:
         return [*self.offset_index.dirty_files(), *self.time_index.dirty_files(), *self.txn_index.dirty_files()]
 
     def indexes_unsynced(self) -> None:
-        """The files that `dirty_index_files` gave did not reach the disk: give them again."""
+        """Mark the files from `dirty_index_files` as dirty again: their sync failed."""
         self.offset_index.unsynced()
         self.time_index.unsynced()
         self.txn_index.unsynced()
 
     def rewrite_indexes(self) -> None:
-        """Write what the index files hold once more: an fsync of theirs failed, or may have. Raises OSError."""
+        """Write the index files' contents again: an fsync of theirs failed, or may have. Raises OSError."""
         self.offset_index.rewrite()
         self.time_index.rewrite()
         self.txn_index.rewrite()
 
     def begin_indexes_anew(self, cache: IndexCache) -> None:
-        """Empty indexes, in files beside those that stand until `put_indexes_in_place`."""
+        """Create empty indexes in files beside the present ones, which stay until `put_indexes_in_place`."""
         self.offset_index.close()
         self.time_index.close()
         paths = [f"{self.path}{kind}{UNFINISHED_SUFFIX}" for kind in (".index", ".timeindex")]
@@ -354,7 +354,7 @@ class Segment:
         self.time_index = TimeIndex(self.files, paths[1], self.base_offset, empty=True)
 
     def put_indexes_in_place(self) -> None:
-        """Let the indexes that were made anew replace the others, once they are whole on the disk. Raises OSError."""
+        """Replace the indexes by the rebuilt ones, once these are complete on the disk. Raises OSError."""
         self.flush_indexes()
         self.touch_indexes()
         for file in (*self.offset_index.dirty_files(), *self.time_index.dirty_files()):
@@ -365,7 +365,7 @@ class Segment:
             index.moved(path)
 
     def names(self, suffix: str = "") -> list[str]:
-        """Paths of this segment's files, the log last: it is the one that makes the others count."""
+        """Paths of this segment's files, the log last: without it the others do not count."""
         return [f"{self.path}{kind}{suffix}" for kind in (*INDEX_SUFFIXES, LOG_SUFFIX)]
 
     def rename_files(self, old_suffix: str, new_suffix: str) -> None:
@@ -378,7 +378,7 @@ class Segment:
         self.txn_index.moved(f"{self.path}.txnindex{new_suffix}")
 
     def close(self) -> None:
-        """Give back every descriptor. Slices of the segment's file that are still held must not be used afterwards."""
+        """Close every descriptor. Slices of the segment's file that are still held must not be used afterwards."""
         self.close_indexes()
         self.file.close()
 

@@ -1,11 +1,13 @@
-"""Holds what one partition's log is made of, and takes the steps that everything done to it shares.
+"""Holds the parts of one partition's log, and the steps that all operations on it share.
 
-Knows: segments and when the active one must be closed, the epoch checkpoint, snapshots of the producer state. Does not
-know: appends, reads, retention, truncation, compaction; these stand above it (log.py) and share it.
+The parts are the segments, with the rules for closing the active one, the epoch checkpoint, and snapshots of the
+producer state. Appends, reads, retention, truncation and compaction use these parts (log.py).
 
-A snapshot at offset N is the producer state below N, in Kafka's format (producers.py); it spares a start from replaying
-the whole log. Those at segments' beginnings stay, for truncation and retention, and the newest one. Losing one costs
-replaying, so one that can't be written now is put off, except where segments are about to go.
+A snapshot at offset N is the producer state below N, in Kafka's format (producers.py). It saves a start from replaying
+the whole log. The newest snapshot stays, and those at the beginnings of segments, for truncation and retention. A
+missing snapshot costs replaying. So a snapshot that can't be written now is postponed, except when segments are about
+to be removed.
+
 Sources: Kafka's UnifiedLog.scala, LogSegment.java, ProducerStateManager.java.
 """
 
@@ -28,14 +30,14 @@ from ottla.log.segment import Segment
 from ottla.log.syncing import Syncing
 from ottla.protocol.errors import ErrorCode
 
-SNAPSHOT_BATCHES: Final = 2048  # a killed process leaves at most so many batches to replay into the producer state
+SNAPSHOT_BATCHES: Final = 2048  # maximum number of batches to replay into the producer state after a kill
 SNAPSHOT_BYTES: Final = 16 << 20
 FIRST_CHECK_DELAY_MS: Final = 30_000
 PRODUCER_CHECK_INTERVAL_MS: Final = 600_000
 
 
 class Retention:
-    """When a log wants upkeep. `due` asks for a look at retention now, `start_moved` only at what is below the log
+    """When a log needs upkeep. `due` requests a retention check now, `start_moved` only one of what is below the log
     start; `deletions` are (when, path) to unlink."""
 
     __slots__ = ("deletions", "due", "next_check_ms", "producer_check_ms", "start_moved")
@@ -125,9 +127,9 @@ class LogState:
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self.failed: str | None = None  # why the log is closed to writes
         self.in_doubt = False  # an fsync failed: what is above the recovery point may not reach the disk
-        self.unreadable: list[FileSlice] = []  # where the shell could not read when it sent an answer
+        self.unreadable: list[FileSlice] = []  # where the I/O host could not read when it sent an answer
         self._torn = False  # the active segment's file ends in a part of a batch that could not be cut off
-        self.cleaned_to: int | None = None  # where the last compaction ended; None: not looked up yet
+        self.cleaned_to: int | None = None  # where the last compaction ended; None: not read yet
         self.compaction_epoch: int = 0  # raised whenever a running compaction's picture of the segments may be wrong
         self.cursors: dict[int, tuple[Segment, int]] = {}
         self.syncing = Syncing(files, directory, loaded.recovery_point)
@@ -146,7 +148,7 @@ class LogState:
         self._update_first_unstable()
 
     def configure(self, config: LogConfig) -> None:
-        """Obey a new config from now on."""
+        """Apply a new config."""
         self.config = config
         self._segment_bytes = config.segment_bytes
         self._max_message_bytes = config.max_message_bytes
@@ -182,7 +184,7 @@ class LogState:
 
     @property
     def unflushed(self) -> int:
-        """How many offsets are not known to be on the disk."""
+        """The number of offsets that are not known to be on the disk."""
         return self.log_end_offset - self.syncing.recovery_point
 
     def _update_first_unstable(self) -> None:
@@ -207,7 +209,7 @@ class LogState:
 
     @property
     def epoch_start_offset(self) -> int:
-        """Where the newest epoch begins."""
+        """The start offset of the newest epoch."""
         return self.epochs.latest_start
 
     def write_epochs(self) -> None:
@@ -230,7 +232,8 @@ class LogState:
     # ---- segments --------------------------------------------------------------------------------------------------
 
     def _set_roll_limits(self) -> None:
-        """What `append_as_leader` compares with: the offset and timestamp from which the active segment must close."""
+        """Set the limits that `append_as_leader` compares with: the offset and timestamp at which the active segment
+        must close."""
         active = self.active
         if active is None:
             self._roll_offset, self._roll_timestamp = -1, -1
@@ -253,10 +256,8 @@ class LogState:
         )
 
     def _segment_for(self, size: int, max_timestamp: int, last: int, now: int) -> Segment:
-        """The segment that takes the next batch: a new one if the active one is full, or there is none.
-
-        Raises StorageFailed with the log as it was.
-        """
+        """The segment for the next batch: a new one if the active one is full, or there is none. Raises StorageFailed
+        with the log unchanged."""
         if size > self.config.segment_bytes:
             raise AppendRefused(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -279,7 +280,7 @@ class LogState:
         return active
 
     def _begin(self, now: int) -> None:
-        """The first append: make what a lazy log has not made yet."""
+        """Create the directory and files of a new log on its first append."""
         if not self.on_disk:
             self.files.makedirs(self.directory)
             self.syncing.born(write_partition_metadata(self.files, self.directory, self.topic_id))
@@ -300,7 +301,7 @@ class LogState:
         assert old is not None
         old.complete_indexes()
         self.write_snapshot()
-        self._add_segment(now)  # up to here anything may fail, and the old segment goes on
+        self._add_segment(now)  # up to here anything may fail, and the old segment stays active
         old.offset_index.deactivate()
         old.created_ms = now
         self.syncing.closed(old)
@@ -324,7 +325,7 @@ class LogState:
         self._set_roll_limits()
 
     def segments_replaced(self, segments: list[Segment]) -> None:
-        """Hold exactly these segments; positions that were remembered are void."""
+        """Replace the list of segments; remembered positions become invalid."""
         self.segments = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1] if segments else None
@@ -334,8 +335,8 @@ class LogState:
     # ---- producer snapshots ----------------------------------------------------------------------------------------
 
     def snapshot_when_due(self) -> None:
-        """Write a snapshot if enough has come since the last one. One that fails is put off."""
-        # A snapshot costs with the number of producers, so many producers get theirs less often.
+        """Write a snapshot if enough was appended since the last one. A failed one is postponed."""
+        # The cost of a snapshot grows with the number of producers, so logs with many producers get fewer.
         due = max(SNAPSHOT_BATCHES, 4 * len(self.producers.entries))
         batches = self._batches_since_snapshot
         if batches >= due or (self._bytes_since_snapshot >= SNAPSHOT_BYTES and batches * 4 >= due):
@@ -364,7 +365,7 @@ class LogState:
         self.replayed(0)
 
     def replayed(self, batches: int) -> None:
-        """A snapshot is that many batches old."""
+        """Set the age of the newest snapshot in batches."""
         self._batches_since_snapshot = batches
         self._bytes_since_snapshot = 0
 
@@ -381,12 +382,12 @@ class LogState:
         return f"{self.directory}/{snapshot_name(offset)}"
 
     def state_rebuilt(self) -> None:
-        """Producers or epochs were cut or rebuilt: derive again what is cached from them."""
+        """Update the values cached from producers and epochs, which were cut or rebuilt."""
         self._epoch = self.epochs.latest_epoch
         self.producers.high_watermark_moved(self.high_watermark)
         self._update_first_unstable()
 
     def fail(self, sentence: str) -> StorageFailed:
-        """Close the log to writes; the exception to raise. Reads of what was complete go on."""
+        """Close the log to writes, and return the exception to raise. Complete records can still be read."""
         self.failed = sentence
         return StorageFailed(sentence)

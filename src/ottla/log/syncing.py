@@ -1,12 +1,12 @@
-"""Tracks which files of a log wait for the disk, and how far everything is there: the recovery point.
+"""Tracks which files of a log wait for the disk, and up to which offset the log is on the disk: the recovery point.
 
-Made for group commit: `begin` says what must be synced for all that is in the log now, a disk thread syncs it, `finish`
-moves the recovery point. Several may be under way; they finish in the order they began. A truncation in between takes
-back what they would have promised.
+It serves group commit. `begin` returns the files to sync for everything that is in the log now, a disk thread syncs
+them, and `finish` moves the recovery point. Several syncs may be outstanding; they finish in the order in which they
+began. A truncation in between limits what they confirm.
 
-What is synced: closed segments with their indexes, the active segment's batches (its indexes are not: after a power
-cut they are checked against the batches), epoch checkpoints and producer snapshots since the last time, and the
-directory when a file was created in it.
+The files to sync are: closed segments with their indexes, the active segment's batches, changed epoch checkpoints and
+producer snapshots, and the directory when a file was created in it. The active segment's indexes are not synced: after
+a power cut they are checked against the batches.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ottla.log.files import Pinned as Syncable
 from ottla.log.segment import Segment
 
 FILES_PER_SEGMENT: Final = 16
-"""A round takes a closed segment for so many files that may be pinned; it has four, and others want some too."""
+"""Pinnable files to allow for each closed segment of a sync: a segment has four, and other users need some too."""
 
 
 class _Round:
-    """One `begin` under way: what it syncs, and whose it is."""
+    """One outstanding `begin`: the files that it syncs, and the segments that they belong to."""
 
     __slots__ = ("borrowed", "directory", "files", "newborn", "replaced", "segments", "up_to")
 
@@ -37,7 +37,7 @@ class _Round:
         self.borrowed: list[File] = []
 
     def pin(self, files: list[Syncable]) -> None:
-        """Take these. Raises OSError, with some of them taken."""
+        """Pin these files. Raises OSError, with some of them pinned."""
         for file in files:
             file.pin()
             self.files.append(file)
@@ -80,7 +80,7 @@ class Syncing:
 
     @property
     def idle(self) -> bool:
-        """Nothing but perhaps the active segment's batches waits for the disk."""
+        """Whether at most the active segment's batches wait for the disk."""
         return not (self._closed or self.replaced_files or self.directory or self._dirty or self._rounds)
 
     @property
@@ -89,14 +89,14 @@ class Syncing:
         return self._closed
 
     def closed(self, segment: Segment, dirty: list[File] | None = None) -> None:
-        """A segment is complete: its batches and indexes, and the files in `dirty`, go with the next round."""
+        """Note that a segment is complete: the next sync includes its batches and indexes, and the files in `dirty`."""
         if segment not in self._closed:
             self._closed.append(segment)
         self._dirty.extend(dirty or [])
         self.directory = True
 
     def born(self, path: str) -> None:
-        """The log's directory was made, and the file at `path` in it, which says whose it is."""
+        """The log's directory was created, and the file at `path` in it, which has its identity."""
         self.newborn = True
         self.replaced(path)
 
@@ -110,13 +110,13 @@ class Syncing:
         self.directory = True
 
     def forgotten(self, segments: list[Segment]) -> None:
-        """These segments are deleted; nobody needs them on the disk."""
+        """Forget these segments: they are deleted and need no sync."""
         self._closed = [segment for segment in self._closed if segment not in segments]
         for under_way in self._rounds:
             under_way.segments = [segment for segment in under_way.segments if segment not in segments]
 
     def log_deleted(self) -> None:
-        """Nobody needs any of it on the disk. Files that a round is at are let go when that ends."""
+        """Forget all files: none of them needs a sync. Files of an outstanding sync are unpinned when it ends."""
         self._closed, self._dirty = [], []
         self.replaced_files, self.directory, self.newborn = {}, False, False
         for under_way in self._rounds:
@@ -124,10 +124,8 @@ class Syncing:
             under_way.directory = under_way.newborn = False
 
     def begin(self, active: Segment | None, log_end_offset: int) -> list[Syncable]:
-        """Start a round for everything below the log end, or for the oldest segments where many were closed since.
-
-        Raises OSError, and what waited goes on waiting.
-        """
+        """Begin to sync everything below the log end, or the oldest segments if many were closed since. Raises OSError;
+        all files then still wait."""
         closed = sorted(self._closed, key=lambda segment: segment.base_offset)
         segments_max = max(1, self._files.pins_max // FILES_PER_SEGMENT)
         segments, later = closed[:segments_max], closed[segments_max:]
@@ -162,7 +160,7 @@ class Syncing:
         return files
 
     def finish(self, up_to: int, log_end_offset: int, *, counts: bool) -> None:
-        """The oldest round is synced. It counts for nothing once the log has failed."""
+        """Finish the oldest sync. It has no effect once the log has failed."""
         done = self._rounds.popleft()
         done.release()
         if not counts:
@@ -189,7 +187,8 @@ class Syncing:
         self.newborn = self.newborn or ended.newborn
 
     def sync_now(self, active: Segment | None, log_end_offset: int) -> None:
-        """Sync everything here and now, also what rounds under way are at. Raises OSError; all is asked for again."""
+        """Sync everything here and now, including the files of outstanding syncs. Raises OSError; all files then wait
+        again."""
         try:
             self._sync_now(active, log_end_offset)
         except OSError:
@@ -218,7 +217,7 @@ class Syncing:
                 break
 
     def truncated(self, offset: int) -> None:
-        """The log was cut at `offset`: what comes there next is not on the disk."""
+        """The log was cut at `offset`: what is appended there next is not on the disk."""
         self.recovery_point = min(self.recovery_point, offset)
         for under_way in self._rounds:
             under_way.up_to = min(under_way.up_to, offset)

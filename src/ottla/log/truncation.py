@@ -1,4 +1,4 @@
-"""Truncates a log: it loses its end, or all of it and goes on at another offset.
+"""Truncates a log: it removes its end, or all of it to continue at another offset.
 
 Source: Kafka's UnifiedLog.scala (truncateTo, truncateFullyAndStartAt), LocalLog.scala; KAFKA-9491.
 """
@@ -21,7 +21,7 @@ def truncate_to(log: LogState, offset: int, now: int) -> bool:
 
 
 def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> bool:
-    """Do `truncate_to`; not `durable`: the next sync has to bring it to the disk."""
+    """Do `truncate_to`; not `durable`: the next sync must bring it to the disk."""
     log.epochs.truncate_from_end(offset)
     if offset >= log.log_end_offset:
         log.state_rebuilt()
@@ -35,7 +35,7 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
         active.offset_index.activate()
         offset = active.truncate(offset)
         active.resume()
-        # What was cut must not come back: new batches will take its offsets.
+        # The removed records must not come back: new batches will have their offsets.
         if durable:
             active.file.sync()
             log.files.sync_directory(log.directory)
@@ -82,8 +82,8 @@ def truncate_fully_and_start_at(log: LogState, offset: int, now: int) -> None:
 
 
 def _begin_at(log: LogState, offset: int, now: int) -> None:
-    """One empty segment at `offset`, in place of all others. Its name is on the disk before they go: a log that dies
-    without any segment would begin anew, at offsets that others had."""
+    """Replace all segments by one empty segment at `offset`. Its name is on the disk before they are removed: a log
+    without any segment would start again, at offsets that other records had."""
     fresh = log.active
     try:
         if fresh is None or fresh.base_offset != offset:
@@ -94,7 +94,7 @@ def _begin_at(log: LogState, offset: int, now: int) -> None:
     old = [segment for segment in log.segments if segment is not fresh]
     log.segments_replaced([*old, fresh])
     try:
-        for segment in old:  # one by one, as retention does: a log must not come back with a hole
+        for segment in old:  # one by one, as retention does: a log must not come back with a gap
             removal.drop_segments(log, [segment], now)
             log.files.sync_directory(log.directory)
     except OSError as error:

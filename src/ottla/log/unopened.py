@@ -1,7 +1,7 @@
-"""Stands for a log that could not be opened while its partition is out of service.
+"""Replaces a log that could not be opened while its partition is offline.
 
-Knows: why, and the offsets that were checkpointed of it, so that the next checkpoints say the same. Touches no file of
-the partition, unless that is deleted. Appends, reads and look-ups raise StorageFailed.
+It keeps the reason, and the checkpointed offsets, so that the next checkpoints keep them too. It touches no file of the
+partition, unless the partition is deleted. Appends, reads and look-ups raise StorageFailed.
 """
 
 from __future__ import annotations
@@ -71,4 +71,4 @@ class UnopenedLog(Log):
         raise StorageFailed(self.why)
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """Nothing: the epochs are in a file that nobody could read."""
+        """Do nothing: the epochs are in a file that could not be read."""

@@ -1,10 +1,12 @@
-"""Looks with care at a batch that the append path's quick look found unusual.
+"""Checks in detail a batch that the append path's quick check found unusual.
 
-Knows: what a broker refuses, in Kafka's order, with Kafka's codes; and the three rewrites that configs ask for:
-LogAppendTime, another compression, offsets. Does not know: the log.
-A batch is unpacked and its records walked only where something in them decides: keys on compacted topics,
-`message.timestamp.before.max.ms` when it is set, and recompression; one with more than PARTS_MAX records and headers is
-refused there. Otherwise a batch stays opaque, and what its header says of timestamps is believed.
+It has the reasons for which a broker refuses a batch, in Kafka's order and with Kafka's codes. It also has the three
+rewrites that configs require: LogAppendTime, another compression, offsets.
+
+A batch is decompressed and its records are walked only if they matter: for keys on compacted topics, for
+`message.timestamp.before.max.ms` when it is set, and for recompression. One with more than PARTS_MAX records and
+headers is then refused. Otherwise a batch stays opaque, and the timestamps in its header are believed.
+
 Source: Kafka's LogValidator.java, UnifiedLog.analyzeAndValidateRecords, ProduceRequest.validateRecords.
 """
 
@@ -43,12 +45,12 @@ from ottla.protocol.records.record import RECORD_BYTES_MIN, can_hold
 LEGACY_RECORD_BYTES_MIN: Final = 14
 LENGTH_AT: Final = 8
 RECORDS_AT_ONCE: Final = 4_000
-"""A batch with more records is looked into in slices, by `look_ahead`."""
+"""A batch with more records is decoded in slices, by `look_ahead`."""
 RECORDS_NAMED_MAX: Final = 10_000
-"""So many records of a batch are named as the ones to blame at the most. Of a larger batch whose header has a wrong
-timestamp none is named: that takes unpacking it."""
+"""Maximum number of records of a batch that are reported as the faulty ones. For a larger batch whose header has a
+wrong timestamp none is reported, because that would require decompressing it."""
 BYTES_A_STEP: Final = 8192
-"""So many are unpacked in a step of `cost.Cost`; to compress them takes several times that."""
+"""Bytes that are decompressed in a step of `cost.Cost`; compressing them takes several times that."""
 COMPRESSING: Final = 3
 COMPRESSING_GZIP: Final = 16
 RECORDS_A_STEP: Final = 12
@@ -59,7 +61,7 @@ _pack_timestamp = Struct(">q").pack_into
 
 
 class Inside(NamedTuple):
-    """What the records of a batch say."""
+    """The decoded records of a batch."""
 
     plain: bytes | bytearray
     timestamps: list[int]
@@ -68,20 +70,20 @@ class Inside(NamedTuple):
 
 
 Known: TypeAlias = Inside | AppendRefused
-"""What was found inside a batch before: what its records say, or why they are refused."""
+"""The result of an earlier decoding of a batch: its records, or why they are refused."""
 
 
 def is_looked_into(batch: memoryview, config: LogConfig, wall_ms: WallMillis) -> bool:
-    """Whether `prepare_batch` would look inside this batch of a client, as far as its header says."""
+    """Whether `prepare_batch` would decode this batch of a client, according to its header."""
     header = peek(batch)
     out_of_range = not _is_in_range(header.max_timestamp, config, wall_ms) and header.record_count <= RECORDS_NAMED_MAX
     return out_of_range or _looks_inside(config, Origin.CLIENT) or _target_codec(config, header) != header.compression
 
 
 def look_ahead(batch: memoryview, config: LogConfig) -> Generator[None, None, Known | None]:
-    """Look inside a client's batch that `is_looked_into`, in slices; None where `prepare_batch` refuses it earlier.
+    """Decode a client's batch that `is_looked_into`, in slices; None if `prepare_batch` refuses it earlier.
 
-    The bytes must stay as they are. What a record says does not depend on configs, so these may change meanwhile.
+    The bytes must not change. The content of a record does not depend on configs, so these may change meanwhile.
     """
     if len(batch) < HEADER_BYTES:
         return None
@@ -106,9 +108,9 @@ def look_ahead(batch: memoryview, config: LogConfig) -> Generator[None, None, Kn
 def prepare_batch(
     batch: memoryview, config: LogConfig, wall_ms: WallMillis, origin: Origin, known: Known | None = None
 ) -> memoryview:
-    """The one batch in `batch`, checked and rewritten as `config` asks; bytes behind it are left out.
+    """The one batch in `batch`, checked and rewritten according to `config`; bytes behind it are dropped.
 
-    Returns a writable view, of `batch` itself where that could be kept. `known`: what `look_ahead` has found. Raises
+    Returns a writable view, of `batch` itself if possible. `known`: the result of `look_ahead`. Raises
     AppendRefused.
     """
     batch = _single_batch(batch)
@@ -171,7 +173,8 @@ def _single_batch(view: memoryview) -> memoryview:
 
 
 def _batch_end(view: memoryview, pos: int) -> int | None:
-    """Where the batch at `pos` ends, None if behind the view. Raises AppendRefused for what is none of format 2."""
+    """The end of the batch at `pos`, None if behind the view. Raises AppendRefused for a batch that is not of format
+    2."""
     (length,) = _length_of(view, pos + LENGTH_AT)
     if length < LEGACY_RECORD_BYTES_MIN:
         raise _corrupt(f"A batch of {length} bytes is smaller than any record.")
@@ -202,18 +205,18 @@ def _check_client_header(header: BatchHeader) -> None:
 
 
 def _check_count(header: BatchHeader) -> None:
-    """So many records must have room."""
+    """Check that the batch has room for this number of records."""
     if not can_hold(header):
         bytes_of_records = header.size_in_bytes - HEADER_BYTES
         raise _invalid(f"The batch reports {header.record_count} records in {bytes_of_records} bytes.")
 
 
 def _unpacked(batch: memoryview, header: BatchHeader) -> bytes | bytearray:
-    """The records' bytes, enough for as many as the header says."""
+    """The decompressed records, enough bytes for the number of records in the header."""
     try:
         plain = unpack(header.compression, batch[HEADER_BYTES:])
     except CorruptRecords as error:
-        BEYOND_USUAL.steps += UNPACKED_BYTES_MAX // BYTES_A_STEP  # at the most; nobody knows how far it came
+        BEYOND_USUAL.steps += UNPACKED_BYTES_MAX // BYTES_A_STEP  # at most: the unpacked size is unknown
         raise _not_unpacked(error) from error
     BEYOND_USUAL.steps += len(plain) // BYTES_A_STEP
     if header.record_count * RECORD_BYTES_MIN > len(plain):
@@ -230,7 +233,7 @@ def _looks_inside(config: LogConfig, origin: Origin) -> bool:
 
 
 def _inside(batch: memoryview, header: BatchHeader, known: Known | None) -> Inside:
-    """What is known of the records, or what a look at all of them finds. Raises AppendRefused."""
+    """The decoded records: the known result, or else the result of decoding all of them. Raises AppendRefused."""
     if isinstance(known, AppendRefused):
         raise known
     if known is not None:
@@ -345,7 +348,8 @@ def _recompressed(batch: memoryview, header: BatchHeader, inside: Inside, codec:
 
 
 def _not_unpacked(error: CorruptRecords) -> AppendRefused:
-    """A producer splits what is too large, if it can, and sends it again."""
+    """The error for records that can't be unpacked. If they are too large, a producer splits the batch, if it can, and
+    sends it again."""
     code = ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, TooManyBytes) else ErrorCode.UNKNOWN_SERVER_ERROR
     return AppendRefused(code, f"The records can't be unpacked: {error}.")
 

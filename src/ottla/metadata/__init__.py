@@ -1,1 +1,1 @@
-"""The cluster's small truth: topics, leaders, configs, blocks of producer ids. Knows no Kafka API and no log."""
+"""The cluster's metadata: topics, leaders, configs, blocks of producer ids."""

@@ -24,10 +24,10 @@ def decode_texts(value: bytes) -> Configs:
 
 
 def unversioned(configs: Configs, _version: int) -> Configs:
-    """What an image holds of such a row."""
+    """The image's value of such a row."""
     return configs
 
 
 BROKER_CONFIGS: Final = table("config/broker/", decode_texts, unversioned)
-"""By the id of a broker as text; '' for all brokers."""
+"""Configs by the id of a broker as text; '' for all brokers."""
 GROUP_CONFIGS: Final = table("config/group/", decode_texts, unversioned)

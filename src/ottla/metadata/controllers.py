@@ -1,9 +1,10 @@
-"""Defines the row of the controller: which life of which node writes what the cluster agrees on, in which epoch.
+"""Defines the row of the controller: which incarnation of which node writes the cluster's metadata, in which epoch.
 
     cluster/controller    {"node_id": ..., "incarnation": ..., "epoch": ...}
 
-Whoever claims it names the version that the row has, so one of several claims succeeds; everything the controller
-writes is guarded by the version of its own claim, so that nothing of an old one is ever committed behind a new one's.
+A node that claims the row names its current version, so only one of several claims succeeds. Everything that the
+controller writes is guarded by the version of its own claim. So no write of an old controller is committed after the
+claim of a new one.
 
 Source: Kafka's ZkControllerContext (`/controller`, `/controller_epoch`); the race is KAFKA-6082.
 """
@@ -21,7 +22,7 @@ CONTROLLER_KEY: Final = "cluster/controller"
 
 @dataclass(frozen=True, slots=True)
 class ControllerRecord:
-    """One claim. `version` is that of its row, 0 as long as it is not committed; it stands in no row."""
+    """One claim. `version` is that of its row, 0 until it is committed; the row does not contain it."""
 
     node_id: int
     incarnation: str
@@ -33,10 +34,10 @@ class ControllerRecord:
 
     @staticmethod
     def decode(value: bytes) -> ControllerRecord:
-        """Raises ValueError, KeyError or TypeError where this is no claim."""
+        """Raises ValueError, KeyError or TypeError if the value is not a claim."""
         row = json.loads(value)
         return ControllerRecord(int(row["node_id"]), str(row["incarnation"]), int(row["epoch"]))
 
 
 CONTROLLER: Final = single(CONTROLLER_KEY, ControllerRecord.decode)
-"""The newest claim; None where no node has ever made one."""
+"""The newest claim; None if no node has made one."""

@@ -1,19 +1,19 @@
-"""Defines the row that tells one history of the metadata store from another: the starts of nodes, newest last.
+"""Defines the row that distinguishes histories of the metadata store: the starts of nodes, newest last.
 
     cluster/history    {"newest": NAME, "before": GENERATION, "earlier": [[GENERATION, NAME, GENERATION], ...]}
 
-The first commit of every start of a node adds an entry here. An entry has the generation of the commit which added it
-(of the newest entry that is the version of the row), and the one before that. They follow each other, unless the node
-found commits missing: then the new numbers begin above the lost ones.
+The first commit of every start of a node adds an entry here. An entry has the generation of the commit that added it
+(for the newest entry, that is the version of the row), and the generation before that. The two are consecutive, unless
+the node found commits missing: then the new numbers begin above the lost ones.
 
-A store that was restored from a backup counts again through generations that it had before. So a generation alone does
-not show what was lost: a node remembers it together with the newest entries that it saw by then. After a restore all
-nodes start again, so the new history begins with an entry that the lost one did not have:
+A store that was restored from a backup repeats generations that it had before. So a generation alone does not show what
+was lost. A node remembers it together with the newest entries that it had seen by then. After a restore all nodes start
+again, so the new history begins with an entry that the lost one did not have:
 
     before the restore    ... 98 99 100 101 102 ... 107        a node has seen 107, and no entry behind 90
     after it              ... 98 99 100 101 (a start) 102 ...  this entry, at 101, shows that 101 to 107 are lost
 
-That holds for a node that starts when the store has long passed 107 again.
+That is still visible to a node that starts long after the store has passed 107 again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ottla.metadata.row_kinds import single
 
 HISTORY_KEY: Final = "cluster/history"
 ENTRIES_KEPT: Final = 200
-"""How many starts the row names. A node that was away for more of them can't tell what was lost meanwhile."""
+"""Number of starts that the row names. A node that was away for more of them can't find out what was lost meanwhile."""
 ENTRIES_REMEMBERED: Final = 10
-"""How many starts a node remembers."""
+"""Number of starts that a node remembers."""
 
 
 class Entry(NamedTuple):
-    """A start of a node: the commit that it began with, a name that nothing else has, and the commit before."""
+    """A start of a node: its first commit, a unique name, and the commit before."""
 
     generation: int
     name: str
@@ -42,8 +42,8 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HistoryRecord:
-    """The row. `before`: the commit before the newest start, None where the numbers follow each other; `version`: that
-    of the row, 0 as long as it is not committed."""
+    """The row. `before`: the commit before the newest start, None if the numbers are consecutive; `version`: that of
+    the row, 0 until it is committed."""
 
     newest: str
     before: int | None = None
@@ -66,14 +66,14 @@ class HistoryRecord:
 
     @staticmethod
     def decode(value: bytes) -> HistoryRecord:
-        """Raises ValueError, KeyError or TypeError where the value is not a history."""
+        """Raises ValueError, KeyError or TypeError if the value is not a history."""
         row = json.loads(value)
         earlier = tuple(Entry(int(generation), str(name), int(before)) for generation, name, before in row["earlier"])
         return HistoryRecord(str(row["newest"]), None if row["before"] is None else int(row["before"]), earlier)
 
 
 HISTORY: Final = single(HISTORY_KEY, HistoryRecord.decode)
-"""None where no node of a cluster has started yet."""
+"""None if no node of a cluster has started yet."""
 
 
 def is_continued(history: HistoryRecord | None, seen: int, later: HistoryRecord, newest: int) -> bool:

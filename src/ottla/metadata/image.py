@@ -1,13 +1,13 @@
-"""Holds what the cluster agrees on as one immutable value: the metadata image.
+"""Holds the cluster's metadata as one immutable value: the metadata image.
 
-Knows the topics with their partitions, the dynamic configurations, client quotas, the nodes and the controller, the
-levels of features, the starts of nodes and how far producer ids were given out, as the rows of the metadata store say
-them: `KINDS` lists every kind of row. Does not know what lies on a node's disk: which of these partitions a node has,
-and what is in them, is its own.
+It contains the topics with their partitions, the dynamic configurations, client quotas, the nodes and the controller.
+It also contains feature levels, the starts of nodes, and the next producer id. All of it comes from the rows of the
+metadata store: `KINDS` lists every kind of row. Which partitions are on a node's disk, and their contents, is state of
+the node and not in the image.
 
-An image moves only by `changed`, a pure function of the old image and a `MetadataDelta`: rows that were written or
-removed, whoever did it. Deltas come in the order of the store's generations; however many commits each of them covers,
-the images at one generation are equal. What a delta does not name is shared with the old image, so that a commit of
+An image changes only through `changed`, a pure function of the old image and a `MetadataDelta`: the rows that any node
+wrote or removed. Deltas arrive in the order of the store's generations. However many commits each delta covers, the
+images at one generation are equal. Tables that a delta does not touch are shared with the old image, and a commit of
 thousands of topics copies each table once.
 
 Sources: Kafka's MetadataImage.java and MetadataDelta.java; the generation is its metadata offset.
@@ -33,7 +33,7 @@ from ottla.metadata.topics import TOPICS, PartitionRecord, TopicImage
 KINDS: Final = Registry(
     TOPICS, BROKER_CONFIGS, GROUP_CONFIGS, QUOTAS, NODES, CONTROLLER, PRODUCER_IDS, FEATURES, HISTORY
 )
-"""What an image holds. A new kind of row is declared in a file of its own and listed here."""
+"""The kinds of rows in an image. A new kind is declared in a file of its own and listed here."""
 
 _Part = TypeVar("_Part")
 
@@ -46,7 +46,7 @@ class MetadataDelta:
     rows: Rows
 
     def names(self, kind: RowKind[Any]) -> list[str]:
-        """The names of the rows of a kind that it has; [''] where the only row of a kind is among them."""
+        """The names of the rows of this kind; [''] if the only row of a kind is among them."""
         if kind.is_single:
             return [""] if kind.prefix in self.rows else []
         prefix = kind.prefix
@@ -59,12 +59,12 @@ def _nothing() -> Mapping[RowKind[Any], Any]:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """All that was agreed on up to `generation`, `image[QUOTAS]` for a kind of row. It never changes, so any part of it
-    may be kept and read later."""
+    """All metadata committed up to `generation`; for example, `image[QUOTAS]` is one kind of row. It never changes, so
+    any part of it may be kept and read later."""
 
     generation: int = 0
     parts: Mapping[RowKind[Any], Any] = field(default_factory=_nothing)
-    """What each kind in `KINDS` holds."""
+    """The value for each kind in `KINDS`."""
 
     @staticmethod
     def of(generation: int, parts: Mapping[RowKind[Any], Any]) -> MetadataImage:
@@ -86,7 +86,7 @@ class MetadataImage:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions all topics have."""
+        """The number of partitions of all topics."""
         return self.parts[TOPICS].partition_count
 
     @property
@@ -96,7 +96,7 @@ class MetadataImage:
 
     @property
     def controller(self) -> ControllerRecord | None:
-        """The newest claim; None where no node has ever made one."""
+        """The newest claim; None if no node has made one."""
         return self.parts[CONTROLLER]
 
     def level_of(self, feature: str) -> int:
@@ -110,7 +110,7 @@ class MetadataImage:
         return UNSET if features is None else {**UNSET, **features.levels}
 
     def name_of(self, topic: str | bytes) -> str | None:
-        """The name of a topic that a request names or whose id it gives; None for an id that nobody has."""
+        """The name of a topic that a request identifies by name or id; None for an unknown id."""
         if isinstance(topic, str):
             return topic
         found = self.topics_by_id.get(topic)
@@ -139,17 +139,17 @@ def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
 
 
 def read_image(store: MetadataStore) -> MetadataImage:
-    """All that the store says now. Raises StoreFailed."""
+    """Everything in the store now. Raises StoreFailed."""
     return changed(MetadataImage(), _difference(store, MetadataImage()))
 
 
 def delta_since(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
-    """What has changed in the store since this image. Raises StoreFailed."""
+    """The changes in the store since this image. Raises StoreFailed."""
     return _followed(store, image, image.generation, {}) or _difference(store, image)
 
 
 def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
-    """Every row of the store, and which of the image's are gone."""
+    """Every row of the store, and which of the image's rows were removed."""
     gone = [kind.prefix + name for kind in KINDS for name in kind.names(image.parts[kind])]
     while True:
         generation = store.generation
@@ -163,8 +163,8 @@ def _difference(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
 def _followed(
     store: MetadataStore, image: MetadataImage, generation: int, rows: dict[str, Row | None]
 ) -> MetadataDelta | None:
-    """These rows, of that generation or newer, and what was written since, as of one moment; None where that is too
-    long ago to tell. `image`: what is known already."""
+    """Combine these rows, of that generation or newer, with later changes into a consistent snapshot; None if that
+    generation is too long ago. `image`: what is known already."""
     while True:
         changes = store.changes_since(generation)
         if changes is None:
@@ -173,7 +173,7 @@ def _followed(
         found = store.get_many([*kinds])
         rows |= {key: _row(store, image, kind, key, row) for (key, kind), row in zip(kinds.items(), found, strict=True)}
         generation = changes.generation
-        if store.generation == generation:  # nobody wrote a row meanwhile
+        if store.generation == generation:  # no row was written meanwhile
             return MetadataDelta(generation, rows)
 
 

@@ -1,7 +1,7 @@
-"""Keeps a metadata store in memory: the simulator's, and the twin of the one on disk.
+"""Keeps a metadata store in memory: the simulator's store, and the reference model of the one on disk.
 
-It belongs to the world, not to the node: a simulated crash throws the node away and keeps this object, as a disk
-would keep every commit that returned.
+It belongs to the simulated world and not to the node. A simulated crash discards the node and keeps this object, as a
+disk would keep every commit that returned.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Defines the rows of the nodes of a cluster: where each is reached, which life of it that is, what it may do.
+"""Defines the rows of the nodes of a cluster: the address of each, its incarnation, and its state.
 
     nodes/<id>    {"host": ..., "port": ..., "rack": ..., "endpoints": {listener: [host, port]}, "incarnation": ...,
                    "state": ..., "intact": ..., "emptied": ..., "broker_epoch": ...,
@@ -6,14 +6,14 @@
                    "incomplete": [[topic id, index], ...], "refusing": [[topic id, index, leader epoch], ...],
                    "log_ends": [[topic id, index, leader epoch, newest epoch, end offset], ...], "lost_commits": ...}
 
-A node writes its row when it registers, `starting`, and when logs of it fail or work again; what becomes of it then is
-the controller's to say.
+A node writes its row when it registers, as `starting`, and when logs of it fail or work again. After that the
+controller decides its state.
 
 The endpoints of a row include the listener for other nodes twice: under its name, and under `BETWEEN_NODES`. A row
 without the latter was written by a version whose nodes had one address for clients of every listener. Such a version
-reads newer rows too: it names a node by its endpoint PLAINTEXT, or else by `host` and `port`.
+can also read newer rows: it uses a node's endpoint PLAINTEXT or, without one, `host` and `port`.
 
-Sources: Kafka's BrokerRegistration.java, RegisterBrokerRecord; KIP-858 for what fails.
+Sources: Kafka's BrokerRegistration.java, RegisterBrokerRecord; KIP-858 for failed logs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Place: TypeAlias = tuple[bytes, int]
 """A topic's id and the index of a partition."""
 PREFIX: Final = "nodes/"
 BETWEEN_NODES: Final = ""
-"""The name under which a row's endpoints repeat the listener for other nodes. It says that they name all listeners, and
-it is an endpoint because older controllers, which rewrite rows, drop any field that they do not know."""
+"""The name under which a row's endpoints repeat the listener for other nodes. It means that they name all listeners. It
+is an endpoint because older controllers, which rewrite rows, drop any unknown field."""
 
 
 class LogEnd(NamedTuple):
@@ -45,35 +45,38 @@ class LogEnd(NamedTuple):
 
 
 class NodeState(StrEnum):
-    """What a node may do. Only active ones are given leaderships; leaving ones keep what nobody else can take."""
+    """The state of a node. Only active nodes get leaderships; leaving ones keep those that no other node can take
+    over."""
 
     STARTING = "starting"
-    """It has registered, and the controller has yet to take it in."""
+    """It has registered, and the controller has not activated it yet."""
     ACTIVE = "active"
     LEAVING = "leaving"
     FENCED = "fenced"
-    """It has stopped, or nobody hears of it any more."""
+    """It has stopped, or its lease has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """One registration. `host` and `port`: the listener for other nodes; `endpoints`: where clients reach it, by the
-    name of the listener; `rack` None where that is not known.
+    """One registration. `host` and `port`: the listener for other nodes; `endpoints`: the address for clients by the
+    name of the listener; `rack` is None if unknown.
 
-    `incarnation` names the life of the node. `intact`: it has every byte that it ever stored; `emptied`: it has
-    none of them, as its directory is another one. `broker_epoch`: the
-    generation of the registration, which counts up for ever; 0 in the row that registers, as its version says it.
-    `offline`: the partitions whose logs take nothing on this node, in order; others shall lead them. `by_fsync`: it
-    says to have only what is on its disk, so that its next life is intact whatever happens to its power. `features`:
-    the highest level that it supports of each; it supports all below. `version` is that of the row, and stands in none.
+    `incarnation` is the node's incarnation. `intact`: it has every byte that it ever stored; `emptied`: it has none of
+    them, because its directory is a new one. `broker_epoch`: the generation of the registration, which only rises; 0 in
+    the row that registers, whose version it is.
+
+    `offline`: the partitions whose logs accept no writes on this node, in order; other nodes must lead them.
+    `by_fsync`: the node has only what is on its disk, so its next incarnation is intact even after a power cut.
+    `features`: the highest level that it supports of each; it supports all lower ones. `version` is that of the row,
+    and the row does not contain it.
 
     `incomplete`: the partitions whose logs here may lack acknowledged records, or have them damaged, until this node is
-    neither in sync nor eligible.
-    `refusing`: the partitions whose leader lacks what this replica knows to be committed, with the leader epoch in
-    which it does not follow. `log_ends`: where the logs of partitions end that have no eligible leader, with the leader
-    epoch of the partition at that moment. `emptied` is read by earlier versions only.
-    `lost_commits`: how many commits the start of this incarnation found missing in the metadata store: it has seen a
-    newer store, and its logs may depend on that.
+    neither in sync nor eligible. `refusing`: the partitions whose leader lacks records that this replica knows to be
+    committed, with the leader epoch in which it does not follow. `log_ends`: the log ends of partitions without an
+    eligible leader, with the partition's leader epoch at that time. `emptied` is read by earlier versions only.
+
+    `lost_commits`: the number of commits that the start of this incarnation found missing in the metadata store. The
+    node has seen a newer store, and its logs may depend on that.
     """
 
     host: str
@@ -96,8 +99,8 @@ class NodeRecord:
 
     @property
     def is_of_earlier_version(self) -> bool:
-        """Whether the version that wrote this row notes no incarnations in the data directory, and reads neither
-        `incomplete` nor what follows it. A row without any endpoint does not tell."""
+        """Whether the version that wrote this row records no incarnations in the data directory, and reads neither
+        `incomplete` nor the fields after it. A row without any endpoint does not show that."""
         return bool(self.endpoints) and BETWEEN_NODES not in self.endpoints
 
     def endpoint(self, listener: str) -> tuple[str, int] | None:
@@ -140,7 +143,7 @@ class NodeRecord:
 
     @staticmethod
     def decode(value: bytes) -> NodeRecord:
-        """Raises ValueError, KeyError or TypeError where this is no row of a node."""
+        """Raises ValueError, KeyError or TypeError if the value is not a row of a node."""
         row = json.loads(value)
         host, port, rack = row["host"], row["port"], row["rack"]
         if not (isinstance(host, str) and isinstance(port, int) and (rack is None or isinstance(rack, str))):
@@ -174,7 +177,7 @@ def _places(columns: Iterable[tuple[str, int]]) -> tuple[Place, ...]:
 
 
 def _registered(record: NodeRecord, version: int) -> NodeRecord:
-    """What the image holds of a row: the row that registers has the version that becomes the broker epoch."""
+    """The image's value of a row. The version of the row that registers becomes the broker epoch."""
     return replace(record, broker_epoch=record.broker_epoch or version, version=version)
 
 

@@ -1,10 +1,10 @@
-"""Hands out producer ids from durable blocks: an id that was ever given is never given again (KIP-730's rule).
+"""Allocates producer ids from durable blocks: an id is never allocated twice (KIP-730's rule).
 
-A block is committed to the store before its first id leaves; what a crash leaves unused of it is lost for good.
-Several nodes may share the store: the block is taken by compare-and-set. Does not commit anything itself.
+A block is committed to the store before its first id is used. A crash loses the unused ids of its block. Several nodes
+may share the store: a block is claimed by compare-and-set. The caller does the commit.
 
-Clients may write any producer id into a log, so logs are asked only where the store is new or has lost commits, and ids
-that no store can have reached are not believed. Kafka does not ask logs at all.
+Clients may write any producer id into a log. So the logs' ids count only if the store is new or has lost commits, and
+ids that no store can have reached are ignored. Kafka does not read ids from logs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ BLOCK = 1000
 """Ids a block holds, as Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE."""
 
 _SEEN_MAX = 1 << 60
-"""Ids from here on were made up by a client: a thousand blocks a second take 36,000 years to come here."""
+"""Ids from here on were invented by a client: at a thousand blocks a second, allocation takes 36,000 years to get
+here."""
 _STORED_MAX = 1 << 62
 _RESTART = 1 << 61
-"""Where a store goes on that was led beyond `_STORED_MAX` by such ids: nobody honest has been here."""
+"""The next id if such ids raised the store's value above `_STORED_MAX`. No id from here on was ever allocated."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsRecord:
-    """How far ids were given out. `version` is that of its row, 0 as long as it is not committed."""
+    """The next producer id to allocate. `version` is that of its row, 0 until it is committed."""
 
     next_producer_id: int
     version: int = 0
@@ -40,7 +41,7 @@ class ProducerIdsRecord:
 
     @staticmethod
     def decode(value: bytes) -> ProducerIdsRecord:
-        """Raises ValueError, KeyError or TypeError where this says nothing of the kind."""
+        """Raises ValueError, KeyError or TypeError if the value is not such a row."""
         first = json.loads(value)["next_producer_id"]
         if not isinstance(first, int) or first < 0:
             raise ValueError(f"{first!r} is no producer id")
@@ -48,7 +49,7 @@ class ProducerIdsRecord:
 
 
 PRODUCER_IDS: Final = single(KEY, ProducerIdsRecord.decode)
-"""None where no node has claimed any yet."""
+"""None if no node has claimed a block yet."""
 
 
 class ProducerIds:
@@ -61,14 +62,14 @@ class ProducerIds:
         self._floor = 0
         self._next = 0
         self._end = 0
-        self._lost = lost  # commits of an earlier life; each may have handed out a block
+        self._lost = lost  # lost commits of an earlier incarnation; each may have allocated a block
 
     def lost(self, commits: int) -> None:
-        """The store has lost so many commits of earlier lives."""
+        """Note that the store has lost this number of commits of earlier incarnations."""
         self._lost = commits
 
     def seen(self, producer_ids: Iterable[int]) -> None:
-        """A log knows these ids: where the store does not know how far it had come, it goes on behind them."""
+        """Note ids that a log contains. If the store does not know the next id, allocation continues above them."""
         known = max((each for each in producer_ids if each < _SEEN_MAX), default=-1)
         self._floor = max(self._floor, known + 1)
 
@@ -78,7 +79,7 @@ class ProducerIds:
         return self._next == self._end
 
     def take(self) -> int | None:
-        """A producer id nobody ever had; None where the block in hand is used up."""
+        """A new producer id; None if the current block is used up."""
         if self.is_used_up:
             return None
         taken = self._next
@@ -86,17 +87,17 @@ class ProducerIds:
         return taken
 
     def next_block(self, stored: ProducerIdsRecord | None) -> tuple[int, ProducerIdsRecord, int]:
-        """Where the next block begins, the row that claims it, and the version that the row must have."""
+        """The first id of the next block, the row that claims it, and the version that the row must have."""
         first, version = self._first(stored)
         return first, ProducerIdsRecord(first + BLOCK), version
 
     def claimed(self, first: int) -> None:
-        """The block that begins there is this node's."""
+        """Use the block that begins with this id: it is this node's."""
         self._next, self._end, self._lost = first, first + BLOCK, 0
 
     def behind_lost(self, stored: ProducerIdsRecord | None) -> tuple[ProducerIdsRecord, int] | None:
-        """The row that leaves out the blocks that lost commits of the store may have handed out, and the version it
-        must have: for the first commit of a start, as long as the store knows of lost ones."""
+        """The row that skips the blocks that the store's lost commits may have allocated, and the version that the row
+        must have. It is for the first commit of a start, as long as the store knows of lost commits."""
         if not self._lost:
             return None
         first, version = self._first(stored)
@@ -104,7 +105,7 @@ class ProducerIds:
         return ProducerIdsRecord(first), version
 
     def _first(self, stored: ProducerIdsRecord | None) -> tuple[int, int]:
-        """The first id that nobody had, as far as the store and the logs know, and the row's version."""
+        """The first unallocated id, as far as the store and the logs show, and the row's version."""
         first = 0 if stored is None else stored.next_producer_id
         if first >= _STORED_MAX:
             first = _RESTART

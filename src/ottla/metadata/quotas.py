@@ -1,10 +1,10 @@
-"""Defines the rows of client quotas: what users and clients may use of each node, and how often addresses connect.
+"""Defines the rows of client quotas: how much of each node users and clients may use, and how often addresses connect.
 
     quota/{"client-id": null, "user": "ada"}    {"producer_byte_rate": "1048576.0"}
     quota/{"ip": "10.1.2.3"}                    {"connection_creation_rate": "5.0"}
 
-The key names the entity, by its kinds in alphabetical order; null stands for everybody of whom there is no row of their
-own. Values are numbers as text.
+The key names the entity, by its types in alphabetical order. null is the default entity, for all entities without a row
+of their own. Values are numbers as text.
 
 Source: Kafka's QuotaRecord, ClientQuotaEntity.java; KIP-546, KIP-612.
 """

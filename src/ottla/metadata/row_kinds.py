@@ -32,7 +32,7 @@ Record: TypeAlias = Encodable | Configs
 
 
 class Row(NamedTuple):
-    """What a key of the store says, and the version that a compare-and-set names."""
+    """A decoded row of the store, and its version for a compare-and-set."""
 
     record: Record
     version: int
@@ -43,7 +43,7 @@ Rows: TypeAlias = Mapping[str, Row | None]
 
 
 class _Versioned(Protocol):
-    """A frozen dataclass with a field `version`: that of its row, 0 as long as it is not committed."""
+    """A frozen dataclass with a field `version`: that of its row, 0 until it is committed."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -61,7 +61,7 @@ class RowKind(Generic[_Part]):
     """One kind of row. The image holds all rows of a kind as one immutable value, its part."""
 
     prefix: str
-    """How the keys of its rows begin; what follows is the name of a row. The whole key where there is only one row."""
+    """The prefix of the rows' keys, which the name of a row follows; the whole key if there is only one row."""
     decode: Callable[[bytes, str, _Part], Record]
     """The record in a value, given the row's name and the part that is known. Raises ValueError, KeyError or TypeError
     for a damaged value."""

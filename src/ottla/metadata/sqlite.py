@@ -1,19 +1,25 @@
 """Keeps the metadata store of one machine: one SQLite file in the data directory, shared by any number of nodes.
 
-Write-ahead log and synchronous=FULL: a commit is one fsync and is durable when it returns (NORMAL may lose the last
-commits at a power cut, and leader epochs would repeat). Every commit is BEGIN IMMEDIATE, so that a reader never
+It uses a write-ahead log and synchronous=FULL: a commit is one fsync and is durable when it returns. NORMAL may lose
+the last commits at a power cut, and leader epochs would repeat. Every commit is BEGIN IMMEDIATE, so a reader never
 becomes a writer half-way (SQLITE_BUSY_SNAPSHOT). Keys are stored as UTF-8 blobs: byte order is code point order.
 
-SQLite does not check what it reads, and drops the end of its write-ahead log from the first frame on that is damaged.
-So each row has a checksum of its key, value and version; the head has the sum of all of these, and one of itself; and
-a file of its own, PATH-generation, has the number of the newest commit. A row that is damaged or missing stops the
-start; commits that are missing are counted (`lost`). Format 1 had none of this, and gets it when it is opened.
+SQLite does not verify what it reads, and drops its write-ahead log from the first damaged frame on. So three things are
+added:
+- Each row has a checksum of its key, value and version.
+- The head row has the sum of all these checksums, and a checksum of itself.
+- A separate file, PATH-generation, has the number of the newest commit.
 
-Nobody may replace the files while a process has them open: it would write to files that no name leads to. So every
-commit checks that they are still the same, and `gone` does so for the shell. A copy that is written over the file keeps
-its inode: it is found by the generation in the file itself, without the log. Checkpoints only ever raise that.
+A damaged or missing row stops the start. Missing commits are counted (`lost`). Format 1 had none of these, and gets
+them when it is opened.
 
-`sqlite3` is imported when a store is opened, not with this module: it costs a start-up that doesn't need it.
+The files must not be replaced while a process has them open: the process would write to files that no name refers to.
+So every commit checks that they are still the same, and `gone` does so for the I/O host. A copy written over the file
+keeps its inode. It is detected by the generation in the file itself, without the log, which checkpoints only ever
+raise.
+
+`sqlite3` is imported when a store is opened, not with this module, because a start that doesn't need it would be
+slower.
 """
 
 from __future__ import annotations
@@ -49,17 +55,17 @@ WAY_ON: Final = (
     "Restore it from a backup, or move it away with its -wal, -shm and -generation files: the next start takes the "
     "topics over from their directories and keeps every record until their configs are set again"
 )
-"""What a person can do about a damaged store."""
+"""The remedy for a damaged store."""
 BACK: Final = (
     "Changes that nodes have written since are not in the present file. Stop all nodes, put the right file "
     "back without its "
     "-wal and -shm files, and start them again"
 )
-"""The same where the files were replaced under running nodes."""
+"""The remedy if the files were replaced under running nodes."""
 SERVING_TIMEOUT_MS: Final = 20
-"""How long a commit waits for another process's lock while clients are served, where no other process writes."""
+"""Milliseconds that a commit waits for another process's lock while clients are served, if no other process writes."""
 SHARED_TIMEOUT_MS: Final = 2_000
-"""The same where nodes share the store: their commits wait for each other, and each for the disk."""
+"""Milliseconds that a commit waits if nodes share the store: commits wait for each other, and each for the disk."""
 
 RETRY_S: Final = 0.005
 
@@ -85,8 +91,8 @@ _DAMAGED: Final = (11, 26)
 
 
 class SqliteStore:
-    """See `store.MetadataStore`. Calls of several threads wait for each other. Raises StoreFailed. `is_shared`: by the
-    nodes of a cluster, whose commits wait for each other."""
+    """See `store.MetadataStore`. Calls of several threads wait for each other. Raises StoreFailed. `is_shared`: cluster
+    nodes share it, and their commits wait for each other."""
 
     __slots__ = (
         "_connection",
@@ -120,7 +126,7 @@ class SqliteStore:
         self._gone: str | None = None
         connection: sqlite3.Connection | None = None
         try:
-            with contextlib.suppress(OSError):  # SQLite says better what is wrong with the place
+            with contextlib.suppress(OSError):  # SQLite has the better message
                 private.make_file(path)  # SQLite gives its other files the mode of this one
                 for name in (f"{path}-wal", f"{path}-shm", mark_beside(path)):
                     private.close_file(name)
@@ -131,7 +137,7 @@ class SqliteStore:
             self._keep_a_log(time.monotonic() + busy_timeout_ms / 1000)
             connection.execute("PRAGMA synchronous = FULL")
             self._upgrade()
-            # Before the head is read: another process may commit in between, and its mark comes after its commit.
+            # Before the head is read: another process may commit in between, and it writes its mark after its commit.
             self._floor = self._read_mark()
             self.lost = max(0, self._floor - self._verified_generation())
             self._files = {name: _identity(name) for name in (path, f"{path}-wal")}
@@ -148,7 +154,8 @@ class SqliteStore:
         return int(self._rows("SELECT generation FROM head")[0][0])
 
     def hurry(self) -> None:
-        """Clients are served from now on: a lock that another process holds makes calls fail soon, with StoreBusy."""
+        """Note that clients are served from now on. A lock that another process holds then makes calls fail soon, with
+        StoreBusy."""
         self._patience_ms = SHARED_TIMEOUT_MS if self._is_shared else SERVING_TIMEOUT_MS
         self._wait_at_most(self._patience_ms)
 
@@ -176,7 +183,7 @@ class SqliteStore:
             return self._commit(writes, guards)
 
     def gone(self) -> str | None:
-        """Why the files are not those any more that were opened; None while they are."""
+        """The reason why the files are no longer those that were opened; None while they are."""
         if self._gone is None:
             with contextlib.suppress(OSError):
                 what = self._replaced()
@@ -184,7 +191,7 @@ class SqliteStore:
         return self._gone
 
     def _replaced(self) -> str | None:
-        """What happened to the files, if anything did. Raises OSError."""
+        """The change that happened to the files; None if there is none. Raises OSError."""
         for name, identity in self._files.items():
             if identity is not None and (now := _identity(name)) != identity:
                 return f"{name} was {'removed' if now is None else 'replaced'}"
@@ -197,7 +204,8 @@ class SqliteStore:
         return None
 
     def _merged_generation(self) -> int:
-        """The generation in the file itself: that of the last checkpoint. As before where it can't be read just now."""
+        """The generation in the file itself, which is that of the last checkpoint. If it can't be read now, the
+        previous value."""
         import sqlite3
 
         name = self.place.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
@@ -290,8 +298,8 @@ class SqliteStore:
     # ---- opening and reading ---------------------------------------------------------------------------------------
 
     def _keep_a_log(self, until: float) -> None:
-        """Write to a log from now on, as every process here does. Where several of them make the file at once, SQLite
-        refuses this to one at once, whatever it was told of waiting: it is tried again."""
+        """Use a write-ahead log, as every process here does. If several processes create the file at the same time,
+        SQLite refuses this at once to all but one, whatever its time-out is. So it is retried."""
         while True:
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
@@ -322,7 +330,7 @@ class SqliteStore:
         execute("COMMIT")
 
     def _verified_generation(self) -> int:
-        """The newest commit, after a look at everything. Raises StoreDamaged."""
+        """Verify the whole store, and return the number of the newest commit. Raises StoreDamaged."""
         execute = self._connection.execute
         execute("BEGIN")  # one picture, whatever others commit
         found = execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -385,7 +393,7 @@ class SqliteStore:
     # ---- the number of the newest commit, in a file of its own -----------------------------------------------------
 
     def _read_mark(self) -> int:
-        """0 where nobody wrote it, or it is damaged: then nothing is known."""
+        """0 if the file is new or damaged: the newest commit is then unknown."""
         try:
             self._mark = os.open(mark_beside(self.place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -393,8 +401,8 @@ class SqliteStore:
         return self.marked()
 
     def marked(self) -> int:
-        """The number that the last commit of anybody has left beside the store, without a look into it: a hint, as a
-        process may be killed between both. 0 where it can't be read."""
+        """The number that the last commit of any process left beside the store, without reading the store. It is a
+        hint, because a process may be killed between both writes. 0 if it can't be read."""
         try:
             number, _, crc = os.pread(self._mark, 64, 0).strip().partition(b" ")
         except OSError:
@@ -414,7 +422,7 @@ def mark_beside(place: str) -> str:
 
 
 def _identity(name: str) -> tuple[int, int] | None:
-    """Which file has this name now; None where none has. Raises OSError."""
+    """The identity of the file with this name now; None if there is none. Raises OSError."""
     try:
         status = os.stat(name)
     except FileNotFoundError:

@@ -1,18 +1,17 @@
 """Defines a metadata store: a small ordered map whose atomic batches of writes are checked against versions.
 
-Knows keys, bytes and versions; does not know what a topic is. Single-key compare-and-set would be too weak (a zombie
-controller must be stopped by the version of *another* key), so `commit` takes any number of writes and guards and
-does all or nothing.
+A store has keys, bytes and versions. Single-key compare-and-set would be too weak, because the version of *another* key
+must stop a zombie controller. So `commit` accepts any number of writes and guards, and does all or nothing.
 
 Invariants:
-- `generation` starts at 0 and rises with every commit, by one but for what `rise` asks for; it never repeats, not even
-  across a crash. A store that was restored from a backup counts from there (see `metadata.history`).
-- A key's version is the generation that last wrote it. So a key that was deleted and made again never has an old
-  version, and no caller can mistake the new one for the one it read.
+- `generation` starts at 0 and rises with every commit, by one except after `rise`. It never repeats, even across a
+  crash. A store that was restored from a backup counts from the backup's generation (see `metadata.history`).
+- A key's version is the generation that last wrote it. So a key that was deleted and created again never has an old
+  version, and no caller can mistake the new key for the one that it read.
 - A commit that returned is durable.
 
-Twins: `memory.MemoryStore`, `sqlite.SqliteStore` and `zookeeper.store.ZooKeeperStore`, held to each other by
-tests/metadata. The interface is what ZooKeeper's multi and SQLite's BEGIN IMMEDIATE can both give.
+The implementations are `memory.MemoryStore`, `sqlite.SqliteStore` and `zookeeper.store.ZooKeeperStore`; tests/metadata
+compares them. ZooKeeper's multi and SQLite's BEGIN IMMEDIATE can both provide this interface.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write `value`. `expected`: None any state, ABSENT no such key, else the version it must have."""
+    """Write `value`. `expected`: None for any state, ABSENT for no such key, otherwise the version it must have."""
 
     key: str
     value: bytes
@@ -45,7 +44,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove the key; removing an absent key is no error unless `expected` says otherwise."""
+    """Remove the key. Removing an absent key is no error unless `expected` requires the key."""
 
     key: str
     expected: int | None = None
@@ -53,7 +52,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A key that is only looked at: it must have this version (ABSENT: must not exist) for the batch to happen."""
+    """A key that is only checked: the batch needs it to have this version (ABSENT: not to exist)."""
 
     key: str
     expected: int
@@ -81,7 +80,8 @@ class StoreFailed(Exception):
 
 
 class CommitUnknown(Exception):
-    """Nobody knows whether the commit was done: its answer was lost. No StoreFailed, as it may have been."""
+    """The outcome of a commit is unknown, because its answer was lost. It may be committed, so this is not a
+    StoreFailed."""
 
 
 class StoreBusy(StoreFailed):
@@ -89,11 +89,11 @@ class StoreBusy(StoreFailed):
 
 
 class StoreDamaged(StoreFailed):
-    """What is stored is not what was written."""
+    """The stored data differs from what was written."""
 
 
 class StoreGone(StoreFailed):
-    """The store that was opened is not there any more: another one is in its place, or none."""
+    """The store that was opened no longer exists: another one, or none, is in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class Changes:
 
 
 class MetadataStore(Protocol):
-    """Any store raises StoreFailed where its medium fails.
+    """Any store raises StoreFailed if its medium fails.
 
-    `place` says in sentences where it is, `way_on` what a person can do where it is damaged. `lost` counts commits that
-    the medium has lost, as far as that is known.
+    `place` is its address in sentences, and `way_on` the remedy if it is damaged. `lost` counts commits that the medium
+    has lost, as far as that is known.
     """
 
     place: str
@@ -126,25 +126,25 @@ class MetadataStore(Protocol):
     def get(self, key: str) -> Versioned | None: ...
 
     def get_many(self, keys: Sequence[str]) -> Sequence[Versioned | None]:
-        """What each of these keys has, in their order."""
+        """The current value and version of each of these keys, in their order."""
         ...
 
     def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
-        """Every key that starts with `prefix`, in the order of the keys' code points. What is committed meanwhile may
-        be there or not, for each key by itself: who wants one moment compares the generation before and after."""
+        """Every key that starts with `prefix`, in the order of the keys' code points. The result may contain any part
+        of a concurrent commit. A caller that needs a consistent snapshot compares the generation before and after."""
         ...
 
     def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
-        """Do all writes or none; returns the new generation. Raises Conflict, and CommitUnknown where the store is not
-        on this machine. A key may be written once a batch."""
+        """Do all writes or none; returns the new generation. Raises Conflict, and CommitUnknown if the store is not on
+        this machine. A batch may write a key once."""
         ...
 
     def changes_since(self, generation: int) -> Changes | None:
-        """What changed after `generation`; None where that is too long ago to tell (read everything again)."""
+        """The keys changed after `generation`; None if that is too long ago (the caller must read everything again)."""
         ...
 
     def rise(self, generation: int) -> None:
-        """Number the commits of this object from now on above this generation, which the store had once. Commits of
+        """Make this object's next commits have numbers above this generation, which the store once had. Commits of
         other processes are numbered above the first of these."""
         ...
 
@@ -152,9 +152,10 @@ class MetadataStore(Protocol):
 
 
 def decoded(store: MetadataStore, key: str, decode: Callable[[bytes], _T], value: bytes) -> _T:
-    """What the value of a key says. Raises StoreDamaged where `decode` can't make anything of it.
+    """The decoded value of a key. Raises StoreDamaged if `decode` fails.
 
-    Values have checksums; those that a store of format 1 got when they were damaged already do not match their form.
+    Values have checksums. But a value that was damaged before a store of format 1 got its checksums has a valid
+    checksum and invalid content.
     """
     try:
         return decode(value)
@@ -165,6 +166,6 @@ def decoded(store: MetadataStore, key: str, decode: Callable[[bytes], _T], value
 
 
 def check_batch(writes: Sequence[Write]) -> None:
-    """Two writes of one key in a batch are a mistake of ours."""
+    """Check for two writes of one key in a batch, which are a bug of the caller."""
     keys = [write.key for write in writes]
     assert len(set(keys)) == len(keys), f"a key is written twice in one batch: {sorted(keys)}"

@@ -19,7 +19,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def fault_of(name: str) -> str | None:
-    """Why this can't be a topic's name, in one sentence; None where it can."""
+    """The reason why this is not a valid topic name, in one sentence; None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -35,5 +35,5 @@ def fault_of(name: str) -> str | None:
 
 
 def folded(name: str) -> str:
-    """Two names collide where this is the same: metric names cannot tell '.' from '_'."""
+    """Two names with the same key collide: metric names cannot distinguish '.' from '_'."""
     return name.replace(".", "_")

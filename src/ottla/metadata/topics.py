@@ -1,15 +1,14 @@
 """Defines a topic's row in the metadata store: one key per topic, so that thousands of partitions are a few keys.
 
-Knows the key and the JSON of a topic's record, with every field replication will need: replicas, in-sync replicas,
-eligible leader replicas, epochs. Does not know logs or clients.
+A topic's record has every field that replication needs: replicas, in-sync replicas, eligible leader replicas, epochs.
 
     topic/<name>            {"topic_id": base64url, "configs": {name: text}, "partitions": [[...], ...],
                              "unclean": {index: leader epoch}}
-    deleted/<topic_id hex>/<node id>  {"name": ..., "partitions": n}: gone, but files may still be on that node's disk
+    deleted/<topic_id hex>/<node id>  {"name": ..., "partitions": n}: deleted, but that node may still have files
 
-A partition is an array, because 10,000 of them must fit into one value:
-[replicas, isr, elr, last_known_elr, adding, removing, leader, leader_epoch, partition_epoch, recovering].
-`unclean` has an entry for each partition that was ever led by a replica which may have lacked acknowledged records.
+A partition is an array, because 10,000 of them must fit into one value: [replicas, isr, elr, last_known_elr, adding,
+removing, leader, leader_epoch, partition_epoch, recovering]. `unclean` has an entry for each partition that was ever
+led by a replica which may have lacked acknowledged records.
 
 Source: Kafka's TopicRecord and PartitionRecord (metadata/src/main/resources/common/metadata), KIP-497, KIP-966.
 """
@@ -30,7 +29,7 @@ DELETED_PREFIX: Final = "deleted/"
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """What the cluster agrees on for one partition; ids are node ids, `leader` -1 is none."""
+    """The cluster's metadata of one partition; ids are node ids, and `leader` -1 is none."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -53,12 +52,12 @@ class PartitionRecord:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Where its replicas shall be, when those that are moved have arrived."""
+        """The replicas of the partition once its reassignment is complete."""
         return tuple(node_id for node_id in self.replicas if node_id not in self.removing)
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """Where its replicas were before any was moved."""
+        """The replicas of the partition before its reassignment."""
         return tuple(node_id for node_id in self.replicas if node_id not in self.adding)
 
     def columns(self) -> list[object]:
@@ -97,7 +96,8 @@ class PartitionRecord:
         )
 
     def stands_in(self, columns: list[Any], unclean_epoch: int = -1) -> bool:
-        """Whether these columns say the same, without a record being made of them: of thousands few have changed."""
+        """Whether these columns equal the record, without creating a record of them: of thousands only few have
+        changed."""
         replicas, isr, elr, last_known_elr, adding, removing, *rest = columns
         return (
             [self.leader, self.leader_epoch, self.partition_epoch, int(self.recovering)] == rest
@@ -118,7 +118,7 @@ class PartitionRecord:
 
 
 def placed_on(node_id: int, count: int) -> tuple[PartitionRecord, ...]:
-    """So many new partitions, each with one replica, on this node."""
+    """This number of new partitions, each with one replica, on this node."""
     return (PartitionRecord(replicas=(node_id,), isr=(node_id,), leader=node_id),) * count
 
 
@@ -147,8 +147,8 @@ class TopicRecord:
 
     @staticmethod
     def decode(value: bytes, known: tuple[PartitionRecord, ...] = ()) -> TopicRecord:
-        """Partitions that are as they are `known` are the same objects. Raises ValueError, KeyError or TypeError where
-        the value is not a topic's."""
+        """Partitions that equal those in `known` are the same objects. Raises ValueError, KeyError or TypeError if the
+        value is not a topic's."""
         fields = json.loads(value)
         columns = fields["partitions"]
         unclean = {int(index): int(epoch) for index, epoch in fields.get("unclean", {}).items()}
@@ -167,8 +167,8 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """A topic that is gone while directories of it may still be on the disk of a node; `node_id` None: of any node, as
-    older stores have it."""
+    """A deleted topic whose directories may still be on the disk of a node; `node_id` None: of any node, as in older
+    stores."""
 
     topic_id: bytes
     name: str
@@ -185,7 +185,7 @@ class DeletedTopic:
 
     @staticmethod
     def decode(key: str, value: bytes) -> DeletedTopic:
-        """Raises ValueError, KeyError or TypeError where the value is not a deleted topic's."""
+        """Raises ValueError, KeyError or TypeError if the value is not a deleted topic's."""
         fields = json.loads(value)
         topic_id, _, node_id = key.removeprefix(DELETED_PREFIX).partition("/")
         whose = int(node_id) if node_id else None

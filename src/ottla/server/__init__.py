@@ -1,1 +1,1 @@
-"""The shell around a node: the only room with asyncio."""
+"""The I/O host around a node: the only package with asyncio."""

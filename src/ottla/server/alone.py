@@ -1,7 +1,8 @@
-"""Opens the metadata of a node that serves alone, and refuses to where the node is one of a cluster.
+"""Opens the metadata of a standalone node, and refuses if the node belongs to a cluster.
 
-A node of a cluster that is started without `--metadata` knows none of its topics, or leads, on the file that the others
-share, what is on their disks. So it notes in its data directory where its metadata is, for as long as it is there.
+A cluster node that is started without `--metadata` would know none of the cluster's topics. If its own file is the
+store that the nodes share, it would lead partitions that are on their disks. A cluster node therefore records the
+location of its metadata in its data directory, for as long as it belongs to the cluster.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from ottla.server.listeners import SettingsRefused
 
 OWN_METADATA: Final = "metadata.sqlite"
 PLACE_FILE: Final = ".metadata-place"
-"""In a data directory: the store that its node shares with others."""
+"""A file in a data directory: the address of the store that its node shares with others."""
 UNKNOWN: Final = "PLACE"
-"""Stands for a store that a damaged note does not name."""
+"""Replaces the address of the store if the file is damaged and does not name one."""
 
 
 def open_own(directory: str) -> SqliteStore:
-    """The metadata store of a node that is alone, in its data directory. Raises SettingsRefused, StoreFailed."""
+    """The metadata store of a standalone node, in its data directory. Raises SettingsRefused, StoreFailed."""
     if place := shared_place(directory):
         raise SettingsRefused(
             f"The data directory {directory} is that of a node in a cluster: start it with --metadata {place}. Where "
@@ -46,13 +47,13 @@ def open_own(directory: str) -> SqliteStore:
 
 
 def shared_place(directory: str) -> str:
-    """Where the metadata is that the node of this directory shares with others; empty where it was always alone."""
+    """The address of the metadata that this directory's node shares with others; empty if it was always standalone."""
     with suppress(FileNotFoundError), open(os.path.join(directory, PLACE_FILE), "rb") as file:
         return file.read().decode(errors="replace").strip() or UNKNOWN
     return ""
 
 
 def note_shared(directory: str, place: str) -> None:
-    """Write down where the metadata is that the node of this directory shares with others. Raises OSError."""
+    """Record the address of the metadata that this directory's node shares with others. Raises OSError."""
     if shared_place(directory) != place:
         replace_file(os.path.join(directory, PLACE_FILE), f"{place}\n")

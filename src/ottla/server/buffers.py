@@ -1,10 +1,11 @@
 """Lends receive buffers for frames that do not fit into one read.
 
-A frame gets its memory as its bytes come, not on its word: while less than `FIRST_BYTES` of it are there, a buffer of
-that size at most, later one of `GROWTH` times what has come. A buffer that was used before is backed by pages that are
-already there, which saves 256 page faults a megabyte. So buffers come back here, in classes of powers of two, at most
-`KEPT_BYTES_MAX` of them together. A fresh one is memory that the system has promised and not given: a page of it
-becomes resident when bytes are written there.
+A frame gets memory as its bytes arrive, not according to the length that it announces. While fewer than `FIRST_BYTES`
+have arrived, the buffer has at most that size. Later it has at most `GROWTH` times the bytes received.
+
+The pages of a used buffer are already resident, which saves 256 page faults a megabyte. Buffers are therefore returned
+to a pool, in size classes of powers of two, with at most `KEPT_BYTES_MAX` in total. A fresh buffer is only reserved
+memory: each page becomes resident when the first byte is written to it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Buffers:
         self._kept_bytes = 0
 
     def take(self, size: int, have: int) -> memoryview:
-        """A writable view for a frame of `size` bytes of which `have` are there; shorter if it does not get all yet."""
+        """A writable view for a frame of `size` bytes, of which `have` have arrived. It is shorter than `size` until
+        enough of the frame has arrived."""
         size = min(size, FIRST_BYTES if have < FIRST_BYTES else GROWTH * have)
         if size < SMALLEST_KEPT:
             return memoryview(bytearray(size))
@@ -34,11 +36,11 @@ class Buffers:
             self._kept_bytes -= capacity
             return kept.pop()[:size]
         fresh = mmap(-1, capacity, MAP_PRIVATE | MAP_ANONYMOUS)
-        fresh.madvise(MADV_NOHUGEPAGE)  # else the first byte may make two megabytes resident
+        fresh.madvise(MADV_NOHUGEPAGE)  # otherwise the first byte may make two megabytes resident
         return memoryview(fresh)[:size]
 
     def give_back(self, view: memoryview) -> None:
-        """The view that `take` gave is not used any more."""
+        """Return a view from `take` that is no longer used."""
         whole = memoryview(view.obj)
         capacity = len(whole)
         if capacity >= SMALLEST_KEPT and self._kept_bytes + capacity <= KEPT_BYTES_MAX:

@@ -1,7 +1,7 @@
-"""Reads the shell's clocks: one that nobody sets, for deadlines, and the one on the wall, for timestamps.
+"""Reads the host's clocks: the monotonic clock for deadlines, and the wall clock for timestamps.
 
-The monotonic clock's zero is the system's (on Linux the last boot), far enough from 1970 that a deadline made of a
-timestamp never comes and a timestamp made of a moment is seen at once. It stands still while the
+The zero of the monotonic clock is the system's (on Linux, the last boot), far from 1970. If code mistakes a timestamp
+for a deadline, the deadline never expires; the opposite mistake shows at once. The monotonic clock stops while the
 machine sleeps, as Java's does.
 """
 
@@ -10,7 +10,7 @@ from time import monotonic_ns, time_ns
 from ottla.machine import Millis
 
 DRIFT_MS = 2
-"""A wall clock that is off by no more is left alone: both clocks are read to a whole millisecond."""
+"""A wall clock with a smaller deviation is not corrected: both clocks are read to a whole millisecond."""
 
 
 def moment() -> Millis:

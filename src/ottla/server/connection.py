@@ -1,19 +1,17 @@
 """Serves one client connection: bytes in, frames to the node, answers out in order.
 
-Knows: the socket's buffers. Which frame may be served next and which answers may leave are the rules of its `Channel`.
-Does not know: what a frame means.
+The connection's `Channel` decides which frame may be served next and which answers may leave.
 
-How the bytes come in. All connections of a server read into one scratch buffer, as the loop runs one callback at a
-time: whole frames are served right there, and only a frame that is not complete moves to a buffer of its own, into
-which the rest of it is then read directly. So an idle connection costs no buffer, and of a large frame only the
-beginning is copied.
+Input: all connections of a server read into one scratch buffer, because the loop runs one callback at a time. Whole
+frames are served from that buffer. Only an incomplete frame moves to a buffer of its own, and the rest of it is then
+read directly into that. So an idle connection needs no buffer, and only the beginning of a large frame is copied.
 
-How the answers go out. Straight to the socket with `writev` and `sendfile` while it takes them; what it does not take
-is queued, and nothing more is read or served of a connection that has a queue: a slow reader holds no more of the
-broker's memory than one answer and one chunk.
+Output: answers go straight to the socket with `writev` and `sendfile` while it accepts them, and the rest is queued.
+While a connection has a queue, it is neither read nor served. So a slow reader uses no more of the broker's memory than
+one answer and one chunk.
 
-How the loop is shared. Frames that came together are served together until a turn is used up (`turns.py`); the rest
-waits, unread, until the other connections have had theirs.
+Sharing of the loop: frames that arrived together are served together until a turn is used up (`turns.py`). The rest
+waits, undecoded, until the other connections have had their turns.
 """
 
 from __future__ import annotations
@@ -42,17 +40,18 @@ from ottla.server.strangers import stranger
 from ottla.server.turns import COSTLY_NS, TURN_NS, Turns
 
 CHUNK_BYTES = 1 << 18
-"""What one pass hands to the transport when the socket is full."""
+"""Bytes handed to the transport at a time when the socket is full."""
 INLINE_BYTES = 1 << 15
 """A slice up to this size is read and sent together with the bytes around it: one call instead of three."""
 RUN_PARTS_MAX = 512
 UNSENT_BYTES_MAX = 1 << 16
-"""Answers of one turn leave together up to this size."""
+"""Maximum total size of one turn's answers that are sent together."""
 
 LONG_FRAME_BYTES = 1 << 16
-"""A longer request that is no Produce is read beside the loop."""
+"""A longer request is decoded on a separate thread, unless it is a Produce."""
 HEAVY_TURNS = 4
-"""After a turn that was used up so many wait in the queue: costly requests come with cheap ones between them."""
+"""Number of turns that wait in the queue after a turn that used up its time: expensive requests alternate with cheap
+ones."""
 
 SHORT_SEGMENT = "a segment is shorter than its index says"
 
@@ -61,7 +60,7 @@ log = logging.getLogger("ottla.connection")
 
 
 class Shell(Protocol):
-    """What a connection asks of the server that it belongs to, `main.Server`."""
+    """The interface of the server that a connection belongs to, `main.Server`."""
 
     node: Node
     turns: Turns
@@ -92,15 +91,15 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_ms = 0
         self._partial: memoryview | None = None  # an incomplete frame with its length prefix
         self._partial_size = 0  # what it will be
-        self._filled = 0  # what is there of it
+        self._filled = 0  # how many of its bytes have arrived
         self._blocked = bytearray()  # frames that wait for an answer before them
         self._channel = Channel()
         self._outgoing: deque[Part] = deque()
         self._outgoing_offset = 0  # how much of the first part is already sent
         self._reading = True
         self._muted: asyncio.TimerHandle | None = None
-        self._turn_asked = False  # it stands in the server's queue of turns
-        self._heavy = 0  # so many of its next turns wait in the queue, as one before was used up
+        self._turn_asked = False  # it is in the server's queue of turns
+        self._heavy = 0  # how many of its next turns wait in the queue, because an earlier one was used up
         self._light = False  # its last turn took little
 
     # ---- life ------------------------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def close(self, why: str, *, expected: bool = False) -> None:
-        """Close after what was handed to the socket; unsent answers are dropped."""
+        """Close after the socket's buffer is sent; other answers are dropped."""
         if not self._channel.closing:
             self._channel.close()
             log.log(
@@ -140,16 +139,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.close()
 
     def close_later(self, seconds: float) -> None:
-        """Read nothing, and close after so long: a client that connects too often shall not do so again at once."""
+        """Stop reading, and close after this time. A client that connects too often then can't reconnect at once."""
         assert self._transport is not None
         self._channel.close()
         self._pause_reading()
         asyncio.get_running_loop().call_later(seconds, self._transport.abort)
 
     def end_if_idle(self, since_ms: int) -> None:
-        """Close if nothing has moved since then, in either direction; a client that waits for an answer is not idle.
+        """Close if no byte has moved since then, in either direction. A client that waits for an answer is not idle.
 
-        What a client does not read is not waited for: bytes that its socket would not take are dropped.
+        Bytes that the client does not read are dropped: the close does not wait for them.
         """
         assert self._transport is not None
         if self.last_active_ms >= since_ms or self._turn_asked:
@@ -161,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close("idle", expected=True)
 
     def mute(self, seconds: float) -> None:
-        """Read nothing for a while (KIP-219), or for longer than it was told before."""
+        """Stop reading for this time (KIP-219), unless the connection is already muted for longer."""
         loop = asyncio.get_running_loop()
         if self.session is not None:
             self.session.muted = False
@@ -204,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.settle()
 
     def _receive(self, view: memoryview, end: int) -> None:
-        """Serve what view[:end] holds and keep what can't be served yet."""
+        """Serve the frames in view[:end], and keep those that can't be served yet."""
         if self._blocked:
             self._blocked += view[:end]
             return
@@ -219,7 +218,8 @@ class Connection(asyncio.BufferedProtocol):
             self._keep(view, position, end)
 
     def _keep(self, view: memoryview, position: int, end: int) -> None:
-        """view[position:end] could not be served: its frame is not complete, or an answer before it is owed."""
+        """Keep view[position:end], which could not be served: its frame is incomplete, or an earlier answer is
+        outstanding."""
         if end - position >= 4 and (self._channel.waits or self._turn_asked):
             self._blocked += view[position:end]
             self._pause_reading()
@@ -227,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
             self._keep_partial(view, position, end)
 
     def _keep_partial(self, view: memoryview, position: int, end: int) -> None:
-        """Give the frame that begins at `position` a buffer of its own, into which the rest of it is read."""
+        """Give the frame that begins at `position` a buffer of its own, into which the rest is read."""
         have = end - position
         self._partial_size = 4 if have < 4 else 4 + _SIZE.unpack_from(view, position)[0]
         self._partial = self._server.buffers.take(self._partial_size, have)
@@ -243,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.buffers.give_back(partial)
 
     def _serve(self, view: memoryview, position: int, end: int) -> int:
-        """Serve the whole frames in view[position:end]; where the first one begins that was not served."""
+        """Serve the whole frames in view[position:end]. Returns the position of the first frame that was not served."""
         node, session, channel = self._node, self.session, self._channel
         assert session is not None
         metrics, quotas = node.metrics, node.throttle.quotas
@@ -301,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
                 channel.served(api_key, answer, began)  # it is owed, or held until those before it have left
                 began = ended
             if quotas is not None and session.muted:
-                channel.mute(True)  # `mute` says for how long
+                channel.mute(True)  # `mute` sets the time
         self._had_turn(began - turn_ends + TURN_NS)
         if outgoing and not channel.unsent:
             self._send()
@@ -315,12 +315,12 @@ class Connection(asyncio.BufferedProtocol):
             self._heavy = HEAVY_TURNS
 
     def _decode_beside(self, frame: memoryview, began_ns: int) -> None:
-        """Read a long request on a thread of its own: one of a megabyte may hold a million elements."""
+        """Decode a long request on a separate thread: one of a megabyte may have a million elements."""
         owed = self._channel.owe(frame[1], began_ns)
         self._server.decoding.decode(memoryview(bytearray(frame)), partial(self._decoded, owed))
 
     def _decoded(self, owed: Owed, frame: memoryview, decoded: Decoded | Exception) -> None:
-        """Serve the long request that is read now; what came behind it has waited."""
+        """Serve the long request that has been decoded, and then the bytes that waited behind it."""
         if self._channel.closing:
             return
         assert self.session is not None
@@ -354,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
             self._server.turns.ask(self, is_light=is_light)
 
     def take_turn(self) -> None:
-        """Go on with the answer that is being sent, or serve what waited; read again once nothing is left."""
+        """Continue to send the present answer, or serve the waiting frames. Read again once nothing is left."""
         self._turn_asked = False
         if self._channel.closing:
             return
@@ -362,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._channel.unsent:
             self._go_on()
             self._server.settle()
-        elif self._transport.get_write_buffer_size() == 0:  # else the transport will say when it has sent that
+        elif self._transport.get_write_buffer_size() == 0:  # otherwise the transport reports when it has sent that
             self.resume_writing()
 
     def _pause_reading(self) -> None:
@@ -373,13 +373,13 @@ class Connection(asyncio.BufferedProtocol):
     # ---- answers out -----------------------------------------------------------------------------------------------
 
     def answer(self, ticket: Ticket, parts: list[Part]) -> None:
-        """The answer that `ticket` waited for is there; it leaves when those before it have."""
+        """Accept the answer to `ticket`. It is sent after all answers before it."""
         leaving = self._channel.answered(ticket, parts)
         if leaving:
             self._release(leaving)
 
     def _release(self, leaving: Sequence[Owed]) -> None:
-        """Send the answers whose turn has come, and serve what waited for them."""
+        """Send the answers whose turn has come, and serve the frames that waited for them."""
         if not leaving:
             return
         ended = perf_counter_ns()
@@ -411,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _send(self) -> None:
-        """Give the socket as much as it takes; the rest waits for `resume_writing`."""
+        """Send as much as the socket accepts; the rest waits for `resume_writing`."""
         if self._channel.closing:
             self._outgoing.clear()
             return
@@ -432,7 +432,8 @@ class Connection(asyncio.BufferedProtocol):
         except ConnectionError:
             self.close("the client is gone", expected=True)
         except SliceUnreadable as unreadable:
-            # Its head has left, or speaks of other partitions too: the client asks again, and is told then.
+            # The head of the answer has left, or covers other partitions too. The client asks again, and gets the error
+            # then.
             self._node.unreadable(unreadable.part, str(unreadable))
             self.close(f"the answer could not be read: {unreadable}")
         except OSError as error:
@@ -470,7 +471,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _send_slice(self, part: FileSlice) -> bool:
-        """Send file content without its passing through this process: as much as one call takes."""
+        """Send file content without copying it through this process: as much as one call accepts."""
         position = part.position + self._outgoing_offset
         try:
             sent = os.sendfile(self._fd, part.file.fileno(), position, part.length - self._outgoing_offset)
@@ -489,12 +490,13 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _send_later(self) -> None:
-        """A reader that takes as much as there is has had its turn: go on after the others."""
+        """Let other connections have their turn: this client reads as fast as the node sends, and has used up its
+        turn."""
         self._channel.note_unsent(True)
         self._ask_turn()
 
     def _wait_for_socket(self) -> None:
-        """The socket is full: hand one chunk to the transport, which tells us when it is sent."""
+        """The socket is full: pass one chunk to the transport, which reports when it is sent."""
         part = self._outgoing[0]
         if type(part) is FileSlice:
             length = min(CHUNK_BYTES, part.length - self._outgoing_offset)
@@ -533,7 +535,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class SliceUnreadable(OSError):
-    """The disk gave an error for a slice that was being sent; `part` is where."""
+    """Raised for a disk error in a slice that was being sent; `part` is the slice."""
 
     def __init__(self, part: FileSlice, offset: int, error: OSError) -> None:
         super().__init__(error.errno, error.strerror)

@@ -1,7 +1,7 @@
-"""Reads long requests on a thread of its own, one after the other, while the loop goes on.
+"""Decodes long requests on a separate thread, one after the other, while the event loop continues.
 
-Reading is a function of the bytes alone. The interpreter runs one thread at a time, so this is no gain in speed: it
-makes the loop wait for at most a switch of threads instead of for a whole request.
+Decoding is a pure function of the bytes. The interpreter runs one thread at a time, so this is not faster. But the loop
+waits for at most one thread switch instead of for a whole request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ottla.broker.requests import Decoded
 
 
 class Decoding:
-    """The thread that reads long requests; it is there from the first one on."""
+    """The thread that decodes long requests. It starts with the first one."""
 
     def __init__(self, decode: Callable[[memoryview], Decoded]) -> None:
         self._decode = decode
@@ -39,6 +39,6 @@ class Decoding:
         self._pool.submit(work)
 
     def stop(self) -> None:
-        """Forget what waits."""
+        """Drop the waiting requests."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

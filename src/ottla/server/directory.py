@@ -1,12 +1,11 @@
-"""Holds a data directory for a process: the locks that keep every other broker out, and the boot that last used it.
+"""Locks a data directory for a process against every other broker, and records the boot that last used it.
 
-Knows: which locks other brokers take. Does not know: what is in the directory.
-
-Three locks, because no two of them exclude the same programs:
-- a record lock on `.lock`, which is what Java's FileChannel.lock takes: a Kafka broker. It belongs to the open file and
-  not to the process (F_OFD_SETLK), or else closing any other descriptor of the file would drop it;
-- flock on `.lock`: an Ottla before 1.0;
-- flock on the directory itself: an Ottla that finds no `.lock`, because somebody removed it.
+It takes three locks, because no two of them exclude the same programs:
+- A record lock on `.lock` excludes a Kafka broker, as Java's FileChannel.lock takes one. The lock belongs to the open
+  file and not to the process (F_OFD_SETLK). A lock of the process would be lost when any other descriptor of the file
+  is closed.
+- flock on `.lock` excludes Ottla before 1.0.
+- flock on the directory itself excludes an Ottla that finds no `.lock` because someone removed it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class DirectoryLock:
     """The locks on one data directory, held from construction to `release`. Raises ServeRefused."""
 
     def __init__(self, directory: str) -> None:
-        """Makes the directory where it is missing."""
+        """Creates the directory if it does not exist."""
         self._descriptors: list[int] = []
         try:
             open_to_others = private.make_directory(directory)
@@ -76,7 +75,7 @@ class DirectoryLock:
             ) from error
 
     def release(self) -> None:
-        """Give the directory back; twice is no error."""
+        """Release the directory; a second call does nothing."""
         for descriptor in self._descriptors:
             # By name, not only by closing: a process that was forked meanwhile has these descriptors too.
             with contextlib.suppress(OSError):
@@ -96,7 +95,7 @@ def _flock(descriptor: int) -> None:
     except OSError as error:
         if error.errno in _HELD_BY_OTHERS:
             raise
-        # A network file system may have record locks only: those are taken too.
+        # A network file system may have record locks only. Those are acquired too.
 
 
 def _record_lock(descriptor: int, kind: int) -> None:
@@ -113,9 +112,9 @@ def same_boot(directory: str) -> bool:
 
 
 def note_boot(directory: str) -> None:
-    """Write down this boot, unless it is. Raises OSError."""
+    """Record this boot, unless it is recorded. Raises OSError."""
     if same_boot(directory):
-        return  # a kill, or a full disk, in the middle of writing would make the next start take it for a power cut
+        return  # after a kill or a full disk in the middle of writing, the next start would assume a power cut
     with open(os.path.join(directory, BOOT_FILE), "wb") as file:
         file.write(_read("/proc/sys/kernel/random/boot_id"))
 
@@ -128,13 +127,13 @@ def identity(directory: str) -> str:
 
 
 def replace_file(path: str, text: str) -> None:
-    """Write a small file whole or not at all, as far as a kill goes. Raises OSError."""
+    """Write a small file atomically: a kill leaves the whole file or none of it. Raises OSError."""
     private.write(f"{path}.tmp", text)
     os.replace(f"{path}.tmp", path)
 
 
 def unusable(directory: str, error: OSError) -> str:
-    """What to tell a person when a start met this error: the file, the reason, and what helps against it."""
+    """The message for an operator when a start failed with this error: the file, the reason, and the remedy."""
     where = f"{error.filename}: " if isinstance(error.filename, str) and error.filename != directory else ""
     remedy = {
         errno.ENOSPC: "Free some space",

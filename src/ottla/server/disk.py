@@ -22,7 +22,7 @@ log = logging.getLogger("ottla.disk")
 
 
 class NodeFiles(DiskFiles):
-    """The real file system of a node with a disk thread: both replace checkpoint files, the one behind the other."""
+    """The real file system of a node with a disk thread. Both threads replace checkpoint files, one after the other."""
 
     def __init__(self, open_files_max: int) -> None:
         super().__init__(open_files_max)
@@ -36,7 +36,8 @@ class NodeFiles(DiskFiles):
             super().write_atomically(path, data)
 
     def carry_out(self, effect: Store) -> None:
-        """Replace the file, unless that was withdrawn: newer bytes are there, or on their way. Raises OSError."""
+        """Replace the file, unless the effect was withdrawn because newer bytes are written or queued. Raises
+        OSError."""
         with self._replacing:
             if not effect.withdrawal.is_made:
                 super().write_atomically(effect.path, effect.content)
@@ -82,14 +83,14 @@ class DiskThread:
         self._pool.submit(work)
 
     def stop(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the submitted work to finish."""
         self._pool.shutdown(wait=True)
 
 
 def sync_beside(batches: Generator[list[Syncable], Mapping[int, str], None]) -> None:
-    """Sync the files of each batch beside each other, and send back which failed: their places and why.
+    """Sync the files of each batch in parallel, and send back the failures: the indexes of the files, and the reasons.
 
-    Each thread has its share of a batch at once: to hand files out one by one costs more CPU than a quick sync.
+    Each thread gets its share of a batch at once, because passing files one by one costs more CPU than a quick sync.
     """
     with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="ottla-stop") as pool, contextlib.suppress(StopIteration):
         files = next(batches)
@@ -102,11 +103,11 @@ def sync_beside(batches: Generator[list[Syncable], Mapping[int, str], None]) -> 
 
 
 def _sync(files: Sequence[Syncable], places: Iterable[int]) -> dict[int, str]:
-    """Sync the files at these places; those that failed, and why."""
+    """Sync the files at these indexes. Returns the ones that failed, and the reasons."""
     failures: dict[int, str] = {}
     for at in places:
         try:
             files[at].sync()
-        except OSError as error:  # the others may be of other logs, and go on
+        except OSError as error:  # the remaining files may be of other logs
             failures[at] = error.strerror or str(error)
     return failures

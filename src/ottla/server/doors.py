@@ -1,11 +1,10 @@
-"""Finds out which processes are gone, by their ports: at a refused connection nobody listens any more.
+"""Detects by their ports that processes have ended: a refused connection means that no process listens any more.
 
-Knows where each life of a node listens. A connection is held open to each; when the process ends, the system of its
-machine closes it, and refuses the next one. That is milliseconds after a kill, where a session in ZooKeeper takes
-seconds to expire. A process that stands still keeps its connections, and a machine that has lost its power answers
-nothing: of both nothing is known here.
+It keeps a connection open to the address of each incarnation. When a process ends, its system closes the connection and
+refuses the next one. That takes milliseconds after a kill, whereas a ZooKeeper session takes seconds to expire. A
+stopped process keeps its connections, and a machine without power does not answer. This module detects neither.
 
-Where somebody listens at the address again, the life counts as there until its znode says otherwise.
+If a process listens at the address again, the incarnation counts as alive until its znode says otherwise.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 AGAIN_S: Final = 0.1
-"""How soon an address is tried again where nobody listens, or connections end at once."""
+"""Seconds before the next attempt at an address that refuses connections, or whose connections end at once."""
 
 
 class Life(NamedTuple):
-    """One life of a node: the name of it, and the listener for other nodes. `directory`: the data directory that it has
-    locked, a name that no copy of it shares; empty where that is not known."""
+    """One incarnation of a node: its name, and the listener for other nodes. `directory`: the id of the data directory
+    that it has locked, which no copy of the directory shares; empty if unknown."""
 
     node_id: int
     incarnation: str
@@ -36,14 +35,14 @@ class Life(NamedTuple):
 
     @staticmethod
     def decode(node_id: int, content: bytes) -> Life:
-        """Raises ValueError, KeyError or TypeError where this is none."""
+        """Raises ValueError, KeyError or TypeError if the content is not valid."""
         fields = json.loads(content)
         directory = str(fields.get("directory", ""))
         return Life(node_id, str(fields["incarnation"]), str(fields["host"]), int(fields["port"]), directory)
 
 
 class Doors:
-    """See the module's docstring. Belongs to the running event loop. `patience_s`: how long an answer is waited for;
+    """See the module's docstring. Belongs to the running event loop. `patience_s`: how long to wait for an answer;
     `changed` is called when `gone` has changed."""
 
     def __init__(self, patience_s: float, changed: Callable[[], None]) -> None:
@@ -53,7 +52,7 @@ class Doors:
         self.gone: set[Life] = set()
 
     def watch(self, lives: Iterable[Life]) -> None:
-        """Watch these from now on, and no others."""
+        """Watch exactly these incarnations from now on."""
         wanted = set(lives)
         for life in self._watched.keys() - wanted:
             self._watched.pop(life).cancel()

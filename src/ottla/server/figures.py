@@ -1,8 +1,8 @@
-"""Reads a node for one scrape into plain values, on its event loop and between two requests.
+"""Reads a node's state for one scrape into plain values, on the event loop and between two requests.
 
 A scrape creates nothing: a coordinator that no client has used yet stays unused. A node reports what it leads and
-coordinates, and reports neither while its lease has run out, because another node may have taken over. What the cluster
-agrees on is in the metadata image, which no thread changes, so `metrics.render` counts it elsewhere.
+coordinates. It reports neither while its lease has expired, because another node may have taken over. The cluster's
+state is in the metadata image. No thread changes an image, so `metrics.render` counts it on another thread.
 
 Sources: Kafka's ReplicaManager.scala, Partition.scala (isUnderReplicated), ControllerMetadataMetrics.java;
 kafka_exporter for the lag of groups.
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
 PARTITIONS_PER_SLICE = 500
 LATE_MS = 300_000
-"""How much longer than the longest transaction one may be open before it counts as late, as in Kafka."""
+"""Milliseconds by which a transaction may exceed the longest time-out before it counts as late, as in Kafka."""
 UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class PartitionFigures(NamedTuple):
-    """One replica on this node. `committed_end`: the high watermark where it is current, that is at the leader and at
-    an in-sync follower, else None; `failed`: its log is closed; `offline`: the last write to it failed, or it is."""
+    """One replica on this node. `committed_end`: the high watermark if it is current, which it is on the leader and on
+    an in-sync follower, otherwise None; `failed`: its log is closed; `offline`: the last write to it failed, or it is
+    closed."""
 
     topic: str
     partition: int
@@ -71,7 +72,7 @@ class ApiFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Everything that a scrape shows, taken at one moment."""
+    """All values of a scrape, read at one time."""
 
     node_id: int
     connections: int
@@ -84,7 +85,7 @@ class Figures:
     image: MetadataImage
     is_controller: bool
     offline: frozenset[Place]
-    """What this node leads and can't write to."""
+    """Partitions that this node leads and cannot write to."""
     damaged: int
     groups: dict[tuple[str, str], int]
     transactions: dict[str, int]
@@ -166,7 +167,8 @@ def _figures(
 
 
 def is_late(log: Log, before_ms: int) -> bool:
-    """Whether a transaction is open whose producer wrote nothing since then: its coordinator must have forgotten it."""
+    """Whether there is an open transaction whose producer has written nothing since then: its coordinator must have
+    lost it."""
     return any(
         entry is not None and entry.last_timestamp < before_ms
         for entry in map(log.producers.entries.get, log.producers.open.values())
@@ -174,15 +176,15 @@ def is_late(log: Log, before_ms: int) -> bool:
 
 
 def coordinated(node: Node, now: Millis, host: str) -> Iterator[Shard]:
-    """The loaded shards of one kind of coordinator that this node is now; none where no client has used it yet."""
+    """The loaded shards of one kind of coordinator that this node is now; none if no client has used it yet."""
     found = cast("ShardHost | None", vars(node).get(host))
     if found is not None and share_groups.is_fresh(node, now):
         yield from (shard for partition, shard in found.loaded() if node.leadership.holds(partition))
 
 
 def offline_partitions(image: MetadataImage, node_id: int, here: frozenset[Place]) -> int:
-    """How many partitions of the cluster take no records: they have no leader, or it has reported that its log fails.
-    `here`: those that this node leads and can't write to."""
+    """The number of the cluster's partitions that accept no records: they have no leader, or it has reported that its
+    log fails. `here`: those that this node leads and can't write to."""
     reported = {int(name): frozenset(record.offline) for name, record in image.nodes.items()}
     reported[node_id] = here
     nothing: frozenset[Place] = frozenset()

@@ -1,7 +1,7 @@
-"""Hears from the system that somebody has written a file, or let go of one: inotify, which Linux has.
+"""Reports that a process wrote or closed a file, through Linux's inotify.
 
-A hint and no more. There may be none to have (a limit of the system's is reached), and a file is said to be let go of a
-moment before the locks on it are free.
+The report is only a hint. inotify may be unavailable (a system limit is reached), and a close is reported shortly
+before the locks on the file are released.
 
 Source: inotify(7).
 """
@@ -21,9 +21,12 @@ _BYTES: Final = 1 << 16
 
 
 class FileNews:
-    """Calls `heard` on the running loop, once for all that has happened. `written`: a file that somebody may write;
-    `let_go`: a directory in which files may be made, and closed by who could write them, as those of a process that
-    dies are. Raises OSError where the system tells nothing."""
+    """Calls `heard` on the running loop, once for all events since the last call.
+
+    `written` is a file that any process may write. `let_go` is a directory; the events are files created in it, and
+    writable files closed in it, which includes the files of a process that dies. Raises OSError if inotify is
+    unavailable.
+    """
 
     def __init__(self, heard: Callable[[], None], *, written: str, let_go: str) -> None:
         self._heard = heard

@@ -1,8 +1,8 @@
-"""Lets a node of a cluster hear of the others: it looks who is there and what was committed.
+"""Keeps a cluster node informed of the other nodes: it polls which nodes are alive and what was committed.
 
-Knows when to look and whom to tell. One look at a time; the store is looked at by its thread. A node that was killed is
-missed with the next look at who is there. Where the presence tells when there is something to see, looks are rare but
-then; else there is one every few milliseconds.
+Polls run one at a time, and the store's thread reads the store. The poll after a kill finds that the killed node is
+gone. If the presence can report events, polls are rare without an event. If it cannot, there is a poll every few
+milliseconds.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ottla.metadata.store import StoreFailed
 from ottla.server.store import StoreThread, Told
 
 AGAIN: Final = "Start the node again: it finds out what is missing, and reports that to the cluster"
-"""What helps where the store was restored while the node ran."""
+"""The remedy after the store was restored while the node ran."""
 LOOK_S: Final = 0.01
 REST_S: Final = 0.1
-"""How long a node that would be told of news rests between two looks: its lease has to be renewed."""
+"""Seconds between two polls where events are reported; the node still has to renew its lease."""
 AGAIN_S: Final = 0.2
-"""How long a store rests that could not be looked at."""
+"""Seconds before the next poll of a store that could not be read."""
 BLIND_S: Final = 0.5
-"""How long looks may trust the mark beside the store that nothing was committed."""
+"""Seconds for which polls may trust the mark beside the store that nothing was committed."""
 
 log = logging.getLogger("ottla.cluster")
 
 
 class Presence(Protocol):
-    """Which lives of which nodes are there. `renewed_at`: when this one last said that it is. `generation`: the newest
-    commit that it has heard of since; 0 where the store itself is at hand."""
+    """Which incarnations of which nodes are alive. `renewed_at`: when this node last renewed its own lease.
+    `generation`: the newest commit that it has read since; 0 if the store can be read directly."""
 
     renewed_at: Millis
     generation: int
@@ -43,16 +43,16 @@ class Presence(Protocol):
     def look(self) -> dict[int, str]: ...
 
     def listen(self, heard: Callable[[], None]) -> int:
-        """Call `heard` on the running loop from now on when a look may find something: so many looks then follow each
-        other quickly. 0 where nobody can tell."""
+        """Call `heard` on the running loop from now on when a poll may find something. Returns how many polls then
+        follow each other quickly, or 0 if events cannot be reported."""
         ...
 
     def leave(self) -> None: ...
 
 
 class Following:
-    """Looks until it is stopped; `settle` is called where the node has heard of something, and `end` with a sentence
-    where the store is not the one any more that the node knows."""
+    """Polls until it is stopped. It calls `settle` when the node has received news. It calls `end` with a sentence when
+    the store is no longer the one that the node knows."""
 
     def __init__(
         self,
@@ -76,20 +76,20 @@ class Following:
         self._committed = 0
         self._is_silent = False
         self._timer: asyncio.TimerHandle | None = None
-        """Of the next look; None while one is under way."""
+        """The timer of the next poll; None during a poll."""
         self._stopped = False
         self._loop = asyncio.get_running_loop()
         self._looked_at = self._read_at = 0.0
-        """When the last look began, and the last one that did not trust the mark."""
+        """When the last poll began, and when the last one began that did not trust the mark."""
         self._quick_looks = 0
         self._after_news = presence.listen(self._news)
 
     def look(self) -> None:
-        """Look now, and from then on again and again."""
+        """Poll now, and then repeatedly."""
         membership = self._node.membership
         assert membership is not None
         self._timer, self._looked_at = None, self._loop.time()
-        # What a process committed before it was killed, or this one stood still, may have left no mark.
+        # A process may have committed before it was killed, or before this node was stopped, without leaving a mark.
         trusts_mark = membership.is_fresh(self._now()) and self._looked_at < self._read_at + BLIND_S
         try:
             present, self._present = self._present, self._presence.look()
@@ -105,14 +105,14 @@ class Following:
             self._store.look(self._node.image, self._heard)
 
     def _news(self) -> None:
-        """A look may find something."""
+        """Poll soon: an event was reported."""
         self._quick_looks = self._after_news
         if self._timer is not None and not self._is_silent:
             self._timer.cancel()
             self._timer = self._loop.call_at(max(self._looked_at + LOOK_S, self._loop.time()), self.look)
 
     def stop(self) -> None:
-        """The others miss this node from now on."""
+        """Stop polling, and leave: the other nodes see from now on that this one is gone."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -120,7 +120,7 @@ class Following:
         self._presence.leave()
 
     def _is_of_another_history(self, told: MetadataDelta) -> bool:
-        """Nodes have started on a restored store, and it has more commits by now than this node has seen."""
+        """Whether nodes have started on a restored store, which by now has more commits than this node has seen."""
         row, image = told.rows.get(HISTORY_KEY), self._node.image
         if row is None or not isinstance(row.record, HistoryRecord):
             return False
@@ -128,7 +128,7 @@ class Following:
         return not is_continued(image[HISTORY], image.generation, later, told.generation)
 
     def _heard(self, told: Told) -> None:
-        """What the store had to say."""
+        """Apply the result of reading the store."""
         if self._stopped:
             return
         node, membership = self._node, self._node.membership

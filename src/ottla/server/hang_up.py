@@ -1,12 +1,13 @@
-"""Hangs up on the clients of a node that stands still; a program of its own, started by `ottla.server.watchdog`.
+"""Hangs up on the clients of a node that is stopped; a separate program, started by `ottla.server.watchdog`.
 
     python hang_up.py PID SILENCE_S    # beats of process PID come in by standard input, which ends with the process
 
-After SILENCE_S seconds without a beat, and until the next one, every connection that PID has accepted is shut down, and
-every new one closed: the kernel would accept it for a process that does not answer. It takes hold of the sockets by
-pidfd_getfd(2), which the system lets it do where it allows ptrace(2); where it does not, nothing happens.
+After SILENCE_S seconds without a beat, and until the next one, every connection that PID has accepted is shut down.
+Every new one is closed, because the kernel would accept it for a process that does not answer. The program gets the
+sockets by pidfd_getfd(2), which the system permits if it permits ptrace(2). If it does not, nothing happens.
 
-Imports nothing of Ottla, and what only a standing node needs when one stands still: every node has such a process.
+It imports nothing of Ottla, and it imports what it needs for a stopped node only then: every node has such a
+process.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 PIDFD_GETFD = 438
 """The number of the system call, the same on all kinds of machines; Python has no function for it."""
 SECOND_LOOK_S = 0.2
-"""How long a process that has stood still together with this one has for its first beat."""
+"""Seconds for the first beat of a process that was stopped together with this one."""
 
 
 def main(process: int, silence_s: float) -> None:
@@ -38,7 +39,7 @@ def main(process: int, silence_s: float) -> None:
 
 
 def beats(within_s: float | None, also: Sequence[socket] = ()) -> bool:
-    """Whether the process gives a beat before the time is over, or before something comes in at one of `also`. Raises
+    """Whether the process gives a beat before the time is over, or before input arrives at one of `also`. Raises
     EOFError once the process has ended."""
     if 0 not in select.select([0, *also], [], [], within_s)[0]:
         return False
@@ -48,7 +49,7 @@ def beats(within_s: float | None, also: Sequence[socket] = ()) -> bool:
 
 
 def hang_up(process: int) -> None:
-    """Shut down what the process has accepted, and close what comes, until its next beat."""
+    """Shut down the connections that the process has accepted, and close new ones, until its next beat."""
     from socket import SHUT_RDWR
 
     listening = list(sockets_of(process, listening=True))
@@ -66,8 +67,8 @@ def hang_up(process: int) -> None:
 
 
 def sockets_of(process: int, *, listening: bool) -> Iterator[socket]:
-    """The TCP sockets of a process that listen, or those that do not: each is held by this one as well, until who asks
-    closes it."""
+    """The TCP sockets of a process that listen, or those that do not. This process has each of them open too, until the
+    caller closes it."""
     import ctypes
     from socket import AF_INET, AF_INET6, SO_ACCEPTCONN, SOCK_STREAM, SOL_SOCKET, socket
 

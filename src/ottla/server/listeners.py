@@ -1,14 +1,14 @@
-"""Opens listeners: what a node listens on, and what its clients are told to use.
+"""Opens listeners: the addresses that a node listens on, and the addresses that its clients get.
 
-The addresses are taken when the node starts, and refuse connections until it serves: a client goes to another node
-meanwhile, whereas a connection that nobody reads from would have it wait. Kafka's BrokerServer.startup does the same.
+The node binds the addresses when it starts, and refuses connections until it serves. A client then tries another node,
+whereas a connection that the node does not read would make the client wait. Kafka's BrokerServer.startup does the same.
 
-A listener has a name, which every connection keeps: each node of a cluster is named to a client by the address that it
-advertises for the listener of the client.
+Each connection keeps the name of its listener. Each node of a cluster appears to a client with the address that it
+advertises for the client's listener.
 
-A listener bound to every interface tells each client the address that client came in by, unless `advertised.listeners`
-says better. A public address is refused while there is neither TLS nor SASL, unless the setting
-`ottla.allow.public.plaintext` says that the network is trusted.
+A listener bound to every interface gives each client the address that the client connected to, unless
+`advertised.listeners` sets another. Without TLS and SASL, a public address is refused unless the setting
+`ottla.allow.public.plaintext` declares the network trusted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ottla.broker.config.unserved import SECURE_PROTOCOLS, protocols_of, why_no_
 from ottla.broker.config.values import Settings
 
 NOT_SETTINGS = ("listeners", "log.dir", "log.dirs")
-"""What a server is given apart from its settings; the command line takes them out of a properties file."""
+"""The parameters of a server besides its settings. The command line reads them from a properties file."""
 
 
 class ServeRefused(Exception):
@@ -31,18 +31,18 @@ class ServeRefused(Exception):
 
 
 class SettingsRefused(ServeRefused):
-    """The server can't start, and starting it again would not help: a person has to change something."""
+    """The server can't start, and a retry would not help: the operator has to change something."""
 
 
 PLAINTEXT = "PLAINTEXT"
-"""What a listener speaks, and the name of one that has no other."""
+"""The security protocols of listeners, and the name of a listener that has no other name."""
 SECURITY_PROTOCOLS = (PLAINTEXT, *SECURE_PROTOCOLS)
-"""A listener that is called like one of these speaks it, unless the map says otherwise."""
+"""A listener with one of these names speaks that protocol, unless the map sets another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One bound address. `advertised` is None where clients are told the address they came in by."""
+    """One bound address. If `advertised` is None, clients get the address that they connected to."""
 
     name: str
     bound: socket.socket
@@ -51,14 +51,16 @@ class Listener:
     advertised: tuple[str, int] | None
 
     def address_for(self, local: tuple[str, int]) -> tuple[str, int]:
-        """What a client that came in at `local` is told."""
+        """The address for a client that connected to `local`."""
         return self.advertised if self.advertised is not None else local
 
 
 def open_listeners(texts: Sequence[str], settings: Settings) -> list[Listener]:
-    """Bind [NAME://]HOST:PORT texts (port 0: any free one), all or none; nobody can connect yet. Raises ServeRefused.
+    """Bind [NAME://]HOST:PORT texts (port 0: any free port), all or none. No client can connect yet. Raises
+    ServeRefused.
 
-    `settings`: which addresses are advertised, what a listener of which name speaks, whether the network is trusted.
+    `settings` define the advertised addresses, the protocol of each listener name, and whether the network is
+    trusted.
     """
     wanted = [_split_name(text) for text in texts]
     if not wanted:
@@ -86,7 +88,7 @@ def open_listeners(texts: Sequence[str], settings: Settings) -> list[Listener]:
 
 
 def refuse_elsewhere(settings: Mapping[str, str]) -> None:
-    """Raise SettingsRefused for a setting without effect, as the server gets its value in another way."""
+    """Raise SettingsRefused for a setting without effect, because the server gets its value in another way."""
     for name in NOT_SETTINGS:
         if name in settings:
             raise SettingsRefused(
@@ -128,8 +130,8 @@ def _check_names(names: Sequence[str], protocol_map: str) -> None:
 
 
 def _told(names: Sequence[str], advertised: Sequence[str]) -> list[tuple[str, int] | None]:
-    """What clients of each listener are told, None where nothing is said. Listeners without names take the addresses
-    in their order. Raises SettingsRefused."""
+    """The address that clients of each listener get; None where the settings give none. Listeners without names get the
+    addresses in order. Raises SettingsRefused."""
     if not advertised:
         return [None] * len(names)
     said = [_split_name(text) for text in advertised]
@@ -155,8 +157,7 @@ def _told(names: Sequence[str], advertised: Sequence[str]) -> list[tuple[str, in
 
 
 def refuse_public(host: str, allowed: bool, why: str) -> None:
-    """Raise SettingsRefused where other machines can reach the host, unless the settings say that the network is
-    trusted."""
+    """Raise SettingsRefused if other machines can reach the host, unless the settings declare the network trusted."""
     if not allowed and not is_loopback(host):
         raise SettingsRefused(
             f"{host} can be reached from other machines, and {why}. If the network is trusted, add --set "
@@ -196,7 +197,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def taken(host: str, port: int, error: OSError) -> ServeRefused:
-    """Why this address can't be listened on. Only the operator can help where the process may not use the port."""
+    """Explain why this address can't be bound. Only the operator can help if the process may not use the port."""
     kind = SettingsRefused if error.errno in (errno.EACCES, errno.EPERM) else ServeRefused
     return kind(
         f"Can't listen on {join_address(host, port)}: {error.strerror or error}. "

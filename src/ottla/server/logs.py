@@ -1,10 +1,10 @@
-"""Writes logs to standard error: a line for people, or one JSON object a line for programs.
+"""Writes logs to standard error: a text line for people, or one JSON object a line for programs.
 
-JSON lines hold `time` (UTC, ISO 8601, milliseconds), `level`, `logger`, `message`, `error` with the traceback where
-there is one, and whatever was given as `extra`.
+JSON lines hold `time` (UTC, ISO 8601, milliseconds), `level`, `logger`, `message`, `error` with the traceback if there
+is one, and all fields given as `extra`.
 
-In both shapes an entry is told from the next whatever clients call themselves: of the text shape only a traceback has
-further lines, and those are indented.
+In both formats, no client name can forge an entry. In the text format only a traceback has further lines, and those are
+indented.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Runs the shell around a node: listeners, the disk thread, the clock, signals.
+"""Runs the I/O host around a node: listeners, the disk thread, the clock, signals.
 
-Knows: sockets, processes, time. Does not know: topics, records, groups. Every decision is the node's; this file carries
-its effects out, in order.
+The node makes every decision; this module carries out its effects, in order.
 """
 
 from __future__ import annotations
@@ -73,24 +72,24 @@ if TYPE_CHECKING:
 SCRATCH_BYTES = 1 << 17
 DESCRIPTORS_WANTED = 1 << 16
 DESCRIPTORS_RESERVED = 32
-"""Kept back for what is neither a segment nor a connection."""
+"""Descriptors reserved for everything except segments and connections."""
 LEAVE_MS = 5_000
-"""How long a node that is stopped waits for others to lead in its place."""
+"""Seconds that a stopping node waits for other nodes to take over its leaderships."""
 STORE_CHECK_S = 0.5
-"""How often it is checked that the metadata store is still the one that was opened."""
+"""Seconds between checks that the metadata store is still the one that was opened."""
 IDLE_SWEEPS = 10
-"""How often an idle period is looked at: a connection is closed at most a tenth of it late."""
+"""Seconds between checks for idle connections: a connection is closed at most a tenth of its idle period late."""
 
 log = logging.getLogger("ottla.server")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What a person or a test asks of a server.
+    """The parameters of a server.
 
     `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: [NAME://]HOST:PORT
-    texts, port 0 lets the system choose. `settings`: Kafka's property names and their text values. `metadata`: the
-    store that the nodes of a cluster share, as `server.shared_metadata` reads it; None for a node that is alone.
+    texts; for port 0 the system chooses one. `settings`: Kafka's property names and their text values. `metadata`: the
+    store that the nodes of a cluster share, in the syntax of `server.shared_metadata`; None for a standalone node.
     """
 
     directory: str | None = None
@@ -105,8 +104,8 @@ class Server:
     """A node and its listeners on the running event loop.
 
     `start` raises ServeRefused. After it, `port` is the first listener's port and `address` its HOST:PORT; `listening`
-    has all listeners. `ended` is set when there is nothing to serve any more, and `fault` says why where nobody asked
-    for that; then call `stop`.
+    has all listeners. `ended` is set when the server stops serving. If that was not requested, `fault` has the reason.
+    Then call `stop`.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -122,7 +121,7 @@ class Server:
         self.node: Node
         self._connections: dict[int, Connection] = {}
         self._refused: set[Connection] = set()
-        """Those that wait to be closed."""
+        """Connections that wait to be closed."""
         self._next_identity = 1
         self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -195,7 +194,7 @@ class Server:
         self.settle()
 
     async def _listen(self, listener: Listener) -> None:
-        """Let clients connect. Raises ServeRefused where another process has begun to listen there meanwhile."""
+        """Let clients connect. Raises ServeRefused if another process has bound the port meanwhile."""
         factory = partial(Connection, self, listener)
         backlog: int = self.node.settings["socket.listen.backlog.size"]
         try:
@@ -309,7 +308,7 @@ class Server:
             connection.close_later(0)
 
     def _check_store(self) -> None:
-        """Serve nobody any more once the metadata store is another one: what this node knows is of the old one."""
+        """Stop serving once the metadata store was replaced: this node's image is of the old one."""
         if self._stopped:
             return
         why = self._metadata_store.gone()
@@ -319,14 +318,14 @@ class Server:
             self._loop.call_later(STORE_CHECK_S, self._check_store)
 
     def _end(self, fault: str) -> None:
-        """Serve nobody any more; whoever runs this server stops it."""
+        """Stop serving; the caller that runs this server then stops it."""
         log.error("the node ends: %s", fault)
         self.fault = fault
         self._hang_up()
         self.ended.set()
 
     async def _leave(self, following: Following) -> None:
-        """Let others lead what this node leads, as far as they can, and wait until they do."""
+        """Hand this node's leaderships over to other nodes, as far as possible, and wait until they have them."""
         membership = self.node.membership
         assert membership is not None
         until = moment() + LEAVE_MS
@@ -346,7 +345,7 @@ class Server:
     # ---- connections -----------------------------------------------------------------------------------------------
 
     def admit(self, connection: Connection, transport: asyncio.Transport, listener: Listener) -> Session | None:
-        """A new connection's session, or None where a limit on connections says no."""
+        """The session of a new connection, or None if a connection limit refuses it."""
         peer = transport.get_extra_info("peername")
         host, port = (str(peer[0]), int(peer[1])) if peer else ("?", 0)
         admission = self.node.connection_quotas.admit(moment(), host)
@@ -375,7 +374,7 @@ class Server:
         return Session(Address(identity, host, port, listener.name, advertised=told))
 
     def release(self, connection: Connection) -> None:
-        """It is gone."""
+        """Forget a connection that was closed."""
         quotas = self.node.connection_quotas
         if connection.session is not None:
             address = connection.session.address
@@ -397,7 +396,7 @@ class Server:
     # ---- effects and time ------------------------------------------------------------------------------------------
 
     def now(self) -> Millis:
-        """The time to give to the node, which is told first if the wall clock is not where it thinks."""
+        """The time to pass to the node. If the wall clock was set, the node is notified first."""
         now = moment()
         ahead_ms = wall_ahead(now)
         if abs(ahead_ms - self.node.wall.ahead_ms) > DRIFT_MS:
@@ -405,7 +404,7 @@ class Server:
         return now
 
     def settle(self) -> None:
-        """Carry out what the node wants now, and set the timer to its next deadline."""
+        """Carry out the node's effects, and set the timer to its next deadline."""
         if self._settling or self._stopped:
             return
         self._settling = True
@@ -440,7 +439,8 @@ class Server:
             self._set_timer(node.deadline())
 
     def _set_timer(self, deadline: Millis | None) -> None:
-        """Call the node at this moment. A deadline that is put off leaves the timer as it is: it finds nothing due."""
+        """Call the node at this time. A postponed deadline leaves the timer unchanged: the call then finds nothing
+        due."""
         if deadline is None or deadline >= self._timer_at:
             return
         if self._timer is not None:
@@ -459,7 +459,7 @@ class Server:
             self.settle()
 
     def _address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Where another node of the cluster is; None where it has not said so."""
+        """The address of another node of the cluster; None if it has not registered one."""
         if node_id in self._routes:
             return self._routes[node_id]
         record = self.node.image.nodes.get(str(node_id))
@@ -487,7 +487,8 @@ class Server:
 
 
 async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefused, also if the node has to end by itself."""
+    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefused, also if the node ends because of a
+    fault."""
     server = Server(options)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

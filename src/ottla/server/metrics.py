@@ -1,15 +1,15 @@
-"""Serves Prometheus metrics on a port of their own, under the names that the usual dashboards for Kafka read.
+"""Serves Prometheus metrics on a separate port, under the names that common Kafka dashboards read.
 
-`/metrics` is Prometheus' text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_groups.py);
-`/healthz` and `/readyz` are for those who restart a node and those who send it clients.
+`/metrics` is Prometheus text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_groups.py);
+`/healthz` and `/readyz` are for supervisors that restart a node and for load balancers.
 
-Names follow the jmx_exporter's form of Kafka's JMX names. What is counted is in broker/metrics.py.
+Names follow the jmx_exporter's form of Kafka's JMX names. broker/metrics.py does the counting.
 
-A scrape has two halves. `figures.take` reads the node on the event loop, between two requests, into plain values;
-`render` turns them into text in a thread, because with ten thousand partitions that takes longer than a request may
-wait.
+A scrape has two halves. `figures.take` reads the node on the event loop, between two requests, into plain values.
+`render` turns them into text on a thread: with ten thousand partitions that takes longer than a request may wait.
 
-Sources: Kafka's docs/operations/monitoring.md; jmx_exporter's example for Kafka; kafka_exporter for the lag of groups.
+Sources: Kafka's docs/operations/monitoring.md; jmx_exporter's example for Kafka; kafka_exporter for the lag of
+groups.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-"""Those of Kafka's own histograms."""
+"""The quantiles of Kafka's own histograms."""
 
 TRAFFIC = {
     "messagesin": "messages_in",
@@ -48,7 +48,7 @@ TRAFFIC = {
     "failedproducerequests": "failed_produce_requests",
     "failedfetchrequests": "failed_fetch_requests",
 }
-"""BrokerTopicMetrics without their PerSec, and what we count for each."""
+"""BrokerTopicMetrics without their PerSec, and our counter for each."""
 
 GROUP_PATH = "/share-groups/"
 LOGS = {
@@ -57,7 +57,7 @@ LOGS = {
     "log_start_offset": "First offset.",
     "log_end_offset": "Offset of the next record.",
 }
-"""What is shown of each partition, by the field that holds it; the metric is named without underscores."""
+"""Metrics of each partition, by the field that holds the value; the metric's name has no underscores."""
 
 SHUT_NAMED_MAX = 20
 HEAD_BYTES_MAX = 8192
@@ -80,7 +80,7 @@ def render(figures: Figures) -> bytes:
 
 
 class ShareGroups(Collector):
-    """What there is to say of share groups, as the library takes it."""
+    """The metrics of share groups, in the form of the Prometheus client library."""
 
     def __init__(self, figures: share_groups.ShareFigures) -> None:
         self._figures = figures
@@ -90,7 +90,7 @@ class ShareGroups(Collector):
 
 
 class Page:
-    """Prometheus' text as it grows: what there is one of per partition is too much for the library to be quick."""
+    """Prometheus' text while it is built: the client library is too slow for metrics of every partition."""
 
     __slots__ = ("lines",)
 
@@ -107,7 +107,7 @@ class Page:
 
 
 def labels(**given: str) -> str:
-    """Labels as they stand behind a name."""
+    """Labels in the form that follows a name."""
     return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in given.items()) + "}"
 
 
@@ -126,7 +126,7 @@ def write_node(page: Page, figures: Figures) -> None:
 
 
 def write_replicas(page: Page, figures: Figures) -> None:
-    """What this node has and leads, and the cluster as this node knows it."""
+    """Metrics of what this node stores and leads, and of the cluster as this node sees it."""
     replicas, here = "kafka_server_replicamanager_", figures.partitions
     page.one(replicas + "partitioncount", "gauge", "Replicas on this node.", len(here))
     led = sum(each.leads and not each.failed for each in here)
@@ -212,7 +212,7 @@ def write_groups(page: Page, figures: Figures) -> None:
 
 
 def write_transactions(page: Page, figures: Figures) -> None:
-    """What holds back readers of committed records; the names without `kafka_` are Ottla's."""
+    """Metrics of what delays readers of committed records. Names without `kafka_` are Ottla's own."""
     states = ((labels(state=state), count) for state, count in sorted(figures.transactions.items()))
     page.family("ottla_transactions", "gauge", "Transactional ids coordinated here, by state.", states)
     oldest = "Since when the oldest transaction is open that is coordinated here; 0 without one."
@@ -292,7 +292,7 @@ class MetricsListener:
             sight = share_groups.take(self._node, moment(), group, share_groups.HELD_MAX)
             return "200 OK", "application/json", await asyncio.to_thread(share_groups.as_json, sight)
         if path == "/healthz":
-            return "200 OK", plain, b"ok\n"  # whoever reads this was answered by the node's own loop
+            return "200 OK", plain, b"ok\n"  # a reader of this was answered by the node's own loop
         if path == "/readyz":
             status, sentence = readiness(self._node, moment())
             return status, plain, sentence.encode()
@@ -317,7 +317,7 @@ def readiness(node: Node, now: Millis) -> tuple[str, str]:
 
 
 def _why_out_of_cluster(node: Node, now: Millis) -> str | None:
-    """Why the cluster does without this node now; None where it does not."""
+    """The reason why the cluster does without this node now; None if it does not."""
     if node.membership is None:
         return None
     record = node.membership.record

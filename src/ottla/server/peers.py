@@ -1,10 +1,10 @@
-"""Connects this node to other nodes of the cluster: one connection a line, opened with the first request.
+"""Connects this node to other nodes of the cluster, with one connection a line, opened by the first request.
 
-Knows how frames go out and answers come back: Kafka answers the requests of a connection in their order. Does not know
-what is asked; whoever asked hears `Unanswered` where a node is not known, not reached, or lost before it answered.
+Kafka answers the requests of a connection in order. A caller gets `Unanswered` if the node is unknown, unreachable, or
+lost before it answered.
 
-Followers' fetches are answered with megabytes: an answer is read into the memory that it is given from, and no byte of
-it is copied in this process.
+Answers to followers' fetches have megabytes. An answer is passed on in the memory that it was received in, and this
+process copies none of it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ANSWER_BYTES_MAX: Final = 100 << 20
 _LENGTH: Final = Struct(">i")
 
 AddressOf: TypeAlias = Callable[[int], tuple[str, int] | None]
-"""Where a node is, None where it has not said so."""
+"""Returns the address of a node; None if the node has not registered one."""
 Answered: TypeAlias = Callable[[int, memoryview | Unanswered], None]
-"""What came of the request with this token; the memory of an answer is the connection's again when this returns."""
+"""Receives the outcome of the request with this token. The connection reuses the answer's memory once this returns."""
 
 
 class Peers:
-    """`address_of` says where a node is, `answered` takes what came of a request. `scratch` and `buffers` are what all
-    connections of the process read into."""
+    """Sends requests to other nodes. `address_of` returns a node's address; `answered` receives the outcome of each
+    request. All connections of the process read into `scratch` and `buffers`."""
 
     def __init__(self, address_of: AddressOf, answered: Answered, scratch: memoryview, buffers: Buffers) -> None:
         self._address_of = address_of
@@ -50,13 +50,13 @@ class Peers:
         connection.send(ask.token, ask.frame)
 
     def stop(self) -> None:
-        """Close every connection; nobody is told any more."""
+        """Close every connection; `answered` is not called any more."""
         for connection in self._connections.values():
             connection.stop()
 
 
 def routes_of(texts: Iterable[str]) -> dict[int, tuple[str, int]]:
-    """Where to reach nodes, by id, of NODE=HOST:PORT texts. Raises SettingsRefused."""
+    """The addresses of nodes, by id, from NODE=HOST:PORT texts. Raises SettingsRefused."""
     routes: dict[int, tuple[str, int]] = {}
     for text in texts:
         node_id, equals, address = text.partition("=")
@@ -69,10 +69,10 @@ def routes_of(texts: Iterable[str]) -> dict[int, tuple[str, int]]:
 
 
 class _PeerConnection(asyncio.BufferedProtocol):
-    """One connection from its first request until it is lost. `over`: it takes no more.
+    """One connection from its first request until it is lost. `over`: it accepts no more requests.
 
-    Answers are taken from where they were read, the scratch buffer; only one that is not whole there moves to a buffer
-    of its own, into which the rest of it is then read.
+    Answers are passed on from the scratch buffer that they were read into. Only an incomplete answer moves to a buffer
+    of its own, and the rest of it is then read directly into that.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
         self._unsent: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._partial: memoryview | None = None  # an incomplete answer with its length prefix
-        self._filled = 0  # what is there of it
+        self._filled = 0  # how many of its bytes have arrived
         self._task = asyncio.get_running_loop().create_task(self._connect())
 
     # ---- requests out ----------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
             self._buffers.give_back(partial)
 
     def _take(self, view: memoryview, end: int) -> None:
-        """Hand over the whole answers in view[:end], and keep what is there of the one behind them."""
+        """Pass on the complete answers in view[:end], and keep the incomplete one behind them."""
         position, size = 0, _LENGTH.size
         while end - position >= _LENGTH.size and not self.over:
             length: int = _LENGTH.unpack_from(view, position)[0]
@@ -156,7 +156,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def eof_received(self) -> None:
-        """Heard of before a client's question that came after the other node's end; `connection_lost` comes later."""
+        """Report the close at once, before any later request; `connection_lost` is called later."""
         self._lost(EOFError("it hung up"))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -166,14 +166,14 @@ class _PeerConnection(asyncio.BufferedProtocol):
         self._end(f"node {self._node_id} is not reached, or was lost: {str(error) or type(error).__name__}")
 
     def _end(self, why: str) -> None:
-        """Nothing more comes of this connection: whoever waits is told."""
+        """Close the connection, and report `Unanswered` to every waiting request."""
         waiting = self._waiting
         self.stop()
         for token in waiting:
             self._answered(token, Unanswered(why))
 
     def stop(self) -> None:
-        """Close; nobody is told any more."""
+        """Close; `answered` is not called any more."""
         self.over = True
         self._waiting = deque()
         self._task.cancel()

@@ -1,13 +1,14 @@
-"""Finds out which lives of which nodes are there, on one machine: a file for each node that its process has locked.
+"""Detects which incarnations of which nodes are alive on one machine: each process locks a file for its node.
 
     DIR/N    <incarnation> <boot id> <milliseconds since boot at the last renewal>
 
-The system frees a dead process's lock at once, so a node that was killed is missed within one look. A process that
-stands still keeps its lock: therefore its lease, too, which it renews while its event loop turns. Both in one file and
-not in the metadata store: a lease is worth nothing after the boot that it was written in, so it needs no fsync, and a
+The system releases a dead process's lock at once, so the next poll notices a killed node. A stopped process keeps its
+lock. Therefore the file also holds a lease, which a node renews while its event loop runs.
+
+Both are in this file and not in the metadata store. A lease has no meaning after a reboot, so it needs no fsync, and a
 row that changes every second would wake every node.
 
-Locks are those of open files (F_OFD_SETLK), and looked at without being taken (F_OFD_GETLK).
+Locks are those of open files (F_OFD_SETLK), and are read without being acquired (F_OFD_GETLK).
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from ottla.server.listeners import ServeRefused
 
 RENEW_MS: Final = 500
 AFTER_NEWS: Final = 10
-"""How many looks follow each other quickly after news: of a process that dies they come before its lock is free."""
+"""Number of quick polls after an event: the events of a dying process arrive before its lock is released."""
 _FLOCK: Final = "@hhqqi4x"
 """C's struct flock: type, whence, start, length (0: all), process."""
 _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
 _SETTLED_NS: Final = 1_000_000_000
-"""A directory that changed within this time may change once more and have the same time of change."""
+"""A directory that changed within this time may change again without a new modification time."""
 
 log = logging.getLogger("ottla.cluster")
 
 
 class LockedPresence:
-    """This node's file, locked from construction to `leave`, and looks at those of the others. `mark`: the file beside
-    the store that every commit writes. Raises ServeRefused."""
+    """Keeps this node's file locked from construction to `leave`, and polls the files of the other nodes. `mark`: the
+    file beside the store that every commit writes. Raises ServeRefused."""
 
     def __init__(self, directory: str, node_id: int, incarnation: str, lease_ms: int, mark: str) -> None:
         self._directory = directory
@@ -71,7 +72,7 @@ class LockedPresence:
         self._renew()
 
     def look(self) -> dict[int, str]:
-        """The incarnations of the nodes that are there, by id, this one among them; its own lease is renewed."""
+        """The incarnations of the live nodes by id, including this one. Also renews this node's lease."""
         if moment() - self.renewed_at >= RENEW_MS:
             self._renew()
         self._find_others()
@@ -84,8 +85,8 @@ class LockedPresence:
         return present
 
     def listen(self, heard: Callable[[], None]) -> int:
-        """Call `heard` on the running loop when somebody has committed, come, or gone, as by letting go of its file; 0
-        where the system does not tell."""
+        """Call `heard` on the running loop when a node commits, starts, or ends, which closes its file. Returns 0 if
+        the system cannot report that."""
         try:
             self._news = FileNews(heard, written=self._mark, let_go=self._directory)
         except OSError as error:
@@ -104,7 +105,7 @@ class LockedPresence:
             self._listed_ns = changed_ns
 
     def leave(self) -> None:
-        """The others miss this node from now on."""
+        """Stop, so that the other nodes see that this one is gone."""
         if self._news is not None:
             self._news.close()
         os.close(self._file)
@@ -130,8 +131,8 @@ class LockedPresence:
 
 
 def lock_all(directory: str) -> list[int]:
-    """Lock the files of all nodes, so that none of them starts: their descriptors. Raises ServeRefused where one runs,
-    OSError."""
+    """Lock the files of all nodes, so that none of them starts, and return their descriptors. Raises ServeRefused if a
+    node runs, and OSError."""
     held: list[int] = []
     for name in sorted(os.listdir(directory), key=int):
         held.append(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC))
@@ -156,5 +157,5 @@ def _boot_id() -> str:
 
 
 def _since_boot() -> int:
-    """Milliseconds, those among them in which the machine slept."""
+    """Milliseconds since boot, including the time that the machine slept."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

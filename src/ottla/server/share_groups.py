@@ -1,7 +1,7 @@
-"""Shows share groups as JSON and as metrics: who holds which records, for how long, how often delivered.
+"""Shows share groups as JSON and as metrics: which member holds which records, for how long, and how often delivered.
 
-Knows how the broker's figures are shown. Does not know how they come about (`broker/delivery`). As with the other
-metrics, `take` reads the node on its event loop, and what it gives can be printed in any thread.
+`broker/delivery` computes the figures. As with the other metrics, `take` reads the node on its event loop, and its
+result can be printed on any thread.
 
 Sources: Kafka's SharePartitionMetrics.java, ShareGroupMetrics.java, ShareGroupDLQMetrics (KIP-932, KIP-1103, KIP-1191);
 names in the jmx_exporter's form.
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from ottla.groups.shard import GroupShard
 
 HELD_MAX = 1000
-"""So many held runs of each partition are shown."""
+"""Maximum number of acquired ranges shown for each partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """One share group: its state, None where another node coordinates it; the node that does, None where there is
-    none now; and (client id, host) by member id."""
+    """One share group. The state is None if another node coordinates it. The coordinator is that node, None if there is
+    none now. Members are (client id, host) by member id."""
 
     group_id: str
     state: str | None
@@ -52,7 +52,7 @@ class ShareFigures:
 
 
 def is_fresh(node: Node, now: Millis) -> bool:
-    """Whether the cluster still counts on what this node leads and coordinates."""
+    """Whether the cluster still relies on this node's leaderships and coordinators."""
     return node.membership is None or node.membership.is_fresh(now)
 
 
@@ -86,7 +86,7 @@ def _coordinated_here(node: Node, now: Millis, group_id: str | None) -> dict[str
 
 
 def _unknown_here(node: Node, now: Millis, group_id: str) -> GroupFigures:
-    """A group whose records this node delivers and of which no coordinator here knows."""
+    """A group whose records this node delivers, and which no coordinator on this node knows."""
     from ottla.broker.coordinators.shards import partition_of  # loaded already, as the node delivers records
 
     topic = node.image.topics.get(CONSUMER_OFFSETS_TOPIC)

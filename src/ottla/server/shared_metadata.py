@@ -1,8 +1,8 @@
-"""Opens the metadata store that the nodes of a cluster share, and shows the others that this one is there.
+"""Opens the metadata store that the nodes of a cluster share, and announces this node to the others.
 
-Knows what the text of `--metadata` means. PATH, or sqlite:PATH: a SQLite file for nodes of one machine; beside it
-stands the directory `members` with a file for each node (presence.py). zookeeper://HOST:PORT,.../PATH: a ZooKeeper, for
-nodes of any machines (zookeeper_presence.py).
+`--metadata` has two forms. PATH, or sqlite:PATH, is a SQLite file for nodes on one machine. Beside it, the directory
+`members` has a file for each node (presence.py). zookeeper://HOST:PORT,.../PATH is a ZooKeeper, for nodes on any
+machines (zookeeper_presence.py).
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from ottla.server.store import NodeStore
 SQLITE = "sqlite"
 ZOOKEEPER = "zookeeper"
 TRUST = 2 / 3
-"""Which part of its lease a node trusts what it knows: it stops before others take it for dead."""
+"""The part of its lease for which a node trusts its knowledge: it stops before the other nodes take it for dead."""
 
 log = logging.getLogger("ottla.cluster")
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a node of a cluster has in common with the others. `lease_ms`: silent for so long it is taken for dead."""
+    """State that a cluster node shares with the other nodes. `lease_ms`: after this time without a renewal it counts as
+    dead."""
 
     store: NodeStore
     presence: Presence
@@ -43,8 +44,8 @@ class Shared:
 
 
 def share(text: str, settings: BrokerSettings, listeners: Sequence[Listener], directory: str) -> Shared:
-    """Open the shared store, and be there for the others; `directory`: the node's own, which it has locked. Raises
-    ServeRefused, StoreFailed, OSError."""
+    """Open the shared store, and announce this node. `directory`: the node's own data directory, which it has locked.
+    Raises ServeRefused, StoreFailed, OSError."""
     told = _endpoint(between_nodes(listeners, settings["inter.broker.listener.name"]))
     endpoints = {BETWEEN_NODES: told}
     for listener in listeners:
@@ -88,7 +89,7 @@ def _on_one_machine(text: str, node_id: int, incarnation: str, lease_ms: int) ->
 
 
 def _over_machines(text: str, life: Life, lease_ms: int) -> tuple[NodeStore, Presence, int]:
-    """The third is the lease that the servers grant."""
+    """Returns the store, the presence, and the lease that the servers grant."""
     from ottla.metadata.zookeeper.ensemble import ensemble_of
     from ottla.metadata.zookeeper.session import Session
     from ottla.metadata.zookeeper.store import ZooKeeperStore

@@ -1,4 +1,5 @@
-"""Runs the store thread: commits of the metadata store and looks at it, beside the loop, one after the other."""
+"""Runs the store thread: it commits to the metadata store and polls it, one call after the other, beside the event
+loop."""
 
 from __future__ import annotations
 
@@ -14,25 +15,25 @@ from ottla.metadata.image import MetadataDelta, MetadataImage, delta_since
 from ottla.metadata.store import MetadataStore, StoreFailed
 
 Told: TypeAlias = MetadataDelta | StoreFailed | None
-"""What came of a look at the store."""
+"""The result of polling the store."""
 
 log = logging.getLogger("ottla.metadata")
 
 
 class NodeStore(MetadataStore, Protocol):
-    """A metadata store as a node's shell uses it."""
+    """A metadata store, as the I/O host uses it."""
 
     def marked(self) -> int:
-        """The newest generation as far as is known without a look into the store; none of an image where that is not
-        known."""
+        """The newest known generation, without reading the store; a value that no image has if it is unknown."""
         ...
 
     def hurry(self) -> None:
-        """Clients are served from now on."""
+        """Note that clients are served from now on."""
         ...
 
     def gone(self) -> str | None:
-        """Why this is not the store any more that was opened; None while it is. Asked every moment, on the loop."""
+        """The reason why this is no longer the store that was opened; None while it is. Called frequently, on the
+        loop."""
         ...
 
 
@@ -53,14 +54,14 @@ class StoreThread:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="ottla-store")
 
     def carry_out(self, effect: Commit | Reread) -> None:
-        """Begin this once everything before it has ended."""
+        """Start this effect once all earlier ones have ended."""
         if isinstance(effect, Commit):
             self._pool.submit(self._commit, effect)
         else:
             self._pool.submit(self._read, effect)
 
     def look(self, image: MetadataImage, heard: Callable[[Told], None]) -> None:
-        """Tell `heard`, on the loop, what the store has that this image has not; None where that is nothing."""
+        """Pass to `heard`, on the loop, what the store has beyond this image; None if there is nothing new."""
         self._pool.submit(self._look, image, heard)
 
     def _look(self, image: MetadataImage, heard: Callable[[Told], None]) -> None:
@@ -70,14 +71,14 @@ class StoreThread:
                 told = delta_since(self._store, image)
         except StoreFailed as failed:
             told = failed
-        except Exception as error:  # nobody expected it: who waits for the look would wait for ever
+        except Exception as error:  # unexpected: the caller would wait for this result indefinitely
             told = StoreFailed(repr(error))
         self._loop.call_soon_threadsafe(heard, told)
 
     def _commit(self, effect: Commit) -> None:
         try:
             outcome = store_work.commit(self._store, effect)
-        except Exception as error:  # nobody expected it: what it left behind is read from the store
+        except Exception as error:  # unexpected: its effect is read from the store
             log.exception("a commit to the metadata store failed; its outcome will be read from the store")
             outcome = OutcomeUnknown(repr(error))
         self._loop.call_soon_threadsafe(self._committed, effect.token, outcome)
@@ -91,5 +92,5 @@ class StoreThread:
         self._loop.call_soon_threadsafe(self._reread, effect.token, answer)
 
     def stop(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the submitted work to finish."""
         self._pool.shutdown(wait=True)

@@ -1,6 +1,6 @@
-"""Tells clients of other protocols from Kafka's by what they say first, where the length of a request belongs.
+"""Recognizes clients of other protocols by their first bytes, at the place of a request's length.
 
-A person reads the sentence in the log, usually because a client is set up for TLS or a browser was pointed here.
+The sentence is for the log. Usually a client is configured for TLS, or a browser uses this address.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ _TLS_HANDSHAKE = b"\x16\x03"
 
 
 def stranger(first: bytes) -> str | None:
-    """A sentence about the first four bytes of what should be a request, or None where nothing is known of them."""
+    """A sentence about the first four bytes of a request, or None if they do not identify another protocol."""
     if first[:2] == _TLS_HANDSHAKE:
         return (
             "it began a TLS handshake on a plaintext listener; the client has to be set to security.protocol=PLAINTEXT"

@@ -1,15 +1,13 @@
-"""Serves connections in turns: who has more than others may wait for goes to the end of a queue.
+"""Serves connections in turns: a connection that uses more than its share goes to the end of a queue.
 
-A connection is served until it has had `TURN_NS` of the loop at once, however much it has sent; the rest waits here.
-A connection that used up a turn is *heavy* for a while: what it sends waits here too, instead of being served where it
-is read, so that three hundred of them cost everybody else one turn and not three hundred. The queue is served for one
-turn between two looks at the sockets.
+A connection is served until it has used `TURN_NS` of the loop without a break, however much it has sent. The rest waits
+here. A connection that used up a turn is *heavy* for a while: its requests wait here too, instead of being served where
+they are read. So three hundred heavy connections delay the others by one turn and not by three hundred. The queue is
+served for one turn between two polls of the sockets.
 
-Fifty connections that nothing is known of may all ask for much at once. So what costly turns take between two looks is
-added up, and when that is a turn, whoever else was read with them waits here as well: those whose last turn was a light
-one in a queue of their own, which comes first.
-
-Does not know: what a connection does in its turn.
+Fifty connections without a history may all send expensive requests at once. So the time of expensive turns between two
+polls is added up. Once the sum reaches one turn, the other connections that were read in the same poll also wait here.
+Connections whose last turn was light have a queue of their own, which is served first.
 """
 
 from __future__ import annotations
@@ -21,17 +19,17 @@ from typing import Protocol
 
 TURN_NS = 4_000_000
 COSTLY_NS = 1_000_000
-"""A turn that takes less is a light one, and is not counted."""
+"""A turn that takes less time is light, and is not counted."""
 
 
 class Waiting(Protocol):
-    """Who asks for turns: a connection."""
+    """A connection, which asks for turns."""
 
     def take_turn(self) -> None: ...
 
 
 class Turns:
-    """The connections that wait for their next turn. Each stands here once at most: it asks only after its turn."""
+    """The connections that wait for their next turn. Each is queued at most once: it asks only after its turn."""
 
     def __init__(self) -> None:
         self._light: deque[Waiting] = deque()
@@ -39,7 +37,8 @@ class Turns:
         self._scheduled = False
         self._spent_ns = 0
         self.is_spent = False
-        """Since the last look at the sockets costly turns have taken as long as there is: the others wait."""
+        """Whether expensive turns have used up the time since the last poll of the sockets; then the other connections
+        wait."""
 
     def ask(self, connection: Waiting, *, is_light: bool = False) -> None:
         """Call `take_turn` of this connection when those before it have had theirs."""
@@ -47,7 +46,7 @@ class Turns:
         self._schedule()
 
     def spend(self, ns: int) -> None:
-        """A costly turn was had where its request was read."""
+        """Add the time of an expensive turn that was served where its request was read."""
         self._spent_ns += ns
         self.is_spent = self._spent_ns >= TURN_NS
         self._schedule()

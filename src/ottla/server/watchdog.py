@@ -1,11 +1,11 @@
-"""Starts a watchdog for a node of a cluster: a process that hangs up on the node's clients while the node stands still.
+"""Starts a watchdog for a cluster node: a process that hangs up on the node's clients while the node is stopped.
 
-A process that is stopped, or waits for a disk that hangs, keeps its connections, and its kernel accepts new ones. The
-other nodes take it for dead once its lease is over, and lead in its place; a client that only has connections to this
-one never hears of that, and waits for its own time-outs: librdkafka 10 to 20 s (bench/RESULTS.md). Hung up on, it asks
-another node.
+A process that is stopped, or waits for a hanging disk, keeps its connections, and its kernel accepts new ones. The
+other nodes take it for dead once its lease has expired, and replace it as leader. A client that is only connected to
+this node does not learn that before its own time-outs: librdkafka 10 to 20 s (bench/RESULTS.md). If the connection is
+closed, the client asks another node.
 
-The process is `hang_up.py`; this module starts it and gives it a beat for as long as the event loop turns.
+The process is `hang_up.py`; this module starts it and gives it beats while the event loop runs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ottla.server import hang_up
 from ottla.server.clocks import moment
 
 START_S = 1.0
-"""The node serves first."""
+"""Seconds before the watchdog starts, so that the node serves first."""
 BEATS = 20
-"""In the time that a node may be silent."""
+"""Number of beats within the time that a node may be silent."""
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _PR_SET_PTRACER = 0x59616D61
 
@@ -31,8 +31,8 @@ log = logging.getLogger("ottla.cluster")
 
 
 class Watchdog:
-    """A watchdog of this process, from soon after construction until `stop`. `silence_ms`: how long the node may stand
-    still, by the event loop that runs at construction."""
+    """A watchdog of this process, from soon after construction until `stop`. `silence_ms`: how long the event loop,
+    which runs at construction, may be stopped."""
 
     def __init__(self, silence_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ class Watchdog:
             os.close(reading)
 
     def _beat(self) -> None:
-        """Say that the event loop turns."""
+        """Send a beat: the event loop runs."""
         now = moment()
         silent_ms, self._last = now - self._last, now
         if silent_ms > self._silence_ms:
@@ -74,7 +74,7 @@ class Watchdog:
         try:
             os.write(self._beats, b".")
         except BlockingIOError:
-            pass  # it stands still itself
+            pass  # the watchdog itself is stopped
         except BrokenPipeError:
             log.warning("the node's watchdog was killed; the node continues without it")
             return
@@ -82,7 +82,7 @@ class Watchdog:
 
 
 def _allow(process: int) -> None:
-    """Let a process take hold of this one's sockets where the system lets only parents do so."""
+    """Let a process get this one's sockets where the system permits only parents to do so."""
     try:
         with open(_YAMA) as file:
             scope = file.read().strip()

@@ -1,19 +1,20 @@
-"""Finds out which lives of which nodes are there, over machines: each has an ephemeral znode, gone with its session.
+"""Detects which incarnations of which nodes are alive, across machines: each has an ephemeral znode of its session.
 
     ROOT/ids/N    {"incarnation": ..., "host": ..., "port": ..., "directory": ...}
 
-A thread writes this node's znode again and again. Such a write goes through a majority of the servers, so when it is
-answered the session lived, for all of them, when it was begun; what was committed until then is read after it. The node
-trusts what it knows for a part of the session's time-out, counted from there by its own clock (membership.py): it stops
-before the servers let another take its place.
+A thread rewrites this node's znode repeatedly. Each write needs a majority of the servers. So an answer proves to all
+of them that the session was alive when the write began. The thread then reads what was committed until that time. The
+node trusts its knowledge for a part of the session's time-out, counted from the beginning of the write by its own clock
+(membership.py). It stops before the servers let another node replace it.
 
-A node whose process is gone is missed before its session has expired, where its port refuses connections (doors.py).
+If a node's process ends, its port refuses connections (doors.py). The other nodes notice that before its session
+expires.
 
-A start may find a znode of this node's number. It replaces the one of a process that had locked the very data directory
-which this process has locked now: that process is gone. Any other process may be alive, one in a copy of the directory
-too, and two processes must not be one node. So the start waits. A process that is gone writes no more, and its session
-expires; one that is alive writes its znode again, and then the start is refused. While it serves, a node replaces what
-an expired session of its own left behind (ZOOKEEPER-2985).
+A start may find a znode of this node's id. If the process of that znode had locked the data directory that this process
+has locked now, that process is gone, and the start replaces the znode. Any other process may be alive, perhaps in a
+copy of the directory, and two processes must not be one node. So the start waits. If the process is gone, it writes no
+more and its session expires. If it is alive, it rewrites its znode, and the start is refused. While it serves, a node
+replaces the znode of its own expired session (ZOOKEEPER-2985).
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from ottla.server.doors import Doors, Life
 from ottla.server.listeners import ServeRefused
 
 RENEWALS: Final = 9
-"""How often the znode is written while a session lives."""
+"""Number of writes of the znode within a session time-out."""
 SESSION_MAX_S: Final = 60.0
-"""How long a start waits for the end of a session that nobody renews. Servers grant 20 ticks at most: usually 40 s."""
+"""Seconds that a start waits for the end of a session that is not renewed. Servers grant 20 ticks at most: usually 40
+s."""
 ALIVE_AFTER: Final = 2
 """Renewals after which a process counts as alive. The first may have been on its way when the process died."""
 LOOK_S: Final = 0.1
@@ -46,7 +48,7 @@ log = logging.getLogger("ottla.cluster")
 
 
 class ZooKeeperPresence:
-    """This node's znode, there from construction to `leave`, and looks at those of the others. Raises ServeRefused,
+    """Keeps this node's znode from construction to `leave`, and reads those of the others. Raises ServeRefused,
     StoreFailed. Belongs to the running event loop."""
 
     def __init__(self, store: ZooKeeperStore, life: Life) -> None:
@@ -59,11 +61,11 @@ class ZooKeeperPresence:
         self._looked_at: frozenset[Life] = frozenset()
         self._doors = Doors(self._session.timeout_s / 3, lambda: self._tell())
         self._tell: Callable[[], None] = _nobody
-        """Says on any thread that there is news."""
+        """Reports an event, on any thread."""
         self._wake = threading.Event()
         self._left = False
         self._version: int | None = None
-        """The version of the own znode; None where it is not known."""
+        """The version of this node's znode; None if unknown."""
         self._displaced = False
         self.generation = 0
         self.renewed_at: Millis = 0
@@ -74,7 +76,7 @@ class ZooKeeperPresence:
         self._thread.start()
 
     def look(self) -> dict[int, str]:
-        """The incarnations of the nodes that are there, by id, this one among them."""
+        """The incarnations of the live nodes by id, including this one."""
         lives, own = self._lives, self._life
         if lives is not self._looked_at:
             self._looked_at = lives
@@ -83,8 +85,8 @@ class ZooKeeperPresence:
         return {life.node_id: life.incarnation for life in lives if life not in gone} | {own.node_id: own.incarnation}
 
     def listen(self, heard: Callable[[], None]) -> int:
-        """Call `heard` on the running loop when somebody has committed, come, or gone, and when this node's place is
-        renewed: a lease that had run out counts again at once."""
+        """Call `heard` on the running loop when a node commits, starts, or ends, and when this node's znode is renewed:
+        an expired lease becomes valid again at once."""
         loop = asyncio.get_running_loop()
 
         def tell() -> None:
@@ -96,7 +98,7 @@ class ZooKeeperPresence:
         return 1
 
     def leave(self) -> None:
-        """The others miss this node from now on. The session is the store's to close."""
+        """Remove this node's znode, so that the other nodes see that it is gone. The store closes the session."""
         self._left = True
         self._wake.set()
         self._doors.close()
@@ -105,7 +107,7 @@ class ZooKeeperPresence:
     # ---- the znode -------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """Let there be the znode. Raises ServeRefused where another process is this node."""
+        """Create the znode. Raises ServeRefused if another process is this node."""
         until = time.monotonic() + SESSION_MAX_S
         seen: Znode | None = None
         renewals = 0
@@ -135,12 +137,12 @@ class ZooKeeperPresence:
         return znode.session == self._session.id and znode.content == self._life.encode()
 
     def _place(self, found: Znode | None) -> None:
-        """Put the znode where none is, or this one. Raises StoreFailed."""
+        """Create this node's znode, or replace the one found. Raises StoreFailed."""
         create = Create(self._path, self._life.encode(), ephemeral=True)
         try:
             self._session.carry_out([create] if found is None else [Remove(self._path, found.version), create])
         except (Raced, CommitUnknown):
-            return  # a look says what is there now
+            return  # the next poll reads the current state
 
     # ---- the thread ------------------------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class ZooKeeperPresence:
             self._wake.clear()
 
     def _renew(self) -> None:
-        """Say that this node is there, and see who is. Raises StoreFailed, CommitUnknown."""
+        """Renew this node's znode, and read those of the others. Raises StoreFailed, CommitUnknown."""
         begun = moment()
         version, self._version = self._version, None
         if version is not None:
@@ -182,7 +184,7 @@ class ZooKeeperPresence:
         self._tell()
 
     def _replace(self, own: Znode | None) -> None:
-        """The znode is not that of this session."""
+        """Replace a znode that is not of this session."""
         other = None if own is None else _life(self._life.node_id, own)
         if other is None or other == self._life:
             self._place(own)
@@ -200,16 +202,16 @@ class ZooKeeperPresence:
             )
 
     def _called(self, event: Any) -> None:
-        """A node has come or gone, or the connection was lost that would have told."""
+        """Wake the thread: a node started or ended, or the connection that reports such events was lost."""
         self._wake.set()
 
 
 def _nobody() -> None:
-    """Nobody listens."""
+    """Do nothing: the callback while there is no listener."""
 
 
 def _life(node_id: int, znode: Znode) -> Life | None:
-    """Whose znode it is; None where it is nobody's who could be asked."""
+    """The process that wrote this znode; None if the content does not name one."""
     try:
         return Life.decode(node_id, znode.content)
     except (ValueError, KeyError, TypeError):

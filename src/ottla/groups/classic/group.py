@@ -1,7 +1,7 @@
-"""Holds one classic group: who is in it, what they speak, and in which state of a rebalance it is.
+"""Holds one classic group: its members, their protocols, and the state of its rebalance.
 
-Knows members, generations, votes and who waits for what. Does not know time (`rebalance` keeps the deadlines), requests
-(`requests` has their rules), records' bytes, or committed offsets.
+It holds members, generations, votes and parked requests. `rebalance` keeps the deadlines, and `requests` has the rules
+of requests.
 
 The states, and what ends each:
 
@@ -11,11 +11,11 @@ The states, and what ends each:
     Stable               every member has its assignment; a join, a leave, a dead member begins a rebalance
     Dead                 there is no such group (the state is never entered, only reported)
 
-Empty and Stable are durable: a record says so and replay gives them back. The two states between are soft, as are
-`pending_members`, `joins` and `syncs`: they die with the shard, and then the group is again what its last record says.
+Empty and Stable are durable: replay of a record restores them. The two states between are soft, like `pending_members`,
+`joins` and `syncs`. They are lost with the shard, and the group then has the state of its last record.
 
-Invariants (see `check`): the leader is a member; a static member's instance id leads to it and to nobody else; only
-members wait; in Empty and Stable the group is equal to its record.
+Invariants (see `check`): the leader is a member; a static member's instance id maps to that member only; only members
+have parked requests; in Empty and Stable the group is equal to its record.
 
 Source: Kafka's ClassicGroup.java, KIP-345.
 """
@@ -42,7 +42,7 @@ class GroupState(Enum):
 
 
 class Member:
-    """One member. `is_new`: its first JoinGroup has not been answered, so it knows no member id to heartbeat with."""
+    """One member. `is_new`: its first JoinGroup has not been answered, so it has no member id for heartbeats yet."""
 
     __slots__ = (
         "assignment",
@@ -78,11 +78,11 @@ class Member:
         self.is_new = False
 
     def metadata(self, protocol: str) -> bytes:
-        """Its metadata for a protocol it speaks."""
+        """The member's metadata for one of its protocols."""
         return next(metadata for name, metadata in self.protocols if name == protocol)
 
     def is_stored_as(self, stored: StoredMember, protocol: str) -> bool:
-        """Whether `stored` is what a record says of this member, the assignment aside."""
+        """Whether `stored` equals this member, apart from the assignment."""
         return any(name == protocol for name, _ in self.protocols) and stored == self.stored(
             protocol, stored.assignment
         )
@@ -111,7 +111,7 @@ def _elect(members: list[Member]) -> str:
 
 
 class Group:
-    """A classic group. `protocol_type` None: nobody ever joined, it only commits offsets ("simple" group).
+    """A classic group. `protocol_type` None: it never had a member and only commits offsets ("simple" group).
 
     `joins` holds the parked JoinGroup of each member with the version it came in, `syncs` the parked SyncGroup.
     `arriving` is the successor of a static member, until the record that names it is applied.
@@ -182,7 +182,7 @@ class Group:
         self.pending_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> Member | None:
-        """Take a member (or a pending one) out. Its parked requests must have been answered before."""
+        """Remove a member (or a pending one). Its parked requests must have been answered before."""
         assert member_id not in self.joins, member_id
         assert member_id not in self.syncs, member_id
         self.pending_members.pop(member_id, None)
@@ -197,7 +197,7 @@ class Group:
         return member
 
     def replace(self, old: Member, new: Member) -> None:
-        """A static member came back under another member id: it takes the old one's place, also as the leader."""
+        """Replace a static member that came back under another member id, also as the leader."""
         assert old.group_instance_id is not None
         assert old.group_instance_id == new.group_instance_id
         led = self.leader == old.member_id
@@ -207,7 +207,7 @@ class Group:
             self.leader = new.member_id
 
     def speak(self, member: Member, protocols: Protocols) -> None:
-        """The member offers other protocols or metadata from now on."""
+        """Replace the member's protocols and metadata."""
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
@@ -221,7 +221,7 @@ class Group:
         return None if member_id is None else self.members[member_id]
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """NONE, UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another member id now holds the instance id."""
+        """NONE, UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member id now has the instance id."""
         if group_instance_id is not None:
             holder = self.static_members.get(group_instance_id)
             if holder is None:
@@ -248,13 +248,13 @@ class Group:
         return _elect(list(self.members.values()))
 
     def protocol_with(self, successor: Member) -> str:
-        """The protocol that would win if `successor` took the place of the static member it follows."""
+        """The protocol that would be selected if `successor` replaced its static member."""
         instance_id = successor.group_instance_id
         stay = [member for member in self.members.values() if member.group_instance_id != instance_id]
         return _elect([*stay, successor])
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that a member that takes part leads; False where nobody takes part."""
+        """Make sure that the leader is a member that has joined; False if no member has joined."""
         if self.leader is None:
             return False
         if self.leader not in self.joins:
@@ -271,11 +271,11 @@ class Group:
         return self.state is not GroupState.PREPARING_REBALANCE
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asked for."""
+        """The longest rebalance time-out of any member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def begin_generation(self, wall_ms: WallMillis) -> None:
-        """All that will have joined: the next generation, whose leader now assigns."""
+        """Begin the next generation, because all members have joined. Its leader now assigns."""
         self.generation += 1
         self.protocol_name = self.select_protocol()
         self._subscribed, self._subscribed_known = self._read_subscriptions(), True
@@ -294,7 +294,7 @@ class Group:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """What the members of the last generation subscribe to; None where their metadata does not say."""
+        """The subscribed topics of the last generation's members; None if their metadata can't be read."""
         if not self._subscribed_known:
             self._subscribed, self._subscribed_known = self._read_subscriptions(), True
         return self._subscribed
@@ -314,7 +314,7 @@ class Group:
         topics: set[str] = set()
         try:
             for member in self.members.values():
-                # Version 0 is a prefix of all later ones; two bytes of version stand before it.
+                # Version 0 is a prefix of all later ones. The two bytes of the version precede it.
                 subscription, _ = ConsumerProtocolSubscription.decode(member.metadata(self.protocol_name), 2, 0)
                 topics.update(subscription.topics)
         except MalformedFrame:
@@ -324,7 +324,7 @@ class Group:
     # ---- the record ------------------------------------------------------------------------------------------------
 
     def image(self, assignments: dict[str, bytes]) -> StoredGroup:
-        """This generation with these assignments (none is empty), as its record will say."""
+        """This generation with these assignments (none is empty), in the form of its record."""
         assert self.protocol_name is not None
         name = self.protocol_name
         return StoredGroup(
@@ -337,7 +337,7 @@ class Group:
         )
 
     def image_with(self, successor: Member) -> StoredGroup:
-        """The Stable group with `successor` in the place of the static member whose instance id it has."""
+        """The Stable group in which `successor` replaces the static member whose instance id it has."""
         assert self.protocol_name is not None
         assert successor.group_instance_id is not None
         name, replaced = self.protocol_name, self.static_members[successor.group_instance_id]
@@ -356,10 +356,10 @@ class Group:
         return StoredGroup(self.protocol_type or "", generation, None, None, wall_ms, ())
 
     def adopt(self, stored: StoredGroup) -> None:
-        """Become what the record says, keeping what it does not carry of the members it names.
+        """Apply a group's record, and keep its members' fields that the record does not contain.
 
-        A rebalance that gathers generation + 1 goes on: only a record of that generation, or a group that never came
-        to be, ends it.
+        A rebalance that gathers generation + 1 continues. Only a record of that generation, or a group that was never
+        created, ends it.
         """
         self.stored = stored
         if self.state is GroupState.PREPARING_REBALANCE and stored.generation <= self.generation:

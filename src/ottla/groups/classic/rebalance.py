@@ -1,13 +1,13 @@
-"""Brings a classic group from one generation to the next, and sets the deadlines that push it.
+"""Brings a classic group from one generation to the next, and sets the deadlines of its phases.
 
-Knows the two phases of a rebalance, who is waited for and for how long. Does not know requests: `requests` reads those
-and calls in here.
+It has the two phases of a rebalance, with the members that each waits for and the time limits. `requests` decodes the
+requests and calls this module.
 
 Deadlines, all keyed by group: the end of the join phase (`JOIN`), the end of the sync phase (`SYNC`), and per member or
 pending member the end of its session (`SESSION`).
 
-Sources: Kafka's GroupMetadataManager.java (prepareRebalance, completeClassicGroupJoin, expirePendingSync ...);
-KIP-134 for the initial delay, KIP-62 for the rebalance timeout.
+Sources: Kafka's GroupMetadataManager.java (prepareRebalance, completeClassicGroupJoin, expirePendingSync ...); KIP-134
+for the initial delay, KIP-62 for the rebalance timeout.
 """
 
 from typing import Final
@@ -43,7 +43,7 @@ class Rebalances:
     # ---- sessions --------------------------------------------------------------------------------------------------
 
     def touch(self, now: Millis, group: Group, member: Member) -> None:
-        """A sign of life: the member's session begins anew."""
+        """Restart the member's session."""
         self.watch(now, group, member.member_id, member.session_timeout_ms)
 
     def watch(self, now: Millis, group: Group, member_id: str, timeout_ms: int) -> None:
@@ -53,7 +53,7 @@ class Rebalances:
         self._timers.cancel((group.group_id, Deadline.SESSION, member_id))
 
     def drop(self, group: Group, member_id: str, decision: DecisionBuilder) -> None:
-        """Take a member or a pending one out of the group; what it had parked is answered UNKNOWN_MEMBER_ID."""
+        """Remove a member or a pending one from the group; its parked requests are answered UNKNOWN_MEMBER_ID."""
         self.unwatch(group, member_id)
         join = group.joins.pop(member_id, None)
         if join is not None:
@@ -64,7 +64,7 @@ class Rebalances:
         group.remove(member_id)
 
     def forget(self, group: Group) -> None:
-        """The group is no more: none of its deadlines matters."""
+        """Cancel all deadlines of a group that no longer exists."""
         self._timers.cancel((group.group_id, Deadline.JOIN, ""))
         self._timers.cancel((group.group_id, Deadline.SYNC, ""))
         for member_id in (*group.members, *group.pending_members):
@@ -73,7 +73,8 @@ class Rebalances:
     # ---- the join phase --------------------------------------------------------------------------------------------
 
     def rebalance_or_complete(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
-        """Something changed: begin a rebalance, or, where one gathers members already, see whether all have come."""
+        """Begin a rebalance after a change. If one is in its join phase already, check whether all members have
+        joined."""
         if group.can_rebalance():
             self.prepare(now, group, decision)
         else:
@@ -113,7 +114,7 @@ class Rebalances:
         group.syncs.clear()
 
     def join_deadline(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
-        """The join phase has lasted long enough, unless it is the first one and someone new came while it lasted."""
+        """End the join phase, unless it is the first one and a new member joined during it."""
         assert group.state is GroupState.PREPARING_REBALANCE, group.group_id
         if group.is_initial_rebalance and group.new_member_added and group.initial_remaining_ms:
             group.new_member_added = False
@@ -125,10 +126,10 @@ class Rebalances:
             self.complete_join(now, group, decision)
 
     def complete_join(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
-        """Go on with those who joined: the next generation, or an Empty group where nobody did.
+        """Complete the join phase: the members that joined form the next generation. Without any, the group is Empty.
 
-        Dynamic members that did not come are out. Static ones stay (their session decides): if nobody but them is left
-        and none of them came, the phase begins once more.
+        Dynamic members that did not join are removed. Static members stay until their session ends. If only static
+        members are left and none of them joined, the join phase starts again.
         """
         self._timers.cancel((group.group_id, Deadline.JOIN, ""))
         for member in list(group.members.values()):
@@ -156,20 +157,20 @@ class Rebalances:
     # ---- the sync phase --------------------------------------------------------------------------------------------
 
     def synced(self, group: Group, member_id: str) -> None:
-        """The member has asked for its assignment."""
+        """Note that the member has asked for its assignment."""
         group.pending_syncs.pop(member_id, None)
         if not group.pending_syncs:
             self._timers.cancel((group.group_id, Deadline.SYNC, ""))
 
     def sync_deadline(self, now: Millis, group: Group, decision: DecisionBuilder) -> None:
-        """Members that joined but never asked for their assignment are out."""
+        """Remove members that joined but never asked for their assignment."""
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) and group.pending_syncs:
             for member_id in list(group.pending_syncs):
                 self.drop(group, member_id, decision)
             self.prepare(now, group, decision)
 
     def assign(self, now: Millis, group: Group, stored: StoredGroup, decision: DecisionBuilder) -> None:
-        """The leader's assignments are in `stored`: everyone who waits gets its own, once the record is committed."""
+        """Store the leader's assignments in `stored`. Each waiting member gets its own once the record is committed."""
         decision.records.append(encode_group(group.group_id, stored))
         for each in stored.members:
             ticket = group.syncs.pop(each.member_id, None)
@@ -178,7 +179,7 @@ class Rebalances:
                 self.touch(now, group, group.members[each.member_id])
 
     def fail_syncs(self, now: Millis, group: Group, error: ErrorCode, decision: DecisionBuilder) -> None:
-        """The assignments can't be stored: everyone who waits hears why, and the group begins again."""
+        """The assignments can't be stored. Each waiting member gets the error, and the group rebalances again."""
         for member_id, ticket in group.syncs.items():
             decision.answer(ticket, SyncGroupResponse(error_code=error))
             self.touch(now, group, group.members[member_id])
@@ -188,7 +189,8 @@ class Rebalances:
     # ---- sessions that end -----------------------------------------------------------------------------------------
 
     def session_deadline(self, now: Millis, group: Group, member_id: str, decision: DecisionBuilder) -> None:
-        """No sign of life from a member. Whoever waits for an answer is excused, unless it is new: it may be gone."""
+        """Remove a member whose session has expired. A member with a parked request stays, unless it is new: a new one
+        may be gone."""
         if member_id in group.pending_members:
             self.drop(group, member_id, decision)
             self._complete_after_loss(now, group, decision)
@@ -210,7 +212,7 @@ class Rebalances:
             self.complete_join(now, group, decision)
 
     def check(self, group: Group) -> None:
-        """A phase that nothing would ever end, or a member that nothing would ever miss, is a leak."""
+        """Check for leaks: a phase without a deadline, or a member without a session."""
         group_id = group.group_id
         if group.state is GroupState.PREPARING_REBALANCE:
             assert (group_id, Deadline.JOIN, "") in self._timers, f"{group_id}: its join phase has no end"
@@ -225,7 +227,7 @@ class Rebalances:
 
 
 def member_list(group: Group) -> list[JoinGroupResponseMember]:
-    """What the leader has to know to assign."""
+    """The members and metadata that the leader needs for the assignment."""
     assert group.protocol_name is not None
     return [
         JoinGroupResponseMember(member.member_id, member.group_instance_id, member.metadata(group.protocol_name))

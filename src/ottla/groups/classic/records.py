@@ -1,6 +1,6 @@
 """Encodes and decodes records of classic groups in `__consumer_offsets`.
 
-Knows Kafka's type 2: a group with its generation and its members.
+These are Kafka's type 2: a group with its generation and its members.
 
 Source: group-coordinator/src/main/resources/common/message/GroupMetadata*.json, GroupCoordinatorRecordHelpers.java.
 """

@@ -1,6 +1,4 @@
-"""Builds answers of the classic protocol where a version or an error asks for more than filling in fields.
-
-Does not decide anything.
+"""Builds answers of the classic protocol that depend on the version or the error.
 
 Source: Kafka's JoinGroupResponse.java, LeaveGroupResponse.java.
 """
@@ -27,7 +25,7 @@ def join_reply(
     skip_assignment: bool = False,
     members: Sequence[JoinGroupResponseMember] = (),
 ) -> JoinGroupResponse:
-    """No protocol is null since version 7 and "" before."""
+    """A missing protocol is null since version 7, and "" before."""
     return JoinGroupResponse(
         error_code=error,
         generation_id=generation,
@@ -41,7 +39,7 @@ def join_reply(
 
 
 def leave_reply(version: int, error: ErrorCode, members: list[MemberResponse]) -> LeaveGroupResponse:
-    """Before version 3 the one member's error is the answer's."""
+    """Before version 3 the error of the only member is the answer's error."""
     if version >= _LEAVE_IN_BATCHES_SINCE:
         return LeaveGroupResponse(error_code=error, members=members)
     if error is ErrorCode.NONE and members:

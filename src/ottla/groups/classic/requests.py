@@ -1,7 +1,7 @@
 """Serves the requests of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Knows what each request may ask in each state of its group, and the answer. Does not know how a rebalance goes on from
-there (`rebalance`), nor committed offsets.
+It has the rules for each request in each state of its group, and the answers. `rebalance` has the rules for the phases
+of a rebalance.
 
 Sources: Kafka's GroupMetadataManager.java (classicGroupJoin, -Sync, -Heartbeat, -Leave); KIP-345 static members,
 KIP-394 member ids first, KIP-814 skip_assignment.
@@ -43,7 +43,8 @@ class ClassicProtocol:
     # ---- JoinGroup -------------------------------------------------------------------------------------------------
 
     def join(self, now: Millis, ticket: Ticket, call: Call, body: JoinGroupRequest, decision: DecisionBuilder) -> None:
-        """A new group is stored at once, Empty, so that it outlives a crash before its first generation."""
+        """Serve a JoinGroup. A new group is stored at once, Empty, so that it survives a crash before its first
+        generation."""
         error = self._refuses(body)
         group = self._groups.get(body.group_id)
         if error is ErrorCode.NONE and group is None and body.member_id != NO_MEMBER_ID:
@@ -77,7 +78,8 @@ class ClassicProtocol:
         return ErrorCode.NONE
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """During a join phase the first `group.max.size` that come are in; so a lowered limit sheds the others."""
+        """Whether the group has room for this member. During a join phase the first `group.max.size` members to join
+        are accepted, so a lowered limit removes the rest."""
         size_max = self._settings.group_size_max
         if group.state is GroupState.EMPTY:
             return True
@@ -160,7 +162,8 @@ class ClassicProtocol:
         member: Member,
         decision: DecisionBuilder,
     ) -> None:
-        """Take the member's new wishes; a JoinGroup it had parked before can be nobody's any more."""
+        """Store the member's new protocols and time-outs, and park its JoinGroup. An earlier parked JoinGroup is
+        answered with an error, because its client no longer waits."""
         group.speak(member, _protocols(body))
         member.rebalance_timeout_ms = _rebalance_timeout_ms(call, body)
         member.session_timeout_ms = body.session_timeout_ms
@@ -229,7 +232,7 @@ class ClassicProtocol:
         self._rebalances.touch(now, group, successor)
         led = group.leader == replaced.member_id
         knows_skip = call.version >= _SKIP_ASSIGNMENT_SINCE
-        # Before skip_assignment a leader is told the old leader's id, so that it does not assign.
+        # Before skip_assignment, a leader gets the old leader's id, so that it does not assign.
         leader = successor.member_id if led and knows_skip else group.leader
         members = member_list(group) if led and knows_skip else []
         for member in members:
@@ -251,7 +254,8 @@ class ClassicProtocol:
     # ---- SyncGroup -------------------------------------------------------------------------------------------------
 
     def sync(self, now: Millis, ticket: Ticket, call: Call, body: SyncGroupRequest, decision: DecisionBuilder) -> None:
-        """Parks until the leader's assignments are stored; in a Stable group the assignment is there."""
+        """Park the request until the leader's assignments are stored. In a Stable group the assignment is already
+        available."""
         group = self._groups.get(body.group_id)
         error = _sync_error(call, body, group)
         if error is not ErrorCode.NONE or group is None:
@@ -299,7 +303,8 @@ class ClassicProtocol:
     def leave(
         self, now: Millis, ticket: Ticket, call: Call, body: LeaveGroupRequest, decision: DecisionBuilder
     ) -> None:
-        """Members leave themselves, or are sent away by an administrator who knows only their instance ids."""
+        """Remove members. They leave themselves, or an administrator, who knows only their instance ids, removes
+        them."""
         identities = body.members if call.version >= _LEAVE_IN_BATCHES_SINCE else [MemberIdentity(body.member_id)]
         if not body.group_id:
             decision.answer(ticket, leave_reply(call.version, ErrorCode.INVALID_GROUP_ID, []))

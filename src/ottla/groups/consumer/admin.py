@@ -1,8 +1,7 @@
-"""Shows consumer groups as administrators see them: describe, list, delete.
+"""Serves administrators of consumer groups: describe, list, delete.
 
-Knows answers and records.
-
-Source: Kafka's ConsumerGroup.java (asDescribedGroup, createGroupTombstoneRecords), ConsumerGroupMember.java; KIP-848.
+Source: Kafka's ConsumerGroup.java (asDescribedGroup, createGroupTombstoneRecords), ConsumerGroupMember.java;
+KIP-848.
 """
 
 from collections.abc import Iterable
@@ -78,6 +77,6 @@ def _described_member(member: ConsumerMember, target: Iterable[Place], metadata:
 
 
 def _named(places: Iterable[Place], metadata: MetadataView) -> list[wire.TopicPartitions]:
-    """A topic that is no more is left out."""
+    """A deleted topic is left out."""
     parts = ((topic_id, metadata.topic_name(topic_id), some) for topic_id, some in by_topic(places).items())
     return [wire.TopicPartitions(topic_id, name, indexes) for topic_id, name, indexes in parts if name is not None]

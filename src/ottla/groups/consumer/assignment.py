@@ -1,10 +1,9 @@
-"""Makes a consumer group's target assignment anew when it is due, and the records of it.
+"""Makes a consumer group's new target assignment when it is due, and the records of it.
 
-Knows groups, topics and assignors. Does not know requests.
-
-The first assignment of a group that had no members is made at once, later ones `group.consumer.assignment.interval.ms`
-after the one before, and a millisecond for each member: a crowd that joins is assigned to in a few steps. Whatever is
-not assigned to yet waits for a deadline, not for the next heartbeat.
+The first assignment of a group that had no members is made at once. Later ones are made
+`group.consumer.assignment.interval.ms` after the previous one, plus a millisecond for each member. So a crowd of new
+members is assigned in a few steps. Partitions that are not assigned yet wait for a deadline, not for the next
+heartbeat.
 
 Source: Kafka's TargetAssignmentBuilder.java, GroupMetadataManager.java (updateTargetAssignment); KIP-848.
 """
@@ -62,7 +61,7 @@ class Assignments:
         resolved: Mapping[str, Resolved],
         epoch: int,
     ) -> tuple[dict[str, Target], list[ConsumerRecord]]:
-        """Targets for these members, in this epoch of the group, and the records of what that changes."""
+        """Make the targets of these members, in this epoch of the group, and the records of the changes."""
         topics = self.topics(subscribed(members, resolved))
         ids = {name: topic_id for name, (topic_id, _) in topics.items()}
         known: dict[tuple[tuple[str, ...], str], tuple[bytes, ...]] = {}
@@ -86,7 +85,8 @@ class Assignments:
         return targets, records
 
     def assignor(self, group_id: str, members: Mapping[str, ConsumerMember]) -> str:
-        """The name that most members ask for, the first of `group.consumer.assignors` where nobody does."""
+        """The assignor that most members ask for, or the first of `group.consumer.assignors` if no member asks for
+        one."""
         served = self._metadata.consumer_group_config(group_id).assignors
         votes: dict[str, int] = {}
         for member in members.values():
@@ -95,10 +95,10 @@ class Assignments:
         return max(votes, key=votes.__getitem__) if votes else served[0]
 
     def changed_at(self, group_id: str) -> Millis | None:
-        """When the group's last assignment was made, in this life of the shard."""
+        """When the group's last assignment was made, since this shard was loaded."""
         return self._made_at.get(group_id)
 
     def forget(self, group_id: str) -> None:
-        """The group is no more."""
+        """Forget a group that no longer exists."""
         self._made_at.pop(group_id, None)
         self._timers.cancel((group_id, Deadline.CONSUMER_ASSIGNMENT, ""))

@@ -1,13 +1,13 @@
 """Assigns partitions to the members of consumer groups: `uniform`, the default, and `range`.
 
-Know members, what they subscribe to, the topics' partitions, and what members were to own before. Do not know epochs or
-records. Every partition that anybody subscribes to is assigned to exactly one of its subscribers.
+An assignor gets the members, their subscriptions, the topics' partitions, and the members' previous targets. Every
+subscribed partition is assigned to exactly one of its subscribers.
 
     range    members by instance id and then by member id; per topic contiguous ranges, the first ones get one more
-    uniform  each keeps what it was to have up to its share, and the rest fills up who has too little; balance first
+    uniform  each keeps its previous target up to its share, and the rest goes to members below theirs; balance first
 
-Where subscriptions differ, `uniform` gives each partition to its least loaded subscriber and then moves partitions from
-those with more to those with fewer as long as that evens out.
+If subscriptions differ, `uniform` gives each partition to its least loaded subscriber. Then it moves partitions from
+members with more to members with fewer as long as that improves the balance.
 
 Sources: Kafka's RangeAssignor.java, UniformHomogeneousAssignmentBuilder.java and its heterogeneous sister.
 """
@@ -19,12 +19,12 @@ from typing import Final, TypeAlias
 from ottla.groups.consumer.group import Place, Target
 
 Partitions: TypeAlias = Mapping[bytes, int]
-"""How many partitions each topic has, by its id."""
+"""The number of partitions of each topic, by its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """One member as an assignor sees it. `topics` are ids in ascending order; `before` is its target so far."""
+    """One member in the form for an assignor. `topics` are ids in ascending order; `before` is its previous target."""
 
     instance_id: str | None
     topics: tuple[bytes, ...]
@@ -35,8 +35,8 @@ Members: TypeAlias = Mapping[str, Subscriber]
 
 
 def assign_ranges(members: Members, partitions: Partitions) -> dict[str, Target]:
-    """The `range` assignment of each member: the same partition of every topic to the same member, where it can."""
-    # Static members come first, so that who comes and goes moves little of what they have.
+    """The `range` assignment of each member: the same partition of every topic to the same member, if possible."""
+    # Static members come first, so that dynamic members that join or leave move few of their partitions.
     order = sorted(members, key=lambda each: (members[each].instance_id is None, members[each].instance_id or each))
     subscribers: dict[bytes, list[str]] = {}
     for member_id in order:
@@ -54,7 +54,8 @@ def assign_ranges(members: Members, partitions: Partitions) -> dict[str, Target]
 
 
 def assign_uniformly(members: Members, partitions: Partitions) -> dict[str, Target]:
-    """The `uniform` assignment of each member: as even as it can be, and as much as before as that allows."""
+    """The `uniform` assignment of each member: as even as possible, and then as close to the previous one as
+    possible."""
     if len({member.topics for member in members.values()}) == 1:
         return _assign_alike(members, partitions)
     return _Balance(members, partitions).targets()
@@ -79,7 +80,7 @@ def _assign_alike(members: Members, partitions: Partitions) -> dict[str, Target]
         kept[member_id] = [place for place in member.before if place in left]
         for place in kept[member_id]:
             del left[place]
-    # Who had more than the least share keeps one of the larger ones, so that nothing moves that can stay.
+    # The members that keep the most partitions get the larger shares, so that as few partitions as possible move.
     ranked = sorted(members, key=lambda member_id: -len(kept[member_id]))
     quota = {member_id: least + (rank < more) for rank, member_id in enumerate(ranked)}
     for member_id, had in kept.items():
@@ -94,7 +95,7 @@ def _assign_alike(members: Members, partitions: Partitions) -> dict[str, Target]
 # ---- uniform, subscriptions differ ---------------------------------------------------------------------------------
 
 _ROUNDS_MAX: Final = 16
-"""Each round about halves what is uneven."""
+"""Maximum number of passes; each about halves the imbalance."""
 
 
 class _Balance:
@@ -152,7 +153,7 @@ class _Balance:
         return min(self._readers[topic_id], key=lambda member_id: (self._loads[member_id], self._order[member_id]))
 
     def _even_out(self) -> bool:
-        """Move what evens out, topic by topic; whether anything moved."""
+        """Move partitions that improve the balance, topic by topic. Returns whether any moved."""
         moved = False
         for topic_id in self._topics:
             for index in range(self._partitions[topic_id]):

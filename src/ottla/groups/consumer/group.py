@@ -1,16 +1,17 @@
-"""Keeps one consumer group: its members, what each is to own, what each owns, and who owns which partition.
+"""Keeps one consumer group: its members, each member's target, the partitions that it owns, and the owner of each
+partition.
 
-Knows the group's durable state, and how each kind of record changes it. Does not know time or requests.
+It holds the group's durable state, and how each kind of record changes it.
 
-Epochs: `epoch` grows whenever who is in the group, what it subscribes to or what these topics are changes; a target
-assignment is made for an epoch (`assignment_epoch`); a member that has got its part of one carries the same number
-(`member_epoch`). A partition's assignment epoch is that of the member when it was given to it (KIP-1251).
+Epochs: `epoch` grows whenever the members, their subscriptions or the subscribed topics change. A target assignment is
+made for an epoch (`assignment_epoch`). A member that received its part of the target has the same number
+(`member_epoch`). A partition's assignment epoch is the member's epoch when it got the partition (KIP-1251).
 
-A partition is owned by a member from when it is assigned to it until the member has said that it let go of it, so by
-one at most (`owner_of`). `assigned` and `revoking` of a member have nothing in common.
+A member owns a partition from the assignment until the member has reported the revocation, so a partition has at most
+one owner (`owner_of`). `assigned` and `revoking` of a member are disjoint.
 
-Invariants (`check`): every partition that a member has is owned by it, and nobody owns another one; targets are
-members'; a static member's instance id leads to it; no epoch runs ahead of the group's.
+Invariants (`check`): each member owns exactly the partitions in its `assigned` and `revoking`; targets belong to
+members; a static member's instance id maps to it; no epoch is ahead of the group's.
 
 Source: Kafka's ConsumerGroup.java, ConsumerGroupMember.java; KIP-848, KIP-1251.
 """
@@ -26,31 +27,31 @@ Place: TypeAlias = tuple[bytes, int]
 """Topic id and partition."""
 
 Target: TypeAlias = tuple[Place, ...]
-"""What a member is to own, in ascending order."""
+"""A member's target partitions, in ascending order."""
 
 Owned: TypeAlias = dict[Place, int]
 """The assignment epoch of each partition that a member has, in ascending order of the partitions."""
 
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
-"""The epoch of a static member that has gone and may be back within its session."""
+"""The epoch of a static member that left and may return within its session."""
 
 PROTOCOL_TYPE: Final = "consumer"
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to its target. The numbers stand in records."""
+    """A member's progress towards its target. Records contain the numbers."""
 
     STABLE = 0
     UNREVOKED = 1
-    """It has to let go of `revoking` first."""
+    """It must revoke the partitions in `revoking` first."""
     UNRELEASED = 2
-    """It waits for partitions that others have not let go of."""
+    """It waits for partitions that other members have not revoked yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicMembership:
-    """What a member that speaks the classic protocol said when it joined."""
+    """The contents of the JoinGroup of a member that speaks the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -81,11 +82,12 @@ class ConsumerMember:
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
     def owns_what(self, other: "ConsumerMember") -> bool:
-        """Whether both have the same state, epochs and partitions: what the record of a current assignment says."""
+        """Whether both have the same state, epochs and partitions, which are the fields of a current assignment's
+        record."""
         return _current(self) == _current(other)
 
     def described_as(self, other: "ConsumerMember") -> bool:
-        """Whether both say the same of themselves: what the record of a member says."""
+        """Whether both have the same fields of a member's record."""
         return _said(self) == _said(other)
 
 
@@ -99,7 +101,7 @@ def _said(member: ConsumerMember) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The topics that a regular expression stands for, in order, and since when (milliseconds since 1970)."""
+    """The topics that a regular expression matches, in order, and since when (milliseconds since 1970)."""
 
     topics: tuple[str, ...]
     version: int
@@ -107,7 +109,7 @@ class Resolved:
 
 
 def subscription(member: ConsumerMember, resolved: Mapping[str, Resolved]) -> tuple[str, ...]:
-    """The names of the topics that a member reads, in order; a regex that is not resolved stands for none."""
+    """The names of the topics that a member subscribes to, in order. A regex that is not resolved matches none."""
     found = resolved.get(member.regex) if member.regex else None
     if found is None or not found.topics:
         return member.topics
@@ -115,7 +117,7 @@ def subscription(member: ConsumerMember, resolved: Mapping[str, Resolved]) -> tu
 
 
 def subscribed(members: Mapping[str, ConsumerMember], resolved: Mapping[str, Resolved]) -> list[str]:
-    """The names of the topics that any of these members reads, in order."""
+    """The names of the topics that any of these members subscribes to, in order."""
     wanted = {(member.topics, member.regex): member for member in members.values()}
     return sorted({name for member in wanted.values() for name in subscription(member, resolved)})
 
@@ -130,8 +132,9 @@ class GroupState:
 
 
 class ConsumerGroup:
-    """See the module's docstring. What is soft: `topics_version`, the view of topics that `metadata_hash` is known to
-    fit; `told`, when members were told of their partitions last, None for those that said that they own just these."""
+    """See the module's docstring. Two fields are soft. `topics_version` is the view of topics that `metadata_hash` is
+    known to match. `told` has the time when each member last received its partitions; None once the member confirmed
+    exactly them."""
 
     __slots__ = (
         "_owners",
@@ -172,7 +175,7 @@ class ConsumerGroup:
         return GroupState.STABLE if reconciled else GroupState.RECONCILING
 
     def owner_of(self, place: Place) -> str | None:
-        """The member that has this partition, or has been told to let go of it and has not said that it did."""
+        """The member that owns this partition, including one that must revoke it and has not reported that."""
         return self._owners.get(place)
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
@@ -185,7 +188,7 @@ class ConsumerGroup:
     # ---- what records say ------------------------------------------------------------------------------------------
 
     def put_member(self, told: ConsumerMember) -> None:
-        """A member as its record says; epochs and partitions stand in another one."""
+        """Set a member from its record; another record has its epochs and partitions."""
         known = self.members.get(told.member_id)
         if known is not None:
             if known.instance_id is not None and self.statics.get(known.instance_id) == known.member_id:
@@ -211,7 +214,8 @@ class ConsumerGroup:
                 del self.statics[member.instance_id]
 
     def put_current(self, current: ConsumerMember) -> None:
-        """What a member has; on replay this may come before the member itself, which compaction moved back."""
+        """Set a member's epochs and partitions. On replay this may precede the member's own record, which compaction
+        moved back."""
         known = self.members.get(current.member_id) or ConsumerMember(current.member_id)
         self._let_go(known)
         for owned in (current.assigned, current.revoking):
@@ -249,7 +253,7 @@ class ConsumerGroup:
         )
 
     def ownership(self) -> Iterator[tuple[Place, str, int]]:
-        """(partition, member, assignment epoch) of everything that members have or have not let go of."""
+        """(partition, member, assignment epoch) of every partition that members own or have not revoked yet."""
         for member in self.members.values():
             for owned in (member.assigned, member.revoking):
                 for place, epoch in owned.items():

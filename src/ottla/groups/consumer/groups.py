@@ -1,7 +1,7 @@
-"""Keeps all consumer groups of a shard: which request goes where, and what each record changes.
+"""Keeps all consumer groups of a shard: it dispatches requests, and applies records.
 
-Knows the groups and hands on; the rules stand in `membership`, `offsets` and `admin`. The ids of groups of other kinds
-are taken, but for an empty classic group: it gives way to a consumer group of its name, and the other way round.
+The rules are in `membership`, `offsets` and `admin`. The ids of groups of other kinds are in use. The exception is an
+empty classic group: it is replaced by a consumer group of its name, and vice versa.
 
 Source: Kafka's GroupCoordinatorShard.java, GroupMetadataManager.java.
 """
@@ -75,7 +75,7 @@ class ConsumerGroups:
         return iter(self._groups)
 
     def members(self) -> int:
-        """How many send heartbeats here."""
+        """The number of members that send heartbeats here."""
         return sum(len(group.members) for group in self._groups.values())
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -103,14 +103,14 @@ class ConsumerGroups:
             yield listed(group)
 
     def deletion(self, group_id: str) -> list[ShardRecord] | None:
-        """The records that delete this group; None where it has members."""
+        """The records that delete this group; None if it has members."""
         group = self._groups[group_id]
         return None if group.members else deletion(group)
 
     # ---- deadlines -------------------------------------------------------------------------------------------------
 
     def expire(self, now: Millis, timer: GroupTimer, decision: DecisionBuilder) -> None:
-        """A deadline of one of these groups has come."""
+        """Handle an expired deadline of one of these groups."""
         group_id, kind, member_id = timer
         if kind == Deadline.CONSUMER_ASSIGNMENT:
             self.membership.assignment_deadline(now, group_id, decision)

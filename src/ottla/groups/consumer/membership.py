@@ -1,15 +1,15 @@
-"""Heartbeats of consumer groups: members come, stay, change their subscription, and go.
+"""Heartbeats of consumer groups: members join, stay, change their subscription, and leave.
 
-Knows what a heartbeat may say, its answer, and the records that follow from it; and when a silent member is out. Who is
-to own what is `assignment`'s, how a member gets there `reconciliation`'s.
+It has the rules of heartbeats, their answers, the resulting records, and the expiry of sessions. `assignment` makes the
+targets, and `reconciliation` moves a member to its target.
 
-A member joins with epoch 0 and hears its epoch and its partitions; it goes on with the epoch it was told, and says what
-it owns where that has changed. One that hears FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER_ID lets go of everything and joins
-again. It leaves with -1; a static member that means to be back leaves with -2, and who joins next under its instance id
-inherits its place.
+A member joins with epoch 0 and receives its epoch and its partitions. It continues with the epoch that it received, and
+reports the partitions that it owns when they change. A member that receives FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER_ID
+gives up all partitions and joins again. It leaves with -1. A static member that intends to return leaves with -2, and
+the next member that joins with its instance id gets its place.
 
 Source: Kafka's GroupMetadataManager.java (consumerGroupHeartbeat, consumerGroupLeave, consumerGroupFenceMember),
-GroupCoordinatorService.java (what a request must say); KIP-848.
+GroupCoordinatorService.java (required fields of a request); KIP-848.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -65,12 +65,12 @@ MEMBER_DEADLINES: Final = (
     Deadline.CONSUMER_JOIN,
     Deadline.CONSUMER_SYNC,
 )
-"""What a member may be watched for."""
+"""The kinds of deadlines of a member."""
 TOLD_AGAIN_MS: Final = 1_000
-"""A member that does not say that it owns what it was given is told again after so long."""
+"""Milliseconds after which a member that does not confirm its partitions receives them again."""
 _FIRST_EPOCH: Final = 1
 _MATCHED_AGAIN_MS: Final = 1_000
-"""An expression is matched against new topics at most so often."""
+"""Milliseconds at least between two matches of an expression against new topics."""
 _MEMBER_MAKES_ITS_ID_SINCE: Final = 1
 
 
@@ -85,14 +85,14 @@ class ConsumerHeartbeat:
     request: ConsumerGroupHeartbeatRequest
     sees: Callable[[str], bool] = _sees_all
     upgraded: ConsumerGroup | None = None
-    """What the classic group of this name becomes when its sender joins."""
+    """The consumer group that replaces the classic group of this name when the sender joins."""
 
 
 class Conversion(Protocol):
-    """What makes a classic group of a consumer group."""
+    """Converts a consumer group to a classic group."""
 
     def downgraded(self, now: Millis, group: ConsumerGroup, leaving: Container[str]) -> list[ShardRecord] | None:
-        """The records of it when these members leave; None where it stays a consumer group."""
+        """The records of the conversion when these members leave; None if it stays a consumer group."""
         ...
 
 
@@ -137,10 +137,10 @@ class ConsumerMembership:
         self._wall = wall
         self._assignments = Assignments(metadata, timers, wall)
         self._matched: dict[tuple[str, str], tuple[object, Millis]] = {}
-        """Soft: for which view of the topics, and when, an expression of a group was matched last."""
+        """Soft: the view of the topics, and the time, of the last match of a group's expression."""
         self.groups = groups
         self.in_the_way = in_the_way
-        """Groups of another kind whose ids are taken."""
+        """Groups of another kind whose ids are in use."""
 
     # ---- ConsumerGroupHeartbeat ------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class ConsumerMembership:
         answer = ConsumerGroupHeartbeatResponse(member_id=body.member_id, member_epoch=body.member_epoch)
         if body.instance_id is None or body.member_epoch == LEAVE_EPOCH:
             return answer, self.removal(now, group, [member])
-        # Its session goes on: the place is kept for so long.
+        # Its session continues: the member's place is kept until the session ends.
         self._timers.cancel((group.group_id, Deadline.CONSUMER_REVOCATION, member.member_id))
         gone = replace(member, state=MemberState.STABLE, member_epoch=STATIC_LEAVE_EPOCH, revoking={})
         return answer, [encode(CurrentRecord(group.group_id, member.member_id, gone))]
@@ -231,9 +231,10 @@ class ConsumerMembership:
     def _is_to_be_told(
         self, now: Millis, group: ConsumerGroup, member: ConsumerMember, owned: Iterable[Place] | None, *, asks: bool
     ) -> bool:
-        """Whether the answer has the member's partitions: where it `asks` or they have changed; and where it has not
-        said for a while that it owns just these, as that answer may have been lost. librdkafka gives up what takes
-        longer than the interval of heartbeats, and does not ask for all again."""
+        """Whether the answer contains the member's partitions. It does if the member `asks`, or if they have changed.
+        It also does if the member has not confirmed them for a while, because that answer may have been lost.
+        librdkafka gives up on answers that take longer than the heartbeat interval, and does not ask for all partitions
+        again."""
         told, member_id = group.told, member.member_id
         if owned is not None and set(owned) == member.assigned.keys():
             told[member_id] = None
@@ -255,7 +256,8 @@ class ConsumerMembership:
         owned: Iterable[Place] | None,
         records: list[ConsumerRecord],
     ) -> ConsumerMember:
-        """The member on its way to its target; whatever follows for it and the group goes to `records`."""
+        """Move the member towards its target. The resulting records of the member and the group are added to
+        `records`."""
         group_id, member_id = group.group_id, member.member_id
         epoch = self._epoch(group, members, resolved, resubscribed, records)
         assignment_epoch, target = group.assignment_epoch, group.targets.get(member_id, ())
@@ -285,10 +287,10 @@ class ConsumerMembership:
         members: Mapping[str, ConsumerMember],
         sees: Callable[[str], bool],
     ) -> tuple[Mapping[str, Resolved], list[ConsumerRecord]]:
-        """What the group's expressions stand for from now on, the same object where nothing changes; and the records.
+        """The topics that the group's expressions now match, and the records of changes.
 
-        A member's own expression is matched when it is new, when topics have changed, and now and then: what its sender
-        may see may have changed too. Raises _Refused.
+        A member's own expression is matched when it is new, when topics have changed, and periodically, because the
+        sender's permissions may have changed too. Raises _Refused.
         """
         resolved, records = dict(group.resolved), list[ConsumerRecord]()
         if before.regex and before.regex != member.regex and not _is_used(before.regex, members):
@@ -317,7 +319,7 @@ class ConsumerMembership:
         if regex not in group.resolved or version is None:
             return True
         if version != self._metadata.topics_version:
-            # A millisecond for each name: what the matching costs stays far below what else there is to do.
+            # A millisecond for each name: matching costs far less than the other work.
             return now >= at + max(_MATCHED_AGAIN_MS, len(self._metadata.topic_names()))
         return now >= at + self._metadata.consumer_group_config(group.group_id).regex_refresh_interval_ms
 
@@ -329,7 +331,7 @@ class ConsumerMembership:
         resubscribed: bool,
         records: list[ConsumerRecord],
     ) -> int:
-        """The group's epoch from now on: another one where members, subscriptions or topics have changed."""
+        """The group's epoch after this heartbeat: a new one if members, subscriptions or topics have changed."""
         version = self._metadata.topics_version
         bumps = resubscribed or group.group_id not in self.groups
         if not bumps and group.topics_version == version:
@@ -371,7 +373,7 @@ class ConsumerMembership:
         return group
 
     def _known_or_new(self, group_id: str) -> ConsumerGroup:
-        """A new group begins as if it had been assigned nothing in epoch 1 (KAFKA-20268)."""
+        """A new group begins as if epoch 1 had an empty assignment (KAFKA-20268)."""
         if group_id in self.groups or group_id in self.in_the_way:
             return self._known(group_id)
         group = ConsumerGroup(group_id)
@@ -379,7 +381,7 @@ class ConsumerMembership:
         return group
 
     def _member(self, group: ConsumerGroup, body: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-        """The member that goes on or leaves. Raises _Refused."""
+        """The member that sent a heartbeat or leaves. Raises _Refused."""
         if body.instance_id is None:
             member = group.members.get(body.member_id)
             if member is None:
@@ -400,7 +402,8 @@ class ConsumerMembership:
     def _join(
         self, group: ConsumerGroup, body: ConsumerGroupHeartbeatRequest, records: list[ConsumerRecord]
     ) -> tuple[ConsumerMember | None, str | None]:
-        """Who joins, None where nobody is known by this id, and the id of the static member whose place it takes."""
+        """The member that joins, None if this id is unknown, and the id of the static member that it replaces. Raises
+        _Refused."""
         holder = group.static_member(body.instance_id)
         if holder is None or holder.member_id == body.member_id:
             return group.members.get(body.member_id), None
@@ -415,7 +418,8 @@ class ConsumerMembership:
     def succeed(
         self, group: ConsumerGroup, holder: ConsumerMember, member_id: str, records: list[ConsumerRecord]
     ) -> ConsumerMember:
-        """Who takes the place of a static member, under another id; the records of that go to `records`."""
+        """The member that replaces a static member, under another id. The records of the change are added to
+        `records`."""
         successor = replace(holder, member_id=member_id, member_epoch=0, previous_member_epoch=0)
         records += _gone(group.group_id, holder.member_id)
         records += [
@@ -453,14 +457,14 @@ class ConsumerMembership:
         return [encode(record) for record in records]
 
     def fence(self, now: Millis, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
-        """No sign of life for the length of a session, or partitions kept beyond the rebalance timeout."""
+        """Remove a member whose session expired, or that kept partitions beyond the rebalance timeout."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is not None and member is not None:
             decision.records += self.removal(now, group, [member])
 
     def assignment_deadline(self, now: Millis, group_id: str, decision: DecisionBuilder) -> None:
-        """What has changed since the last assignment is to be assigned now."""
+        """Make a new target assignment, because the group has changed since the last one."""
         group = self.groups.get(group_id)
         if group is not None and group.members and group.epoch > group.assignment_epoch:
             _, records = self._assignments.make(now, group, group.members, group.resolved, group.epoch)
@@ -485,7 +489,7 @@ class ConsumerMembership:
             self._timers.cancel(timer)
 
     def loaded(self, now: Millis, group: ConsumerGroup) -> None:
-        """Sessions and revocations begin anew for all members, and what is not assigned to is to be."""
+        """Restart the sessions and revocations of all members, and plan an assignment if the last one is outdated."""
         usual_ms = self._metadata.consumer_group_config(group.group_id).session_timeout_ms
         for member in group.members.values():
             timeout_ms = usual_ms if member.classic is None else member.classic.session_timeout_ms
@@ -500,7 +504,7 @@ class ConsumerMembership:
             self._timers.cancel((group.group_id, kind, member_id))
 
     def forget(self, group: ConsumerGroup) -> None:
-        """The group is no more."""
+        """Forget a group that no longer exists."""
         self._assignments.forget(group.group_id)
         for regex in group.resolved:
             self._matched.pop((group.group_id, regex), None)
@@ -508,7 +512,7 @@ class ConsumerMembership:
             self._unwatch(group, member_id)
 
     def assignor(self, group: ConsumerGroup) -> str:
-        """The assignor that the group's next assignment is made by."""
+        """The assignor of the group's next assignment."""
         return self._assignments.assignor(group.group_id, group.members)
 
     def check(self, group: ConsumerGroup) -> None:
@@ -579,8 +583,9 @@ def _check_join(body: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Iterable[Place] | None) -> None:
-    """The present epoch; 0 to begin again (KAFKA-19233); the one before where it owns no more than it was given, as the
-    answer with the present one may have been lost. Raises _Refused."""
+    """Check a heartbeat's epoch. Accept the present one, and 0, with which the member begins again (KAFKA-19233). Also
+    accept the epoch before if the member owns no more than it was given, because the answer with the present one may
+    have been lost. Raises _Refused."""
     if epoch in (member.member_epoch, JOIN_EPOCH):
         return
     lost_answer = epoch == member.previous_member_epoch and owned is not None
@@ -594,7 +599,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Iterable[Place] | No
 
 
 def _told(member: ConsumerMember, call: Call, body: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-    """The member with what its heartbeat says of it; null is as before."""
+    """The member with the fields of its heartbeat; null means unchanged."""
     names = body.subscribed_topic_names
     regex = body.subscribed_topic_regex
     return replace(

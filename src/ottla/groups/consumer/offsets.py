@@ -1,10 +1,9 @@
-"""Decides whether a consumer group takes a commit of offsets, a fetch or a deletion of them.
+"""Decides whether a consumer group accepts a commit, a fetch or a deletion of offsets.
 
-Knows members and epochs, and from which epoch on a member has a partition. Does not know offsets.
-
-A commit is taken of a partition that the member has, if its epoch is not older than the partition's assignment to it:
-between a commit's departure and its arrival the member may have moved to a newer epoch (KIP-1251). One epoch counts for
-everything else, so a member that missed something hears STALE_MEMBER_EPOCH, and asks again when it has heard its epoch.
+A commit of a partition that the member owns is accepted if its epoch is not older than the partition's assignment to
+the member. Between a commit's departure and its arrival the member may have moved to a newer epoch (KIP-1251).
+Everything else needs the present epoch. A member that missed a change gets STALE_MEMBER_EPOCH, and asks again when it
+has received its epoch.
 
 Source: Kafka's ConsumerGroup.java (validateOffsetCommit, validateOffsetFetch); KIP-848, KIP-1251.
 """
@@ -19,7 +18,8 @@ MEMBER_EPOCHS_SINCE: Final = 9
 
 
 def commit_error(group: ConsumerGroup, version: int, member_id: str, epoch: int, places: Iterable[Place]) -> ErrorCode:
-    """Whether the group takes a commit of these partitions. Who names no epoch needs a group without members."""
+    """Whether the group accepts a commit of these partitions. A commit without an epoch needs a group without
+    members."""
     if epoch < 0 and not group.members:
         return ErrorCode.NONE
     member = group.members.get(member_id)
@@ -40,7 +40,7 @@ def commit_error(group: ConsumerGroup, version: int, member_id: str, epoch: int,
 
 
 def fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode:
-    """Whether the group answers a fetch; one that names no member and no epoch it always does."""
+    """Whether the group answers a fetch. It always does if the fetch names no member and no epoch."""
     if member_id is None and epoch < 0:
         return ErrorCode.NONE
     member = group.members.get(member_id or "")

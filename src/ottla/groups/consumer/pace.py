@@ -1,11 +1,11 @@
-"""Decides how soon a member is to send its next heartbeat, which the answer to each one says.
+"""Decides when a member sends its next heartbeat; the answer to each heartbeat contains the interval.
 
-A member hears of a change at its next heartbeat and not before. So one that is on its way to its target, or whose group
-has just changed, is asked to come back soon; one at rest as soon as the node can bear: all members at rest together
-send a hundred heartbeats a second at most, those on their way a thousand. A few members hear of a change in a quarter
-of a second, a thousand after `group.consumer.heartbeat.interval.ms`, as often as Kafka's do.
+A member learns of a change only from the answer to its next heartbeat. So a member that moves to its target, or whose
+group has just changed, gets a short interval. A stable member gets the shortest interval that the node can afford.
+Together, all stable members send at most a hundred heartbeats a second, and the moving ones a thousand. A few members
+learn of a change in a quarter of a second. A thousand do after `group.consumer.heartbeat.interval.ms`, as in Kafka.
 
-Kafka's answer to every heartbeat names that interval, 5 s: each step of a rebalance takes as long.
+Kafka's answer to every heartbeat names that interval, 5 s, so each step of a rebalance takes as long.
 """
 
 from typing import Final
@@ -13,13 +13,13 @@ from typing import Final
 from ottla.machine import Millis
 
 _AT_REST_MS: Final = 10
-"""Of the node's time between two heartbeats of members at rest, for each member."""
+"""The node's time for each member between two heartbeats of stable members."""
 _AT_REST_MS_MIN: Final = 250
 _MOVING_MS: Final = 1
 _MOVING_MS_MIN: Final = 40
 
 UNSETTLED_MS: Final = 1_000
-"""So long after a change of a group another one is likely."""
+"""Time after a change of a group in which another change is likely."""
 
 
 def interval_ms(members: int, longest_ms: Millis, *, moving: bool) -> Millis:

@@ -1,15 +1,15 @@
-"""Leads a member from what it owns to its target: let go first, then take what is free.
+"""Leads a member from the partitions that it owns to its target: it revokes first, and then assigns what is free.
 
-Knows one member, its target and who else owns what. Does not know why the target is what it is, or time.
+The inputs are one member, its target, and the owners of all partitions.
 
-    keep        what it has and is to have
-    revoking    what it has and is not to have: it stays in its epoch, UNREVOKED, until it says that it owns none
-    new         what it is to have and nobody has: it moves to the target's epoch and gets them
-    held        what it is to have and another still has: UNRELEASED, it waits in the target's epoch
+    keep        owned, and in the target
+    revoking    owned, and not in the target: the member stays in its epoch, UNREVOKED, until it reports the revocation
+    new         in the target, and free: the member moves to the target's epoch and gets them
+    held        in the target, and owned by another member: UNRELEASED, the member waits in the target's epoch
 
-What a member itself has not let go of counts as its own and not as held (KAFKA-19449), and stays its own when it is
-given back to it before it let go (KAFKA-16147). A topic that it no longer subscribes to is taken away at once, before
-there is a new target (KAFKA-19431).
+A partition that the member itself has not revoked yet counts as its own and not as held (KAFKA-19449). It stays the
+member's own if it is assigned to the member again before the revocation (KAFKA-16147). The partitions of a topic that
+the member no longer subscribes to are revoked at once, before there is a new target (KAFKA-19431).
 
 Source: Kafka's CurrentAssignmentBuilder.java; KIP-848, KIP-1251.
 """
@@ -23,7 +23,7 @@ from ottla.protocol.messages.consumer_group_heartbeat import RequestTopicPartiti
 
 @dataclass(frozen=True, slots=True)
 class PlacesNamed:
-    """The partitions that a heartbeat names. They may be very many, and most heartbeats need not look at them."""
+    """The partitions that a heartbeat names. There may be many of them, and most heartbeats need not decode them."""
 
     parts: Sequence[RequestTopicPartitions]
 
@@ -44,10 +44,10 @@ def reconciled(
     *,
     resubscribed: bool,
 ) -> ConsumerMember:
-    """The member as it is after this heartbeat.
+    """The member after this heartbeat.
 
-    `subscribed`: the ids of the topics that it reads. `owned`: what it says it has; None where it does not say.
-    `resubscribed`: this heartbeat has changed its subscription.
+    `subscribed`: the ids of the topics that it subscribes to. `owned`: the partitions that it reports; None if it
+    reports none. `resubscribed`: this heartbeat has changed its subscription.
     """
     match member.state:
         case MemberState.STABLE if member.member_epoch == assignment_epoch:
@@ -63,7 +63,8 @@ def reconciled(
 
 
 def _still_owns(revoking: Collection[Place], owned: Iterable[Place] | None) -> bool:
-    """Whether the member may still have any of these; one that does not say may have them all."""
+    """Whether the member may still own any of these. A member that does not report its partitions may own all of
+    them."""
     return owned is None or any(place in revoking for place in owned)
 
 
@@ -91,7 +92,8 @@ def _towards(
 def _unsubscribed(
     member: ConsumerMember, subscribed: Collection[bytes], owned: Iterable[Place] | None
 ) -> ConsumerMember:
-    """Without the topics that it no longer subscribes to; in its epoch, for there is no new target."""
+    """The member without the topics that it no longer subscribes to. It keeps its epoch, because there is no new
+    target."""
     gone = {place: given for place, given in member.assigned.items() if place[0] not in subscribed}
     if not gone:
         return member

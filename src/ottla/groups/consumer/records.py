@@ -1,8 +1,14 @@
 """Encodes and decodes the records of consumer groups in `__consumer_offsets`.
 
-Knows Kafka's types 3 (the group's epoch), 5 (a member), 6 (the epoch of its assignment), 7 (a member's target), 8 (what
-a member has), and 16 (what a regular expression stands for); of 4, the topics' partitions, which Kafka wrote before
-4.1, only that it is passed over. Each has a value or is a tombstone.
+These are Kafka's types:
+- 3: the group's epoch;
+- 5: a member;
+- 6: the epoch of the group's assignment;
+- 7: a member's target;
+- 8: a member's current partitions;
+- 16: the topics that a regular expression matches.
+
+Type 4, the topics' partitions, which Kafka wrote before 4.1, is ignored. Each record has a value or is a tombstone.
 
 Source: group-coordinator/src/main/resources/common/message/ConsumerGroup*.json, GroupCoordinatorRecordHelpers.java.
 """
@@ -45,7 +51,7 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """`epoch` None: the group is no more."""
+    """`epoch` None: the group is deleted."""
 
     group_id: str
     epoch: int | None
@@ -68,7 +74,7 @@ class TargetRecord:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRecord:
-    """`member` None: the member has nothing. Else only its state, epochs and partitions count."""
+    """`member` None: the member has no partitions. Otherwise only its state, epochs and partitions are used."""
 
     group_id: str
     member_id: str
@@ -77,7 +83,7 @@ class CurrentRecord:
 
 @dataclass(frozen=True, slots=True)
 class RegexRecord:
-    """`resolved` None: nobody subscribes to the expression any more."""
+    """`resolved` None: no member subscribes to the expression any more."""
 
     group_id: str
     regex: str
@@ -86,7 +92,7 @@ class RegexRecord:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """A record that no longer says anything."""
+    """A record of a type that is ignored."""
 
 
 ConsumerRecord: TypeAlias = (
@@ -220,7 +226,8 @@ def _member(member_id: str, value: member.ConsumerGroupMemberMetadataValue) -> C
 
 
 def _owner(member_id: str, value: current.ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerMember:
-    """A state that this version does not know is one in which the member waits: it is reconciled anew."""
+    """Decode a member's current partitions. A state that this version does not know counts as one in which the member
+    waits: the member is reconciled again."""
     known = value.state in tuple(MemberState)
     return ConsumerMember(
         member_id,
@@ -237,7 +244,7 @@ def _places(parts: list[Any]) -> list[Place]:
 
 
 def _owned(parts: list[current.TopicPartitions], member_epoch: int) -> Owned:
-    """Before KIP-1251 no assignment epochs were written; then the member's own is the safe one."""
+    """Before KIP-1251 no assignment epochs were written; the member's own epoch is then the safe value."""
     found: Owned = {}
     for each in parts:
         epochs = each.assignment_epochs

@@ -1,11 +1,11 @@
-"""Shows share groups to administrators: describe, list, delete, and the share partitions whose offsets they change.
+"""Serves administrators of share groups: describe, list, delete, and changes of share partitions' offsets.
 
-Knows answers and records. Where a group stands in its partitions is the share coordinator's memory, so requests about
-offsets are worked out by the broker in rounds: it asks the group (a `ShareQuestion`, answered by a `ShareAnswer`), then
-the share coordinator, then the group again.
+The share coordinator has the group's position in its partitions. So the broker handles a request about offsets in
+steps. It asks the group (a `ShareQuestion`, answered by a `ShareAnswer`), then the share coordinator, then the group
+again.
 
-Offsets and groups are deleted in that order: topics stand as "deleting" in the group's record until the share
-coordinator has let go of them. A deletion that broke off is taken up by the next one.
+Offsets are deleted before the group. Topics are listed as "deleting" in the group's record until the share coordinator
+has deleted its state of them. The next deletion completes one that was interrupted.
 
 Source: Kafka's GroupMetadataManager.java (sharePartitionsEligibleForOffsetDeletion, alterShareGroupOffsets,
 shareGroupBuildPartitionDeleteRequest), ShareGroup.java; KIP-932.
@@ -47,7 +47,7 @@ class AskShares:
 
 @dataclass(frozen=True, slots=True)
 class AddShares:
-    """Give a group without members these share partitions; a group that is not there comes to be."""
+    """Add these share partitions to a group without members. A missing group is created."""
 
     group_id: str
     shares: tuple[Share, ...]
@@ -55,7 +55,7 @@ class AddShares:
 
 @dataclass(frozen=True, slots=True)
 class BeginDeletion:
-    """The offsets of these topics (None: of all) are about to be deleted, of a group without members."""
+    """Begin to delete the offsets of these topics (None: of all) in a group without members."""
 
     group_id: str
     topic_ids: tuple[bytes, ...] | None
@@ -63,7 +63,7 @@ class BeginDeletion:
 
 @dataclass(frozen=True, slots=True)
 class EndDeletion:
-    """The share coordinator has let go of these topics."""
+    """The share coordinator has deleted its state of these topics."""
 
     group_id: str
     topic_ids: tuple[bytes, ...]
@@ -74,7 +74,7 @@ ShareQuestion = AskShares | AddShares | BeginDeletion | EndDeletion
 
 @dataclass(frozen=True, slots=True)
 class ShareAnswer:
-    """`shares` is what the group has, or had before a deletion began."""
+    """`shares` are the group's share partitions, or those before a deletion began."""
 
     error: ErrorCode
     message: str | None = None
@@ -193,7 +193,7 @@ def _described_member(member: ShareMember, names: Mapping[bytes, str]) -> wire.M
 
 
 def _named(assignment: Assignment, names: Mapping[bytes, str]) -> list[wire.TopicPartitions]:
-    """A topic that is no more is left out."""
+    """A deleted topic is left out."""
     return [
         wire.TopicPartitions(topic_id, names[topic_id], list(partitions))
         for topic_id, partitions in assignment

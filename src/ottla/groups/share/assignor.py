@@ -1,16 +1,15 @@
-"""Assigns share groups' partitions by the `simple` assignor: who reads which.
+"""Assigns share groups' partitions by the `simple` assignor.
 
-Knows members, their subscriptions and what they had before. Does not know records or epochs.
+The inputs are the members, their subscriptions and their previous assignments.
 
-A partition may be read by several members at once, and with more members than partitions it must be: then everyone has
+Several members may read a partition at once. With more members than partitions they must, so that every member has
 work. Balance comes first, stickiness second:
-
-- every partition has the same number of readers: one, or as many as give each member at least one partition;
-- members differ by one partition at most;
-- what a member had it keeps, as far as that allows.
+- Every partition has the same number of readers: one, or as many as give each member at least one partition.
+- Members differ by one partition at most.
+- A member keeps its previous partitions as far as that allows.
 
 Members that all subscribe to the same topics share all their partitions at once. Otherwise each topic is shared among
-its own subscribers, and the next topic begins with those that have least.
+its own subscribers, and the next topic begins with the members that have least.
 
 Source: KIP-932 (simple assignor); Kafka's SimpleHomogeneousAssignmentBuilder.java and its heterogeneous sister.
 """
@@ -73,7 +72,7 @@ def _share(members: list[str], places: list[Place], had: Mapping[str, set[Place]
     readers_each = -(-len(members) // len(places))
     least, more = divmod(readers_each * len(places), len(members))
     kept = {member_id: [place for place in places if place in had[member_id]] for member_id in members}
-    # Whoever has most keeps most; among equals the order of `members` decides.
+    # The members that keep the most keep the largest shares; ties follow the order of `members`.
     ranked = sorted(members, key=lambda member_id: -len(kept[member_id]))
     room = {member_id: least + (rank < more) for rank, member_id in enumerate(ranked)}
     readers = dict.fromkeys(places, 0)
@@ -124,7 +123,8 @@ def _fill(
 
 
 def _swap(member_id: str, place: Place, members: list[str], taken: dict[str, set[Place]]) -> None:
-    """`member_id` has room and reads `place`: someone else gives it another place and reads this one instead."""
+    """Let `member_id`, which has room and reads `place`, swap: another member gives it another partition and reads this
+    one."""
     own = taken[member_id]
     for other in members:
         if place not in taken[other]:

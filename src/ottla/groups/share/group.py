@@ -1,15 +1,15 @@
-"""Holds one share group: its members, what each is to read, and which share partitions it ever read.
+"""Holds one share group: its members, each member's target, and all share partitions that it has read.
 
-Knows the group's durable state, and how each kind of record changes it. Does not know time, requests, or where in a
-partition the group stands: that is the share coordinator's memory (`ottla.share`).
+It holds the group's durable state, and how each kind of record changes it. The share coordinator (`ottla.share`) keeps
+the group's position in each partition.
 
-Epochs: `epoch` grows whenever who is in the group or what it subscribes to changes; an assignment is made for an epoch
-(`assignment_epoch`), and a member that has it carries the same number (`member_epoch`).
+Epochs: `epoch` grows whenever the members or their subscriptions change. An assignment is made for an epoch
+(`assignment_epoch`), and a member that has received it has the same number (`member_epoch`).
 
 `absent` is soft: members whose connection was lost. They stay members until their session ends, but assignments are
 made without them.
 
-Invariants (`check`): targets and absences are members'; no epoch runs ahead of the group's.
+Invariants (`check`): targets and absences are those of members; no epoch is ahead of the group's.
 
 Source: Kafka's ShareGroup.java, ShareGroupMember.java; KIP-932.
 """
@@ -25,7 +25,7 @@ NOTHING_ASSIGNED: Final[Assignment] = ()
 
 
 class Share(NamedTuple):
-    """Share partitions of one topic, by the topic's id and the name it had."""
+    """Share partitions of one topic, by the topic's id and the name at that time."""
 
     topic_id: bytes
     name: str
@@ -34,7 +34,8 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharesKnown:
-    """Which share partitions the group has: being made, made, and topics whose ones are being deleted (id, name)."""
+    """The group's share partitions: those being initialized, those initialized, and the topics (id, name) being
+    deleted."""
 
     initializing: tuple[Share, ...] = ()
     initialized: tuple[Share, ...] = ()
@@ -48,7 +49,7 @@ class SharesKnown:
         )  # fmt: skip
 
     def added(self, shares: list[Share]) -> "SharesKnown":
-        """With these made; they are not deleted any more."""
+        """The state with these partitions initialized; they are not being deleted any more."""
         made = {each.topic_id: each for each in self.initialized}
         for each in shares:
             before = made.get(each.topic_id)
@@ -61,7 +62,7 @@ class SharesKnown:
         )
 
     def without(self, topic_ids: list[bytes], *, deleting: bool) -> "SharesKnown":
-        """Without these topics, which are from now on being deleted, or have been."""
+        """The state without these topics, which are being deleted from now on, or have been."""
         gone = {
             (each.topic_id, each.name)
             for each in (*self.initializing, *self.initialized)
@@ -75,7 +76,7 @@ class SharesKnown:
         )
 
     def topics(self) -> Iterator[tuple[bytes, str]]:
-        """Every topic that stands here."""
+        """Every topic whose share partitions are initializing, initialized or being deleted."""
         for each in (*self.initializing, *self.initialized):
             yield each.topic_id, each.name
         yield from self.deleting
@@ -135,7 +136,7 @@ class ShareGroup:
         return sorted(self._subscriptions)
 
     def subscribed_with(self, member: ShareMember | None, left: str | None = None) -> list[str]:
-        """The same once `member` is what is given here, or once the member `left` is gone."""
+        """The subscriptions once `member` is as given here, or once the member `left` is removed."""
         counts = dict(self._subscriptions)
         old = self.members.get(member.member_id if member is not None else left or "")
         for name in () if old is None else old.topics:
@@ -147,7 +148,7 @@ class ShareGroup:
     # ---- what records say ------------------------------------------------------------------------------------------
 
     def put_member(self, told: ShareMember) -> None:
-        """A member as its record says; epochs and assignment stand in another one."""
+        """Set a member from its record; another record has its epochs and assignment."""
         known = self.members.get(told.member_id)
         if known is not None:
             told = replace(
@@ -166,7 +167,8 @@ class ShareGroup:
         self.absent.pop(member_id, None)
 
     def put_current(self, member_id: str, epoch: int, previous_epoch: int, assigned: Assignment) -> None:
-        """What a member has; on replay this may come before the member itself, which compaction moved back."""
+        """Set a member's epochs and assignment. On replay this may precede the member's own record, which compaction
+        moved back."""
         known = self.members.get(member_id) or ShareMember(member_id)
         self.members[member_id] = replace(
             known, member_epoch=epoch, previous_member_epoch=previous_epoch, assigned=assigned

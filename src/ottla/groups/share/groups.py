@@ -1,7 +1,7 @@
-"""Keeps all share groups of a shard: which request goes where, and what each record changes.
+"""Keeps all share groups of a shard: it dispatches requests, and applies records.
 
-Knows the groups and hands on; the rules stand in `membership` and `admin`. The ids of classic groups are
-taken: a request for a share group of such a name hears GROUP_ID_NOT_FOUND, and the other way round.
+The rules are in `membership` and `admin`. The ids of classic groups are in use: a request for a share group of such a
+name gets GROUP_ID_NOT_FOUND, and vice versa.
 
 Source: Kafka's GroupCoordinatorShard.java, GroupMetadataManager.java.
 """
@@ -75,7 +75,7 @@ class ShareGroups:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def decide(self, now: Millis, ticket: Ticket, call: Call, decision: DecisionBuilder) -> bool:
-        """Whether this was a call about share groups; if so it is in `decision` now."""
+        """Serve a call about share groups. Returns whether it was one; the result is in `decision`."""
         match call.body:
             case ShareGroupHeartbeatRequest() as body:
                 self._membership.heartbeat(now, ticket, call, body, decision)
@@ -90,7 +90,7 @@ class ShareGroups:
         return True
 
     def topics_deleted(self, names: Iterable[str], decision: DecisionBuilder) -> None:
-        """Share partitions go with their topic; the share coordinator hears of it by itself."""
+        """Forget share partitions of deleted topics; the share coordinator learns of the deletion separately."""
         for group in self._groups.values():
             gone = [topic_id for topic_id, name in group.shares.topics() if name in names]
             if gone:
@@ -102,7 +102,7 @@ class ShareGroups:
             yield listed(group)
 
     def deletion(self, group_id: str) -> list[ShardRecord] | None:
-        """The records that delete this group; None where it has members."""
+        """The records that delete this group; None if it has members."""
         group = self._groups[group_id]
         return None if group.members else deletion(group)
 

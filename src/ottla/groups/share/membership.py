@@ -1,14 +1,15 @@
-"""Serves heartbeats of share groups: members come, stay, change their subscription, and go.
+"""Serves heartbeats of share groups: members join, stay, change their subscription, and leave.
 
-Knows what a heartbeat may say, its answer, and the records that follow from it; when assignments are made anew; and
-when a silent member is out. Does not know who assigns how (`assignor`).
+It has the rules of heartbeats, their answers, the resulting records, the times of new assignments, and the expiry of
+sessions. `assignor` makes the assignments.
 
-A member joins with its first heartbeat and hears its assignment in the answer. Later heartbeats bring one when it has
-changed, or when the member told everything about itself again. Others hear of a change at their own next heartbeat.
+A member joins with its first heartbeat and gets its assignment in the answer. Later answers contain the assignment only
+if it changed, or if the member sent its full state again. Other members learn of a change from their own next
+heartbeat.
 
-A new assignment is made when somebody joins; otherwise when something changed and the last one is as old as
-`share.assignment.interval.ms`. It is made without those whose connection was lost, so that the partitions of a dead
-worker are read again after one heartbeat interval and not only after its session.
+A join produces a new assignment at once. Any other change produces one when the last assignment is at least
+`share.assignment.interval.ms` old. Members whose connection was lost get no partitions. So a dead worker's partitions
+are read again after one heartbeat interval and not only after its session.
 
 Source: Kafka's GroupMetadataManager.java (shareGroupHeartbeat, shareGroupLeave, shareGroupFenceMember); KIP-932,
 KIP-1263.
@@ -52,7 +53,7 @@ LEAVE_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """The body of a call from the node itself: the connection of this member is gone. It is not answered."""
+    """The body of a call from the node itself: the connection of this member was lost. It is not answered."""
 
     group_id: str
     member_id: str
@@ -84,7 +85,7 @@ class ShareMembership:
         self._timers = timers
         self.groups = groups
         self.other_groups = other_groups
-        """Groups of another kind: their ids are taken."""
+        """Groups of another kind, whose ids are in use."""
 
     # ---- ShareGroupHeartbeat ---------------------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ class ShareMembership:
         answer = ShareGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=epoch, heartbeat_interval_ms=config.heartbeat_interval_ms
         )
-        # One that names the epoch before has not heard the answer with this one.
+        # A member that sends the previous epoch has not received the answer with the present one.
         unheard = known is None or body.member_epoch != known.member_epoch
         if unheard or body.subscribed_topic_names is not None or member.assigned != assigned:
             answer.assignment = AssignmentMessage(
@@ -183,7 +184,7 @@ class ShareMembership:
         came_back: bool,
         records: list[ShareRecord],
     ) -> tuple[int, Assignment]:
-        """The epoch and assignment that the member has from now on; whatever that changes goes to `records`."""
+        """The member's new epoch and assignment; the resulting records are added to `records`."""
         known = group.members.get(member.member_id)
         resubscribes = known is None or known.topics != member.topics
         topics = self._topics(group.subscribed_with(member))
@@ -216,7 +217,7 @@ class ShareMembership:
         return topics
 
     def _unknown_shares(self, group: ShareGroup, member: ShareMember) -> list[Share]:
-        """Share partitions that the group is subscribed to and has not had before."""
+        """Share partitions that the group newly subscribes to."""
         shares: list[Share] = []
         for name, (topic_id, partitions) in self._topics(group.subscribed_with(member)).items():
             known = group.shares.known(topic_id)
@@ -227,14 +228,14 @@ class ShareMembership:
     # ---- members that go -------------------------------------------------------------------------------------------
 
     def session_deadline(self, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
-        """No sign of life for the length of a session."""
+        """Remove a member whose session expired."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is not None and member is not None:
             decision.records += [encode(record) for record in self._removal(group, member)]
 
     def connection_lost(self, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
-        """Who is left gets what this member had, unless it comes back before they ask."""
+        """Reassign this member's partitions to the other members, unless it returns before their next heartbeats."""
         group = self.groups.get(group_id)
         if group is None or member_id not in group.members or member_id in group.absent:
             return
@@ -253,7 +254,7 @@ class ShareMembership:
         ]
 
     def watch(self, now: Millis, group: ShareGroup) -> None:
-        """Sessions begin anew for all members."""
+        """Restart the sessions of all members."""
         timeout_ms = self._metadata.share_group_config(group.group_id).session_timeout_ms
         for member_id in group.members:
             self._timers.set((group.group_id, Deadline.SHARE_SESSION, member_id), now + timeout_ms)
@@ -262,7 +263,7 @@ class ShareMembership:
         self._timers.cancel((group.group_id, Deadline.SHARE_SESSION, member_id))
 
     def forget(self, group: ShareGroup) -> None:
-        """The group is no more."""
+        """Forget a group that no longer exists."""
         for member_id in group.members:
             self._unwatch(group, member_id)
 
@@ -274,7 +275,7 @@ class ShareMembership:
 
 
 def _check(body: ShareGroupHeartbeatRequest) -> None:
-    """What a heartbeat must say. Raises _Refused."""
+    """Check the required fields of a heartbeat. Raises _Refused."""
     if not body.member_id.strip():
         raise _Refused(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
     if not body.group_id.strip():
@@ -303,7 +304,7 @@ def _check_epoch(member: ShareMember, epoch: int) -> None:
 
 
 def _told(member: ShareMember, call: Call, body: ShareGroupHeartbeatRequest) -> ShareMember:
-    """The member with what its heartbeat says of it; null is as before."""
+    """The member with the fields of its heartbeat; null means unchanged."""
     names = body.subscribed_topic_names
     return replace(
         member,

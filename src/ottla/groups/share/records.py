@@ -1,7 +1,7 @@
 """Encodes and decodes the records of share groups in `__consumer_offsets`.
 
-Knows Kafka's types 10 to 15: a member, the group's epoch, the epoch of its assignment, a member's target, a member's
-current assignment, and the share partitions the group has. Each has a value or is a tombstone.
+These are Kafka's types 10 to 15: a member, the group's epoch, the epoch of its assignment, a member's target, a
+member's current assignment, and the group's share partitions. Each has a value or is a tombstone.
 
 Source: group-coordinator/src/main/resources/common/message/ShareGroup*.json, GroupCoordinatorRecordHelpers.java.
 """
@@ -35,7 +35,7 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """`epoch` None: the group is no more."""
+    """`epoch` None: the group is deleted."""
 
     group_id: str
     epoch: int | None

@@ -1,11 +1,11 @@
-"""Finds what a compaction works on: which part of a log is dirty, and where the last one ended.
+"""Finds the input of a compaction: which part of a log is dirty, and where the last compaction ended.
 
-The dirty part begins where the last compaction ended and stops at the first of: the active segment, the last stable
+The dirty part begins where the last compaction ended. It ends at the first of: the active segment, the last stable
 offset, a segment with a record younger than `min.compaction.lag.ms`. A log is due when the dirty part's share of what
 would be compacted is above `min.cleanable.dirty.ratio`, or a dirty record is older than `max.compaction.lag.ms`.
 
-Where compactions ended stands in `cleaner-offset-checkpoint` in the data directory, one line per compacted partition.
-Losing it costs one compaction of everything. Source: Kafka's LogCleanerManager.scala.
+The offsets at which compactions ended are in `cleaner-offset-checkpoint` in the data directory, one line per compacted
+partition. Losing the file costs one compaction of everything. Source: Kafka's LogCleanerManager.scala.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Dirty(NamedTuple):
 
 
 def dirty_part(log: LogState, now: int) -> Dirty:
-    """What is there to clean now; empty when first >= end."""
+    """The part of the log to compact now; empty when first >= end."""
     if not log.segments:
         return Dirty(log.log_end_offset, log.log_end_offset)
     first = max(cleaned_to(log), log.log_start_offset)
@@ -75,7 +75,7 @@ def _within(log: LogState, first: int, end: int) -> list[Segment]:
 
 
 def cleaned_to(log: LogState) -> int:
-    """Where the last compaction ended, 0 if there was none."""
+    """The offset at which the last compaction ended, 0 if there was none."""
     if log.cleaned_to is None:
         log.cleaned_to = _read(log).get(_key(log), 0)
     return log.cleaned_to
@@ -90,7 +90,7 @@ def write_checkpoint(log: LogState, offset: int) -> None:
 
 
 def cut_checkpoint(log: LogState, offset: int) -> None:
-    """The log was truncated to `offset`: what comes there next is dirty."""
+    """The log was truncated to `offset`: later records there are dirty."""
     if log.config.compacted and cleaned_to(log) > offset:
         write_checkpoint(log, offset)
 

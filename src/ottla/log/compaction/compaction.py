@@ -1,25 +1,30 @@
 """Compacts a log: it keeps the last record of every key.
 
-Two passes. The first reads the dirty part and remembers, for each key, its last offset (as many keys as `map_bytes_max`
-has room for; the rest waits for the next compaction). The second copies every segment from the log start up to there,
-in groups that make one segment each, leaving out records whose key has a later offset. Offsets never change: a batch
-keeps its base and last offset, and a batch that lost all its records stays, empty, where it still says something: the
-last sequence of a live producer, how far this compaction looked, or where a segment ends.
+A compaction has two passes. The first reads the dirty part and remembers the last offset of each key. It remembers as
+many keys as `map_bytes_max` has room for; the rest waits for the next compaction. The second copies every segment from
+the log start to the end of the first pass, in groups that become one segment each. It leaves out records whose key has
+a later offset.
 
-A tombstone stays `delete.retention.ms` after the compaction that first saw it: that one writes the moment into the
-batch (delete horizon, attribute bit 6, in place of the base timestamp; KIP-534). A transaction's marker waits in the
-same way once its data is gone. Data of aborted transactions goes at once. Where not every replica is in sync tombstones
-and markers stay longer: one that was away has what they are about, and would never hear of them (Kafka's let them go).
+Offsets never change: a batch keeps its base and last offset. A batch that lost all its records stays, empty, if it
+still carries one of these: the last sequence of a live producer, the end of this compaction, or the end of a segment.
 
-A batch that is damaged or whose records can't be read stays as it is and takes no other record away. Where a segment
-can't be walked to its end, its group stays as it is. Both are told to `notes`; the rest of the log is compacted.
+A tombstone stays for `delete.retention.ms` after the first compaction that saw it. That compaction writes the time into
+the batch (delete horizon, attribute bit 6, in place of the base timestamp; KIP-534). A transaction's marker waits in
+the same way once its data is gone. Data of aborted transactions is removed at once. If some replica is out of sync,
+tombstones and markers stay longer: that replica still has the deleted data and would never receive them (Kafka removes
+them).
 
-Safe at any step: the new segment is `.cleaned` until it is complete and synced; renaming its `.log` to `.swap`, and
-syncing that name, decides; from there on a restart completes what is left (recovery/): old segments to `.deleted`,
-`.swap` to its final name. The log, readers and appends see only whole segments, replaced in one step.
+A damaged or undecodable batch stays as it is and removes no other record. If a segment can't be walked to its end, its
+group stays as it is. Both are reported to `notes`; the rest of the log is compacted.
 
-A compaction is a generator of slices of a few milliseconds each: it yields None where others may run, and a Syncable
-where that must be synced before it goes on. It gives up when the log is truncated, deleted or shortened meanwhile.
+A crash is safe at any step. The new segment is named `.cleaned` until it is complete and synced. Renaming its `.log` to
+`.swap`, and syncing that name, is the decision. From then on a restart completes the rest (recovery/): old segments are
+renamed to `.deleted`, and `.swap` to its final name. The log, readers and appends see only whole segments, replaced in
+one step.
+
+A compaction is a generator of slices of a few milliseconds each. It yields None where other work may run, and a
+Syncable that must be synced before it continues. It gives up if the log is truncated, deleted or shortened meanwhile.
+
 Source: Kafka's LogCleaner.scala (Cleaner), MemoryRecords.filterTo, CleanedTransactionMetadata.
 """
 
@@ -57,7 +62,7 @@ class Damaged(Exception):
 
 
 class GaveUp(Exception):
-    """The log changed under the compaction; nothing was replaced that was not complete."""
+    """The log changed during the compaction; only complete segments were replaced."""
 
 
 class Compaction:
@@ -87,7 +92,7 @@ class Compaction:
         self._work = 0
 
     def __iter__(self) -> Iterator[Syncable | None]:
-        """Raises OSError when the disk does not take the new segment; the log is as it was then."""
+        """Raises OSError if the disk does not accept the new segment; the log is then unchanged."""
         dirty = cleanable.dirty_part(self.log, self.now)
         if dirty.first >= dirty.end or self.log.failed is not None:
             return
@@ -129,7 +134,7 @@ class Compaction:
     # ---- first pass ------------------------------------------------------------------------------------------------
 
     def _sync_dirty(self, dirty: cleanable.Dirty) -> Iterator[Syncable]:
-        """A record must be on the disk before it takes older ones of its key away."""
+        """Wait until a record is on the disk before it removes older ones of its key."""
         for segment in self.log.segments[:-1]:
             end = self._end_of(segment)
             if end > dirty.first and segment.base_offset < dirty.end and end > self.log.recovery_point:
@@ -137,7 +142,7 @@ class Compaction:
 
     def _build_map(self, dirty: cleanable.Dirty) -> Iterator[None]:
         log, offsets = self.log, self._offsets
-        transactions = Transactions(log.log_end_offset)  # what was aborted takes nothing away, committed or not
+        transactions = Transactions(log.log_end_offset)  # an abort counts even if its marker is not committed
         self._latest = dirty.first - 1
         for segment in [segment for segment in log.segments[:-1] if segment.base_offset < dirty.end]:
             end = self._end_of(segment)
@@ -166,10 +171,10 @@ class Compaction:
                         yield None
                         self._check()
             except Damaged:
-                self._latest = end - 1  # the second pass tells; what stands there takes nothing away
+                self._latest = end - 1  # the second pass reports it; the damaged part removes no record
 
     def _walk(self, segment: Segment, start: int) -> Iterator[tuple[RawHeader, memoryview]]:
-        """Its batches from position `start` on. Raises Damaged where something else stands."""
+        """The segment's batches from position `start` on. Raises Damaged if the bytes are not a batch."""
         expected, end, walked = segment.base_offset, self._end_of(segment), start
         for position, header, batch in walk_batches(segment.file, start, segment.size):
             last = header[0] + header[6]
@@ -245,7 +250,7 @@ class Compaction:
             self._remove_unfinished(cleaned.base_offset)
 
     def _remove_unfinished(self, base_offset: int) -> None:
-        """Files of a compaction that did not get to its end; the log first, so that a restart sees no decision."""
+        """Remove the files of an unfinished compaction; the log first, so that a restart sees no decision."""
         segment_path = f"{self.log.directory}/{segment_name(base_offset)}"
         for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):
             for kind in (LOG_SUFFIX, *INDEX_SUFFIXES):
@@ -257,8 +262,8 @@ class Compaction:
         log = self.log
         interval = log.config.index_interval_bytes
         transactions.cleaned = cleaned
-        # The last batch of a segment stays too, if only its header: so segments always join without a gap, and a
-        # power cut that took the end of one can be told from compaction.
+        # The last batch of a segment also stays, if only its header. So segments always join without a gap, and a
+        # segment that a power cut shortened can be distinguished from a compacted one.
         ends = frozenset((self._upper_bound, self._end_of(group[-1])))
         decide = BatchFilter(
             self._offsets,
@@ -289,7 +294,7 @@ class Compaction:
         header: RawHeader,
         batch: memoryview,
     ) -> Kept | None:
-        """What the rules keep of the batch: all of it, if it is damaged or its records can't be read."""
+        """The part of the batch that the rules keep: all of it if it is damaged or its records can't be decoded."""
         fault = "its checksum does not match"
         if is_sound(header, batch):
             try:
@@ -302,7 +307,8 @@ class Compaction:
         return batch, header[8]
 
     def _replace(self, group: list[Segment], cleaned: Segment) -> None:
-        """The decision is on the disk: no restart goes back. In one step for everybody else."""
+        """Replace the group by the compacted segment, in one step for readers and appends. The decision is already on
+        the disk, so no restart undoes it."""
         log = self.log
         try:
             for segment in group:
@@ -344,7 +350,8 @@ class Transactions:
                 heappush(self._coming, (entry.first_offset, entry))
 
     def is_settled(self, header: RawHeader, batch: memoryview) -> bool:
-        """Whether the batch can go: data of an aborted transaction, or a marker whose transaction has no data left."""
+        """Whether the batch can be removed: data of an aborted transaction, or a marker whose transaction has no data
+        left."""
         last = header[0] + header[6]
         while self._coming and self._coming[0][0] <= last:
             entry = heappop(self._coming)[1]
@@ -375,7 +382,7 @@ class Transactions:
             return True
         entry = self._aborted.pop(producer_id, None)
         if entry is not None and producer_id in self._aborted_with_data:
-            # The marker stays until a compaction finds none of its data; so does its entry in the index.
+            # The marker, and its entry in the index, stay until a compaction finds none of its data.
             self._aborted_with_data.discard(producer_id)
             if self.cleaned is not None:
                 self.cleaned.txn_index.append(entry)

@@ -1,7 +1,7 @@
-"""Filters one batch for a compaction: which of its records stay.
+"""Filters one batch for a compaction: which of its records are kept.
 
-Knows: the inside of batches, as bytes: a record that stays is copied as it is, never decoded into objects. Does not
-know: segments or files. Source: Kafka's MemoryRecords.filterTo, Cleaner.shouldRetainRecord, DefaultRecordBatch.
+It works on the bytes of batches: a kept record is copied as it is, never decoded into an object. Source: Kafka's
+MemoryRecords.filterTo, Cleaner.shouldRetainRecord, DefaultRecordBatch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def key_offsets(header: RawHeader, batch: memoryview) -> list[tuple[bytes, int]]
         plain = decompress(header[5] & ATTRIBUTES_COMPRESSION, batch[HEADER_BYTES:])
         found = pieces(plain, header[12])
         if not all(piece[5] for piece in found):
-            decode_records(batch, parts_max=PARTS_MAX)  # as the second pass must, to write it anew
+            decode_records(batch, parts_max=PARTS_MAX)  # as the second pass must, to rewrite it
     except CorruptRecords:
         return []
     return [(piece[4], base + piece[3]) for piece in found if piece[4] is not None]
@@ -83,15 +83,15 @@ class BatchFilter:
         self._ends = ends
         self._short = short
         self._in_sync = in_sync
-        # What keeps a producer's state alive: its last data, or, with none remembered, the marker of its epoch.
+        # A producer's state is kept alive by its last data or, if none is remembered, by the marker of its epoch.
         self._last_data = {entry.producer_id: entry.last_data_offset for entry in producers.values()}
         self._epochs = {entry.producer_id: entry.epoch for entry in producers.values()}
 
     def __call__(self, header: RawHeader, batch: memoryview, settled: bool) -> Kept | None:
-        """(bytes, max_timestamp) of what stays of the batch, None for nothing.
+        """(bytes, max_timestamp) of what is kept of the batch, None for nothing.
 
-        `settled`: its transaction was aborted, or it is a marker without data. Raises CorruptRecords where it would
-        have to be written anew and can't be read.
+        `settled`: its transaction was aborted, or it is a marker without data. Raises CorruptRecords if the batch must
+        be rewritten and can't be decoded.
         """
         attributes, base_timestamp = header[5], header[7]
         horizon = base_timestamp if attributes & ATTRIBUTES_DELETE_HORIZON else None
@@ -107,11 +107,11 @@ class BatchFilter:
         return self._emptied(header) if self._must_stay(header) else None
 
     def _has_passed(self, horizon: int | None) -> bool:
-        """Whether tombstones or a marker of a batch with this delete horizon may go."""
+        """Whether tombstones or a marker of a batch with this delete horizon may be removed."""
         return self._in_sync and horizon is not None and horizon <= self._wall_ms
 
     def _must_stay(self, header: RawHeader) -> bool:
-        """Whether the batch says something even without records."""
+        """Whether the batch carries information even without records."""
         last = header[0] + header[6]
         if last + 1 in self._ends:
             return True
@@ -180,7 +180,8 @@ class BatchFilter:
         return octets, max_timestamp
 
     def _with_horizon(self, header: RawHeader, batch: memoryview, kept: set[int] | None) -> Kept:
-        """The batch with the moment its tombstones (or its marker) may go in place of the base timestamp."""
+        """The batch with the time at which its tombstones (or its marker) may be removed in place of the base
+        timestamp."""
         records = [
             record for record in decode_records(batch, parts_max=PARTS_MAX) if kept is None or record.offset in kept
         ]
@@ -240,7 +241,8 @@ class BatchFilter:
 
 
 def pieces(plain: bytes, count: int) -> list[Piece]:
-    """Where each record of a batch's plain body stands, and what compaction asks of it. Raises CorruptRecords."""
+    """The place of each record in a batch's decompressed body, and the fields that compaction needs. Raises
+    CorruptRecords."""
     if count > PARTS_MAX:
         raise CorruptRecords(f"there are {count} records, more than {PARTS_MAX}")
     found: list[Piece] = []

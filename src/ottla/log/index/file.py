@@ -1,10 +1,9 @@
-"""Keeps a file of entries of one size beside a segment: what every index of a segment is on the disk.
+"""Keeps a file of entries of one size beside a segment: the common part of every index of a segment.
 
-Knows how long the file should be, which entries wait to be written, and whether what was written waits for an fsync.
-Does not know what entries mean.
+It tracks how long the file should be, which entries wait to be written, and whether written ones wait for an fsync.
 
-Entries are buffered until `flush`. Those that the disk does not take stay buffered, and what a failed write left of
-them is cut off before the next one.
+Entries are buffered until `flush`. Entries that the disk does not accept stay buffered. The incomplete rest of a failed
+write is cut off before the next one.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from ottla.log.files import File, FileSystem
 
 
 class IndexFile:
-    """The file of one index, made when it is first needed.
+    """The file of one index, created when it is first needed.
 
-    `entries` counts also those that are not written yet; -1: nobody has looked into the file.
+    `entries` also counts those that are not written yet; -1: the file has not been read.
     """
 
     __slots__ = ("_dirty", "_file", "_files", "_path", "_pending", "entries")
@@ -37,7 +36,7 @@ class IndexFile:
         return len(self._pending) // self.ENTRY.size
 
     def flush(self) -> None:
-        """Write the buffered entries. Raises OSError, after which they are buffered still."""
+        """Write the buffered entries. Raises OSError, after which they are still buffered."""
         if self._pending:
             handle, end = self._handle(), self.entries * self.ENTRY.size - len(self._pending)
             if handle.size() > end:
@@ -47,7 +46,8 @@ class IndexFile:
             self._dirty = True
 
     def touch(self) -> None:
-        """Make sure the file is there, though perhaps empty: Kafka's tools expect one beside each segment."""
+        """Create the file if it does not exist, even if it stays empty: Kafka's tools expect one beside each
+        segment."""
         self._handle()
 
     def cut_file(self) -> None:
@@ -66,18 +66,18 @@ class IndexFile:
             del self._pending[(entries - written) * self.ENTRY.size :]
 
     def dirty_files(self) -> list[File]:
-        """The file, if it was written since it was last handed out here."""
+        """The file, if it was written since the last call."""
         if self._dirty and self._file is not None:
             self._dirty = False
             return [self._file]
         return []
 
     def unsynced(self) -> None:
-        """What was handed out did not reach the disk."""
+        """Mark the file as dirty again: the sync of the last `dirty_files` failed."""
         self._dirty = self._file is not None
 
     def rewrite(self) -> None:
-        """Write what the file holds once more, as an fsync that failed asks for. Raises OSError."""
+        """Write the file's content again, as a failed fsync requires. Raises OSError."""
         if self._files.exists(self._path):
             self._handle().rewrite(0, durable=False)
             self._dirty = True

@@ -68,7 +68,7 @@ class OffsetIndex(IndexFile):
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is when everything is written."""
+        """The file's length once everything is written."""
         if self._offsets is None:
             return self._files.size(self._path) if self._files.exists(self._path) else 0
         return self.entries * OFFSET_ENTRY.size
@@ -154,7 +154,7 @@ class OffsetIndex(IndexFile):
         return len(raw) - sound * OFFSET_ENTRY.size
 
     def deactivate(self) -> None:
-        """The segment is closed: write what is left, and let the memory go when the cache needs it."""
+        """Write the remaining entries, because the segment is closed. The cache may then free the memory."""
         self.flush()
         self._pinned_in_memory = False
         if self._offsets is not None:

@@ -38,7 +38,7 @@ class TimeIndex(IndexFile):
         return self._last
 
     def maybe_append(self, timestamp: int, offset: int, *, closing: bool = False) -> None:
-        """Add an entry if it is newer than the last one. `closing` also takes a repeated timestamp's later offset."""
+        """Add an entry if it is newer than the last one. `closing` also accepts a repeated timestamp's later offset."""
         last_timestamp, last_offset = self.last()
         if timestamp > last_timestamp or (closing and timestamp == last_timestamp and offset > last_offset):
             self._pending += TIME_ENTRY.pack(timestamp, offset - self._base_offset)

@@ -27,7 +27,8 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex(IndexFile):
-    """Entries are few: they are held in memory once somebody asked, and written as they come."""
+    """The transaction index of a segment. It has few entries: they are kept in memory from the first read on, and
+    written when they are added."""
 
     __slots__ = ("_aborted",)
     ENTRY: ClassVar = TRANSACTION_ENTRY
@@ -37,7 +38,7 @@ class TransactionIndex(IndexFile):
         self._aborted: list[AbortedTransaction] | None = None
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add an entry. Raises OSError when it could not be written: it is known all the same, `flush` tries again."""
+        """Add an entry. Raises OSError if it could not be written; it is kept all the same, and `flush` tries again."""
         self.aborted().append(entry)
         self.entries += 1
         self._pending += TRANSACTION_ENTRY.pack(VERSION, *entry)
@@ -86,6 +87,6 @@ class TransactionIndex(IndexFile):
         return is_longer
 
     def dirty_files(self) -> list[File]:
-        """The file, if it was written since it was last handed out here. Raises OSError."""
+        """The file, if it was written since the last call. Raises OSError."""
         self.flush()
         return super().dirty_files()

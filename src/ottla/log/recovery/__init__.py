@@ -1,30 +1,31 @@
-"""Opening a log: what a stop, a kill or a power cut left behind becomes a log again, keeping every complete batch.
+"""Recovery of logs: it opens what a stop, a kill or a power cut left behind, and keeps every complete batch.
 
-Three cases, told by the caller:
-- clean stop: files are as they say; only the last few batches behind the last index entry are walked, to find the end.
-- the process was killed (`same_boot`): the page cache survived, so all that was written is there, and what is on disk
-  is sound up to the last persisted index entry of the active segment. Batches behind it are checked.
-- the machine went down: every batch at or above the recovery point is checked against its CRC, and the indexes of
-  those segments are rebuilt, for they are not synced with every flush. Snapshots above it are not trusted.
-The log is cut at the first batch that is torn or corrupt or whose offsets are out of place (no checksum covers them),
-and segments behind that go. Whatever a flipped bit says, opening a log raises nothing but OSError.
+The caller passes one of three cases:
+- After a clean stop, the files are complete. Only the batches behind the last index entry are walked, to find the end.
+- After a kill of the process (`same_boot`), the page cache survived, so everything that was written is still there. The
+  active segment is sound up to its last persisted index entry. Batches behind it are checked.
+- After a crash of the machine, every batch at or above the recovery point is checked against its CRC. The indexes of
+  those segments are rebuilt, because they are not synced with every flush. Snapshots above it are not trusted.
 
-With `write_again`, or when the log was shut because of an fsync that failed, a kill is no reason to trust the page
-cache: it may show batches that the kernel gave up writing, and an fsync now would say nothing of them. What is above
-the recovery point is checked and written again.
+The log is cut at the first batch that is torn or corrupt, or whose offsets are out of order (no checksum covers them).
+Segments behind the cut are removed. Whatever bits are flipped, opening a log raises only OSError.
 
-A recovery that ended in the middle (`interrupted`), killed or by an error of the disk, leaves all of that to the next
-one: whatever boot it is by then, the log is checked as after a power cut, and what is read or was repaired may be in
-the page cache only, after an fsync that failed.
+With `write_again`, or if the log was closed because of a failed fsync, a kill is no reason to trust the page cache. It
+may show batches that the kernel gave up writing, and an fsync now would not report them. Everything above the recovery
+point is checked and written again.
 
-Leftovers: `.cleaned`, `.tmp` are unfinished and go; `.deleted` are finished and go; a `.log.swap` is a compaction that
-had decided (compaction/) and is completed. Indexes that are missing or not sound are rebuilt from their segment;
-producer state from the newest sound snapshot and the batches after it; epochs from the batches where their checkpoint
-is lost or, after a power cut, says otherwise.
+If a recovery was interrupted (`interrupted`), by a kill or by a disk error, the next one does all of that. Whatever
+boot it is by then, the log is checked as after a power cut. After a failed fsync, what is read or was repaired may be
+in the page cache only.
+
+Leftovers: `.cleaned` and `.tmp` are unfinished and are removed; `.deleted` are finished and are removed. A `.log.swap`
+is a compaction that had decided (compaction/), and is completed. Missing or unsound indexes are rebuilt from their
+segment. Producer state is read from the newest sound snapshot and the batches after it. Epochs are read from the
+batches if their checkpoint is lost or, after a power cut, contradicts the batches.
 
     loading.py    the steps in their order, for each of the three cases
     leftovers.py  what an unfinished compaction or deletion left
-    segments.py   where sound batches end; indexes that are made anew; what is written again
+    segments.py   where sound batches end; indexes that are rebuilt; what is written again
     state.py      epochs and producers
 
 Source: Kafka's LogLoader.java, LogSegment.recover, ProducerStateManager.truncateAndReload.

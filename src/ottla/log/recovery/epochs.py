@@ -1,9 +1,9 @@
 """Reads the leader epochs of a log: from their checkpoint, verified and corrected by the batches.
 
 No checksum covers the checkpoint, nor the epoch in a batch's header, and a wrong newest epoch can win an election. So
-each is held against the other: the batches at every boundary that the checkpoint names, and each batch against its
-neighbours, as epochs never fall. A batch whose epoch is above the next one's, or below the one before it and the next
-one's, is damaged and says nothing.
+each is compared with the other: the batches at every boundary in the checkpoint, and each batch with its neighbours,
+because epochs never fall. A batch is damaged if its epoch is above the next one's, or below those of both neighbours.
+The epoch of a damaged batch is ignored.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def load_epochs(
     verify: bool = True,
     may_be_behind: bool = True,
 ) -> EpochCache:
-    """The checkpoint, corrected by the batches that it need not know: those from `checked_from` on, or all.
+    """The checkpoint, corrected by the batches that it may lack: those from `checked_from` on, or all.
 
-    `verify`: the file may have changed since it was written. `may_be_behind`: a power cut may have taken what was
-    written to it before the newest batch; else the batch is damaged that alone has a newer epoch. Raises OSError.
+    `verify`: the file may have changed since it was written. `may_be_behind`: a power cut may have lost what was
+    written to it before the newest batch. If that is excluded, a single batch with a newer epoch is damaged. Raises
+    OSError.
     """
     path = f"{directory}/{LEADER_EPOCH_FILE}"
     reading = _Reading(segments, log_start_offset, log_end_offset, found)
@@ -62,14 +63,14 @@ def load_epochs(
     cache.truncate_from_end(log_end_offset)
     cache.truncate_from_start(log_start_offset)
     if corrected:
-        # The recovery point passes the batches that say so: the next start will not look at them.
+        # The recovery point passes the batches with these epochs: the next start will not check them.
         files.write_atomically(path, cache.encode())
         cache.dirty = False
     return cache
 
 
 class _Reading:
-    """What the batches of one log say of epochs."""
+    """The leader epochs in the batches of one log."""
 
     def __init__(self, segments: list[Segment], start: int, end: int, found: Found) -> None:
         self._segments = segments
@@ -104,7 +105,7 @@ class _Reading:
         return None
 
     def _is_alone(self, header: RawHeader) -> bool:
-        """Whether the batch's epoch is none that can stand between those of its neighbours."""
+        """Whether the batch's epoch contradicts those of its neighbours."""
         base, last = header[0], header[0] + header[6]
         before = self._batch_at(base - 1) if base > self._start else None
         after = self._batch_at(last + 1) if last + 1 < self._end else None
@@ -112,7 +113,7 @@ class _Reading:
         return header[2] < lowest or (after is not None and after[0] > last and header[2] > after[2] >= 0)
 
     def known_to(self, cache: EpochCache, *, may_be_behind: bool) -> int:
-        """Where the checkpoint ends if it lacks the newest batch's epoch; the log's end if it has it."""
+        """The offset at which the checkpoint ends if it lacks the newest batch's epoch; the log's end if it has it."""
         last = next((segment for segment in reversed(self._segments) if segment.size), None)
         if last is None:
             return self._end
@@ -127,7 +128,7 @@ class _Reading:
         return cache.entries[-1][1] if cache.entries else 0
 
     def correct(self, cache: EpochCache, from_offset: int) -> None:
-        """Let the batches from `from_offset` on say what the epochs are."""
+        """Correct the epochs by the batches from `from_offset` on."""
         for header in self._believable(self._headers(from_offset), report=True):
             if header[0] + header[6] >= self._start:
                 cache.correct(header[2], header[0], header[0] + header[6])
@@ -141,7 +142,7 @@ class _Reading:
                 yield header
 
     def _believable(self, headers: Iterator[RawHeader], *, report: bool = False) -> Iterator[RawHeader]:
-        """The batches whose epochs can stand between those of their neighbours."""
+        """The batches whose epochs do not contradict those of their neighbours."""
         before = -1
         header = next(headers, None)
         while header is not None:

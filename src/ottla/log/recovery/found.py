@@ -1,7 +1,7 @@
-"""Collects what the opening of a log found missing or damaged, so that a cluster can let a whole replica lead.
+"""Collects missing or damaged data found when a log is opened, so that a cluster can let a complete replica lead.
 
-A log that is opened after a kill or a power cut is repaired whatever it has lost. Whether that matters depends on other
-replicas, which a log does not know: so it reports all of it, with offsets.
+A log that is opened after a kill or a power cut is repaired, whatever it has lost. Whether the loss matters depends on
+other replicas, which a log does not know. So it reports every loss, with offsets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class What(Enum):
-    """What is wrong with a log that was opened."""
+    """Kinds of damage in a log that was opened."""
 
     TORN = "torn"
     """The end of the file held a part of one batch, as a killed append leaves it. The part was cut off."""
@@ -33,12 +33,12 @@ class What(Enum):
 
 
 _WITHIN = (What.HEAD, What.MIDDLE, What.DAMAGED, What.CHANGED)
-"""What fetching from the log's end does not repair."""
+"""Damage that fetching from the log's end does not repair."""
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong with the offsets from `first` up to `end`, -1 where that is not known. `size`: how many
-    bytes were cut off."""
+    """One fault of the offsets from `first` up to `end`, -1 if unknown. `size`: the number of bytes that were cut
+    off."""
 
     what: What
     first: int
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
 
 
 class Found:
-    """What the opening of one log found. Every sentence goes to `note` as well."""
+    """The damage found while one log was opened. Every sentence is also passed to `note`."""
 
     __slots__ = ("_note", "findings")
 
@@ -62,7 +62,7 @@ class Found:
 
     @property
     def damaged_from(self) -> int | None:
-        """The first offset at which the log is not what it was, though it goes on behind it; None without any."""
+        """The first changed or missing offset below the log's end; None if there is none."""
         return min((each.first for each in self.findings if each.what in _WITHIN), default=None)
 
     @property

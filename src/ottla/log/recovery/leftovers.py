@@ -1,8 +1,8 @@
-"""Clears up what an unfinished compaction or a deletion left in a log's directory.
+"""Cleans up after an unfinished compaction or deletion in a log's directory.
 
-Knows names. `.cleaned` and `.tmp` are unfinished and go; `.deleted` are finished and go; a `.log.swap` is a compaction
-that had decided and is completed. Its batches are verified first: where one is damaged, the segments that it replaces
-stay if they are still there.
+`.cleaned` and `.tmp` files are unfinished and are removed; `.deleted` files are finished and are removed. A `.log.swap`
+is a compaction that had decided, and is completed. Its batches are verified first. If one is damaged, the segments that
+it replaces stay if they still exist.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, UNFINISHED_SUFFIX)
 
 
 class Leftovers:
-    """The leftovers in one directory. What is done about each is told to `note`."""
+    """The leftovers in one directory. Each action on them is reported to `note`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Leftovers:
         self.found = found
 
     def clear(self, names: list[str]) -> list[str]:
-        """Remove unfinished and finished business; complete a compaction that had decided. The names that remain."""
+        """Remove unfinished and finished files; complete a compaction that had decided. Returns the remaining names."""
         kept: list[str] = []
         for name in names:
             if name.endswith(LEFTOVERS):
@@ -66,10 +66,9 @@ class Leftovers:
         return kept
 
     def _drop_without_log(self, names: list[str], swaps: list[str], undecided: set[str]) -> None:
-        """Index files of a compaction whose log is no `.swap`: not yet one, and the old segments stand, or no longer.
-
-        Names get lost one by one, so the new log may stand beside the indexes of the old one: they are made anew.
-        """
+        """Handle index files of a compaction whose log is not `.swap`: either not yet, while the old segments exist, or
+        no longer. Names get lost one by one, so the new log may be beside the indexes of the old one: they are
+        rebuilt."""
         for name in swaps:
             stem, _, kind = name.removesuffix(SWAP_SUFFIX).partition(".")
             if kind == "txnindex" and stem not in undecided:
@@ -83,8 +82,8 @@ class Leftovers:
             self.note(f"{self.directory}: removed {name} of a compaction that was cut short.")
 
     def _given_up(self, name: str, names: list[str]) -> bool:
-        """Whether this compacted segment is damaged and was removed, as the segments that it replaces are still there.
-        Where they are not, it takes their place with its damage. Raises OSError."""
+        """Whether this compacted segment is damaged and was removed because the segments that it replaces still exist.
+        If they do not, it replaces them with its damage. Raises OSError."""
         stem = name.removesuffix(f".log{SWAP_SUFFIX}")
         base = int(stem)
         swap = Segment(self.files, self.directory, base, self.cache, now=self.now, create=False, suffix=SWAP_SUFFIX)
@@ -123,7 +122,7 @@ class Leftovers:
                         names.remove(path)
         if decided:
             self.files.sync_directory(self.directory)
-        # The indexes first: while the log still is a swap, a crash here comes back to here.
+        # The indexes first: while the log is still a swap, a start after a crash here repeats this step.
         for name in sorted((n for n in names if n.endswith(SWAP_SUFFIX)), key=lambda n: (".log" in n, n)):
             final = name.removesuffix(SWAP_SUFFIX)
             self.files.rename(f"{self.directory}/{name}", f"{self.directory}/{final}")

@@ -25,7 +25,7 @@ from ottla.machine import WallClock, WallMillis
 
 @dataclass(slots=True)
 class Loaded:
-    """What `load` found: the parts of a Log."""
+    """The result of `load`: the parts of a Log."""
 
     epochs: EpochCache
     producers: ProducerState
@@ -78,7 +78,7 @@ def load(
         in_doubt = interrupted or FSYNC_FAILED_FILE in names
         clean = clean_shutdown and not in_doubt
         power_cut = not clean and (interrupted or not same_boot)
-        # What is read after a clean stop or a power cut is on the disk; after anything else it may be in memory only.
+        # After a clean stop or a power cut, what is read is on the disk. Otherwise it may be in memory only.
         loaded.killed = not clean and (interrupted or same_boot)
         write_again = (write_again or in_doubt) and loaded.killed
         if clean:
@@ -92,7 +92,7 @@ def load(
         loaded.segments = found.segments
         _look_for_losses(loaded, directory, config, known, clean=clean)
         loaded.recovery_point = min(recovery_point, end) if loaded.killed and not write_again else end
-        # Epochs are written with the first append of each: a power cut may take that, and leave the batch.
+        # Epochs are written with the first append of each. A power cut may lose the epoch and leave the batch.
         trusted_to = recovery_point if power_cut else end
         loaded.epochs = _load_epochs(files, directory, loaded, start, end, trusted_to, note, clean=clean, left=left)
         _load_producers(files, directory, names, loaded, trusted_to, wall.at(now), note)

@@ -1,11 +1,11 @@
-"""Compares a log that was opened with all that is known of it, and reports what is missing.
+"""Compares an opened log with everything that is known of it, and reports what is missing.
 
-Known are the offset checkpoints (how far the log was on the disk, where it started, what was committed), how the last
-clean stop left it, and that segments join: compaction keeps the last batch of a segment, and a segment begins where the
-one before it ended.
+Three things are known. The offset checkpoints have how far the log was on the disk, where it started, and what was
+committed. The last clean stop recorded how it left the log. And segments join: compaction keeps the last batch of a
+segment, and a segment begins where the one before it ended.
 
-Retention and DeleteRecords move the start of a log before a checkpoint says so. So after a kill a missing head is
-noticed only where nothing may move the start: a compacted log without retention.
+Retention and DeleteRecords move the start of a log before a checkpoint records it. So after a kill a missing head is
+only noticed if nothing may move the start: in a compacted log without retention.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ottla.protocol.records.checksum import crc32c
 
 
 class Known(NamedTuple):
-    """What is known of a log before it is opened. `start`: the checkpointed log start, None where its file could not be
-    read; `left`: how the last clean stop left it, None where nothing says that."""
+    """The knowledge about a log before it is opened. `start`: the checkpointed log start, None if its file could not be
+    read; `left`: how the last clean stop left the log, None if that is unknown."""
 
     recovery_point: int = 0
     start: int | None = 0
@@ -35,7 +35,7 @@ class Known(NamedTuple):
 def look_at_ends(
     found: Found, directory: str, segments: list[Segment], end: int, known: Known, config: LogConfig
 ) -> None:
-    """Report what the checkpoints say that the log should have. `end`: where it ends."""
+    """Report what the log lacks according to the checkpoints. `end`: the log's end."""
     reached = max(known.recovery_point, known.high_watermark)
     start = known.start or 0
     if not segments:

@@ -1,7 +1,4 @@
-"""Recovers the segments of a log: where their sound batches end, and whether their indexes match.
-
-Knows batches' headers and checksums. Does not know what they say of epochs and producers.
-"""
+"""Recovers the segments of a log: where their sound batches end, and whether their indexes match."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ class SegmentRecovery:
         self.end_offset = 0
 
     def open(self, names: list[str]) -> None:
-        """Open what is there, and make the indexes of closed segments anew where they do not match."""
+        """Open the existing segments, and rebuild the indexes of closed segments that do not match."""
         logs = [name for name in names if is_log(name)]
         for name in logs:
             segment = Segment(self.files, self.directory, offset_in(name), self.cache, now=self.now, create=False)
@@ -111,7 +108,7 @@ class SegmentRecovery:
         self.end_offset = self._resume(segments[-1])
 
     def write_again(self, recovery_point: int) -> None:
-        """Bring what is above the recovery point to the disk by writing it once more; `repair` has checked it."""
+        """Write everything above the recovery point again, so that it reaches the disk; `repair` has checked it."""
         written = 0
         for segment in self.segments:
             found = segment.find(recovery_point)
@@ -148,7 +145,7 @@ class SegmentRecovery:
             self.note(f"{segment.path}.log: removed, {why}.")
 
     def _load_index(self, segment: Segment) -> None:
-        """Into memory, and the index files cut to whole, rising entries that match."""
+        """Load the indexes, with the files cut to whole, rising entries that match."""
         unsound = segment.offset_index.load()
         segment.offset_index.activate()
         unsound_times = segment.time_index.load()
@@ -227,7 +224,7 @@ class SegmentRecovery:
         self._drop_after(later, "it came after the cut")
 
     def _is_part_of_a_batch(self, segment: Segment, position: int) -> bool:
-        """Whether the bytes from `position` on may be what a killed append wrote of one batch."""
+        """Whether the bytes from `position` on may be a part of one batch that a killed append wrote."""
         raw = segment.file.read(position, HEADER_BYTES)
         if len(raw) < HEADER_BYTES:
             return any(raw)  # zeros are what a power cut leaves
@@ -273,7 +270,7 @@ class SegmentRecovery:
         return end
 
     def _rebuild_indexes(self, segment: Segment, why: str) -> None:
-        """Make both sparse indexes again from the batches' headers."""
+        """Rebuild both sparse indexes from the batches' headers."""
         self.note(f"{segment.file.path}: rebuilt its indexes, because {why}.")
         segment.begin_indexes_anew(self.cache)
         segment.begin_resume()
@@ -287,15 +284,16 @@ class SegmentRecovery:
             )
         if segment is not self.segments[-1]:
             segment.complete_time_index()
-        # A recovery that ends here must not leave behind what the next one would take for an index on the disk.
+        # A recovery that ends here must not leave files that the next one would mistake for an index on the disk.
         segment.put_indexes_in_place()
         if segment is not self.segments[-1]:
             segment.offset_index.deactivate()
 
     def reconcile_start(self, log_start_offset: int, high_watermark: int) -> int:
-        """Where the log starts. A start beyond the end says that what is there was deleted, and that offsets up to it
-        were given: the log is empty and goes on there. No start was ever above the high watermark, which another file
-        tells: that is damage, and nothing is deleted for its sake."""
+        """Return the log start offset. A start beyond the end means that all records were deleted and that offsets up
+        to the start were assigned: the log is then empty and continues there. A start is never above the high
+        watermark, which is in another file. If it is, the checkpoint is damaged, and no record is deleted because of
+        it."""
         if not self.segments:
             self.end_offset = log_start_offset
             return log_start_offset
@@ -317,7 +315,7 @@ class SegmentRecovery:
         return max(log_start_offset, self.segments[0].base_offset)
 
     def sync_repairs(self) -> None:
-        """Indexes made anew lie below the recovery point, where the next recovery trusts them: they go to the disk."""
+        """Sync rebuilt indexes. They are below the recovery point, where the next recovery trusts them."""
         written = [file for segment in self.segments for file in segment.dirty_index_files()]
         for file in written:
             file.sync()
@@ -325,10 +323,10 @@ class SegmentRecovery:
             self.files.sync_directory(self.directory)
 
     def sync_closed_segments(self, recovery_point: int) -> None:
-        """A killed process may have left closed segments that are not on the disk; from here on only the active one is
-        synced, and the recovery point moves over all of them. One that ends there may lack its indexes.
+        """Sync closed segments that a killed process may have left unsynced. From here on only the active one is
+        synced, and the recovery point moves over all of them. A segment that ends there may lack its indexes.
 
-        Indexes are written once more, for an fsync of theirs may have failed. The active one's wait for its own.
+        Indexes are written again, because an fsync of theirs may have failed. The active one's wait for its own.
         """
         segments = self.segments
         for segment, following in pairwise(segments):
@@ -341,18 +339,16 @@ class SegmentRecovery:
             segments[-1].rewrite_indexes()
 
     def sync_cuts(self) -> None:
-        """An earlier recovery may have cut the log without bringing that to the disk: what it cut must not come back
-        behind new records."""
+        """Sync the cut of an earlier recovery, which may not be on the disk: the removed records must not come back
+        behind new ones."""
         if self.segments:
             self.segments[-1].file.sync()
         self.files.sync_directory(self.directory)
 
 
 def scan_batches(file: File, position: int, end: int, trusted_below: int) -> Iterator[tuple[int, RawHeader]]:
-    """Consecutive batches that are whole and match their CRC, from `position` on; stops at the first that does not.
-
-    The CRCs of batches that end below offset `trusted_below` are not looked at.
-    """
+    """Consecutive batches that are whole and match their CRC, from `position` on; stops at the first that does not. The
+    CRCs of batches that end below offset `trusted_below` are not checked."""
     for at, header, batch in walk_batches(file, position, end):
         if header[0] + header[6] >= trusted_below and crc32c(batch[ATTRIBUTES_AT:]) != header[4]:
             return

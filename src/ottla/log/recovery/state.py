@@ -1,4 +1,4 @@
-"""Finds again what a log's batches leave behind of producers: the newest sound snapshot, and the batches after it."""
+"""Recovers the state of a log's producers: the newest sound snapshot, and the batches after it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ def sound_snapshots(files: FileSystem, directory: str, names: list[str], trusted
 
 
 def cut_transaction_indexes(segments: list[Segment], log_end_offset: int, trusted_to: int, note: Note) -> int:
-    """Take away the entries that cannot be of their segment with all behind them, and those of markers from
-    `trusted_to` on: these may be torn, which nothing in them tells. The replay of producers puts them there again where
-    it begins no later than at the offset that is returned, the log's end if nothing was taken away."""
+    """Remove from transaction indexes the entries that can't be of their segment, with all later ones, and those of
+    markers from `trusted_to` on. The latter may be torn, which their content doesn't show.
+
+    The replay of producers adds them again if it begins at or before the returned offset. That is the log's end if
+    nothing was removed.
+    """
     whole_to = log_end_offset
     for at, segment in enumerate(segments):
         end = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset
@@ -55,13 +58,13 @@ def rebuild_producers(
     *,
     note: Note = lambda _: None,
 ) -> int:
-    """Make the producer state that a log with this end has: the newest sound snapshot, then the batches after it.
+    """Build the producer state of a log with this end: the newest sound snapshot, then the batches after it.
 
-    Snapshots that cannot be read are deleted and taken off `snapshots`. Aborts that the replay meets and their
-    segment's transaction index lacks are put there. Returns how many batches were replayed.
+    Unreadable snapshots are deleted and removed from `snapshots`. Aborts that the replay finds are added to their
+    segment's transaction index if it lacks them. Returns the number of replayed batches.
     """
     producers.clear(log_start_offset)
-    # Deleted records take no producer with them: what still is in the first segment counts.
+    # Deleting records removes no producer, so the remaining records of the first segment count.
     start = segments[0].base_offset if segments else log_start_offset
     while snapshots:
         newest = snapshots[-1]

@@ -1,11 +1,11 @@
-"""Carries batches of writes that are too large for one transaction of ZooKeeper, all or nothing like the others.
+"""Writes batches that are too large for one transaction of ZooKeeper, all or nothing like smaller ones.
 
     ROOT/batches/NAME-0, NAME-1, ...     the writes, as bytes
 
-The parts are written first, and mean nothing. One small transaction then moves the generation, and names the batch:
-from then on it is done. Whoever reads the generation next, a dead writer's successor too, writes its rows before
-anything else; each of these transactions checks that the generation still names the batch, so that nobody late writes
-over what came after it.
+The parts are written first, and have no effect. One small transaction then advances the generation and names the batch:
+that commits it. The next client that reads the generation writes the batch's rows before anything else, even if the
+original writer is dead. Each of these transactions checks that the generation still names the batch, so a late writer
+can't overwrite later commits.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ottla.metadata.zookeeper.rows import BYTES_MAX, pieces
 from ottla.metadata.zookeeper.session import Check, Create, Operation, Raced, Remove, Session, Set, Znode
 
 OPERATION_BYTES: Final = 100
-"""What an operation takes besides its path and its content, generously."""
+"""Bytes of an operation besides its path and its content; a generous estimate."""
 LEFT_OVER_MS: Final = 600_000
-"""Parts as old as that, of a batch that nothing names, are nobody's: their writer died before it was done."""
+"""Milliseconds after which parts of a batch that nothing names are removed: their writer died before the commit."""
 
 _SIZES: Final = struct.Struct(">Iq")
 
@@ -42,7 +42,7 @@ class Staged(NamedTuple):
 
 
 def size_of(operations: Iterable[Operation]) -> int:
-    """The bytes of a transaction, about, and not too few."""
+    """An upper estimate of the bytes of a transaction."""
     return sum(
         len(each.path.encode()) + OPERATION_BYTES + (len(each.content) if isinstance(each, Create | Set) else 0)
         for each in operations
@@ -50,14 +50,15 @@ def size_of(operations: Iterable[Operation]) -> int:
 
 
 def operation(write: RowWrite, row: Znode | None) -> Operation | None:
-    """What makes the znode, which is now as `row`, as it is to be; None where nothing is."""
+    """The operation that applies the write to the znode, whose present state is `row`; None if it needs none."""
     if write.content is None:
         return None if row is None else Remove(write.path, row.version)
     return Create(write.path, write.content) if row is None else Set(write.path, write.content, row.version)
 
 
 def stage(session: Session, directory: str, writes: Sequence[RowWrite]) -> Staged:
-    """Write the parts of a batch. Raises StoreFailed, CommitUnknown: then it is none, whatever was written."""
+    """Write the parts of a batch. Raises StoreFailed, CommitUnknown; in both cases no batch exists, whatever was
+    written."""
     whole = b"".join(_packed(writes))
     staged = Staged(secrets.token_hex(8), -(-len(whole) // BYTES_MAX))
     for path, part in zip(_paths(directory, staged), range(0, len(whole), BYTES_MAX), strict=True):
@@ -66,8 +67,9 @@ def stage(session: Session, directory: str, writes: Sequence[RowWrite]) -> Stage
 
 
 def finish(session: Session, directory: str, staged: Staged, named: Check, unnamed: Set) -> None:
-    """Write the rows of a batch that the generation names, and then let it name none: `named` checks that it still
-    does, `unnamed` is the end. It may be that somebody else finishes it. Raises StoreFailed, CommitUnknown."""
+    """Write the rows of a batch that the generation names, and then remove the name from the generation. `named` checks
+    that the generation still names the batch, and `unnamed` removes the name. Another client may finish the batch
+    first. Raises StoreFailed, CommitUnknown."""
     parts = [part.content for part in session.read(_paths(directory, staged)) if part is not None]
     if len(parts) < staged.parts:
         (at,) = session.read([named.path])
@@ -101,7 +103,7 @@ def _all_written(session: Session, writes: Sequence[RowWrite], named: Check) -> 
             try:
                 session.carry_out([named, *missing])
             except Raced:
-                continue  # somebody else is at it too
+                continue  # another client writes the batch too
             break
     return True
 

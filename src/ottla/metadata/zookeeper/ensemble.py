@@ -1,6 +1,6 @@
-"""Reads the address of a metadata store in ZooKeeper: which servers there are, and under which znode the store stands.
+"""Reads the address of a metadata store in ZooKeeper: the servers, and the znode that contains the store.
 
-zookeeper://HOST:PORT,HOST:PORT,HOST:PORT/PATH      port 2181 and the path /ottla where none is given
+zookeeper://HOST:PORT,HOST:PORT,HOST:PORT/PATH      default port 2181, default path /ottla
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Ensemble(NamedTuple):
-    """The servers, each HOST:PORT, and the znode that everything of one cluster stands under."""
+    """The servers, each HOST:PORT, and the znode that contains everything of one cluster."""
 
     servers: tuple[str, ...]
     root: str
@@ -28,7 +28,7 @@ class Ensemble(NamedTuple):
 
 
 def ensemble_of(text: str) -> Ensemble:
-    """What an address says. Raises ValueError with a sentence where it makes no sense."""
+    """Parse an address. Raises ValueError with a sentence if it is not valid."""
     servers, _, path = text.removeprefix(SCHEME).partition("/")
     found: list[str] = []
     for each in servers.split(","):

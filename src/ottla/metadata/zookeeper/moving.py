@@ -1,14 +1,17 @@
-"""Moves a metadata store into ZooKeeper: all rows with their versions, so that everything goes on counting.
+"""Moves a metadata store into ZooKeeper: all rows with their versions, so that generations continue.
 
-    ROOT/moving    CLUSTER GENERATION: whose rows are coming, while not all of them are there; nodes do not start on it
-    ROOT/moved     CLUSTER GENERATION: whose rows came, as they were then
+    ROOT/moving    CLUSTER GENERATION: the source of an unfinished move; nodes do not start on it
+    ROOT/moved     CLUSTER GENERATION: the source of a finished move, at the time of the move
 
-A move that was interrupted is begun again and goes on where it stopped. Everything is read again and compared before
-the last transaction, which gives the store its generation: until then it is none, from then on it is the cluster's.
-What a move finds in ZooKeeper that is not its own it leaves alone. A move that has ended, although its source was not
-told so, is not made twice: unless the source was used since, which is moved anew if what came of it was not used.
+An interrupted move is started again and continues where it stopped. Everything is read again and compared before the
+last transaction, which sets the store's generation. Before that transaction the store is not valid, and after it the
+store is the cluster's.
 
-Knows no keys but the one of the cluster's id.
+A move leaves alone what it finds in ZooKeeper and did not write. If a move ended, but its source was not notified, it
+is not repeated. The exception is a source that was used since: it is moved again, unless the result of the first move
+was used too.
+
+The only key that this module interprets is the cluster's id.
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ Rows = Mapping[str, Versioned]
 
 
 def move(rows: Rows, generation: int, session: Session, is_unchanged: Callable[[], bool]) -> bool:
-    """Bring the rows of a store that is at this generation to ZooKeeper, if it `is_unchanged` when they are there;
-    whether they were not there before. Raises StoreFailed with a sentence, CommitUnknown: begin again."""
+    """Copy the rows of a store at this generation to ZooKeeper, if the source still `is_unchanged` afterwards. Returns
+    whether a move was needed. Raises StoreFailed with a sentence, and CommitUnknown, after which the caller starts
+    again."""
     root, place = session.ensemble.root, session.ensemble
     directory, note_path, head_path = f"{root}/rows", f"{root}/{MOVING}", f"{root}/generation"
     moved_path = f"{root}/moved"
@@ -70,7 +74,7 @@ def move(rows: Rows, generation: int, session: Session, is_unchanged: Callable[[
 
 @contextmanager
 def _undisturbed(session: Session) -> Iterator[None]:
-    """Raises StoreFailed where somebody else writes."""
+    """Raises StoreFailed if another program writes."""
     try:
         yield
     except Raced:
@@ -78,7 +82,7 @@ def _undisturbed(session: Session) -> Iterator[None]:
 
 
 def _write(session: Session, directory: str, writes: Mapping[str, bytes]) -> None:
-    """Let there be these rows below and no others. Raises StoreFailed, CommitUnknown, Raced."""
+    """Write these rows, and remove all others. Raises StoreFailed, CommitUnknown, Raced."""
     session.make(sorted({path.rpartition("/")[0] for path in writes}))
     wanted = [RowWrite(path, content) for path, content in writes.items()]
     wanted += [RowWrite(path, None) for path in _paths(session, directory) if path not in writes]
@@ -95,7 +99,7 @@ def _write(session: Session, directory: str, writes: Mapping[str, bytes]) -> Non
 
 
 def _compare(session: Session, directory: str, writes: Mapping[str, bytes]) -> None:
-    """Raises StoreFailed where not exactly these rows are there."""
+    """Raises StoreFailed unless exactly these rows exist."""
     paths = _paths(session, directory)
     found = {path: None if row is None else row.content for path, row in zip(paths, session.read(paths), strict=True)}
     if found != dict(writes):

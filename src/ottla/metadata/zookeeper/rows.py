@@ -1,14 +1,16 @@
-"""Says how rows of the metadata store stand in ZooKeeper: the path of a key, and the bytes of a value.
+"""Encodes rows of the metadata store for ZooKeeper: the path of a key, and the bytes of a value.
 
     topic/orders      ROOT/rows/topic/orders
     config/broker/1   ROOT/rows/config/broker%2F1
     producer-ids      ROOT/rows/==/producer-ids           no slash, no group
 
-A key's first word is a znode of its own, so that whoever wants the topics reads no others; the rest is one name, as a
-znode with children could not be deleted. What a path can't hold is written as in a URL, and an empty name as "=".
+A key's first word is a separate znode, so that a reader of the topics reads no other rows. The rest is one name,
+because a znode with children could not be deleted. Characters that a path can't contain are written as in a URL, and an
+empty name as "=".
 
-A value begins with a line that says which generation wrote it, and its checksum; what follows is the value itself, or,
-where that line ends with " z", what zlib made of it: rows of topics with many partitions become a tenth of their size.
+A value begins with a line that has the generation that wrote it, and its checksum. The value itself follows. If the
+line ends with " z", the value is compressed with zlib: rows of topics with many partitions shrink to a tenth of their
+size.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from urllib.parse import quote, unquote
 from ottla.metadata.store import Versioned
 
 BYTES_MAX: Final = 900_000
-"""What one znode, or one transaction, may hold: ZooKeeper's own limit is 1 MiB less a byte for a whole request."""
+"""Maximum bytes of one znode, or of one transaction. ZooKeeper's own limit for a whole request is 1 MiB less a byte."""
 COMPRESSED_FROM: Final = 4096
-"""Smaller values stay as they are, for people who look at them."""
+"""Smaller values are not compressed, so that people can read them."""
 
 _NOTHING: Final = "="
 _NO_GROUP: Final = "=="
@@ -32,7 +34,7 @@ _FIRST_LINE = re.compile(rb"(\d+) ([0-9a-f]{8})( z)?")
 
 
 def path_of(rows: str, key: str) -> str:
-    """The znode of a key; `rows` is the one that all stand under."""
+    """The znode of a key; `rows` is the parent of all of them."""
     group, slash, rest = key.partition("/")
     return f"{rows}/{name_of(group)}/{name_of(rest)}" if slash else f"{rows}/{_NO_GROUP}/{name_of(group)}"
 
@@ -49,7 +51,7 @@ def name_of(text: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """The text that such a name stands for."""
+    """The text that such a name encodes."""
     return "" if name == _NOTHING else unquote(name)
 
 
@@ -70,7 +72,8 @@ def encoded(key: str, value: bytes, generation: int) -> bytes:
 
 
 def decoded(key: str, content: bytes) -> Versioned:
-    """The value in a znode and who wrote it. Raises ValueError where that is not what was written."""
+    """The value in a znode, and the generation that wrote it. Raises ValueError if the content is not as it was
+    written."""
     first, _, value = content.partition(b"\n")
     match = _FIRST_LINE.fullmatch(first)
     if match is None:
@@ -87,7 +90,7 @@ def decoded(key: str, content: bytes) -> Versioned:
 
 
 def pieces(sizes: Sequence[int], most: int) -> Iterator[range]:
-    """Neighbours that together have at most `most` bytes, or that are alone, by their places."""
+    """Ranges of neighbours that together have at most `most` bytes, or of a single larger one."""
     begin, room = 0, most
     for at, size in enumerate(sizes):
         if at > begin and size > room:

@@ -1,19 +1,17 @@
-"""Keeps a session with ZooKeeper: reads znodes, carries out transactions, says what nobody knows.
+"""Keeps a session with ZooKeeper: reads znodes, carries out transactions, reports unknown outcomes.
 
-Knows kazoo and its rules. Does not know what the znodes mean. Its calls block, from any thread but kazoo's own; what it
-calls back comes on a thread of kazoo's and must not block.
-
-- Requests of one session are carried out in their order, those that wait for a new connection too. So whoever reads
-  after a transaction whose answer was lost reads what became of it, once a write of his own has gone through: a server
-  that has just taken the session over may be behind. `_barrier` is that write, made before the first call after every
-  loss of the connection.
-- kazoo notices that a server has stopped answering only while nothing new is sent, and not before two thirds of the
-  session time-out are over. So whoever has waited for a third of it has the connection dropped, and goes on with
+Its calls block, from any thread except kazoo's own. Its callbacks run on a thread of kazoo's and must not block.
+- ZooKeeper carries out the requests of one session in order, including those that wait for a new connection. So a
+  client can read the outcome of a transaction whose answer was lost. It must write first, because the server that the
+  session moved to may be behind. `_barrier` is that write, made before the first call after every loss of the
+  connection.
+- kazoo notices that a server has stopped answering only while no new request is sent, and not before two thirds of the
+  session time-out have passed. So a caller that waited for a third of it drops the connection, and continues with
   another server.
-- A server refuses a client that has seen newer transactions than itself. While the connection is lost, another client
-  asks from time to time. If a server that is up to date has older transactions than this session has seen, ZooKeeper's
-  data was restored from a backup: `older` says so, and this session ends with the process.
-- An expired session is followed by another; what belonged to it (ephemeral znodes, watches) is for others to make anew.
+- A server refuses a client that has seen newer transactions than the server has. So while the connection is lost,
+  another client asks periodically. If an up-to-date server has older transactions than this session has seen,
+  ZooKeeper's data was restored from a backup. `older` then says so, and this session ends with the process.
+- A new session follows an expired one. The user of this module creates its ephemeral znodes and watches again.
 
 Sources: kazoo's KazooClient and ConnectionHandler; ZooKeeper's "Consistency Guarantees".
 """
@@ -46,11 +44,11 @@ from ottla.metadata.zookeeper.ensemble import Ensemble
 
 START_S: Final = 15.0
 PROBE_S: Final = 1.0
-"""How often another client asks while the connection is lost."""
-"""How long a start waits for a server that serves."""
+"""Seconds between attempts of another client while the connection is lost."""
+"""Seconds that a start waits for a server that answers."""
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 READS_AT_ONCE: Final = 100
-"""How many reads are under way: each has a byte in a pipe of kazoo's until it is sent."""
+"""Maximum number of concurrent reads: each has a byte in a pipe of kazoo's until it is sent."""
 ANY_VERSION: Final = -1
 
 _RACED = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
@@ -64,8 +62,8 @@ class Raced(Exception):
 
 
 class Znode(NamedTuple):
-    """What a znode holds. `version` counts its writes from 0; `session`: whose it is, 0 where it is nobody's;
-    `written_ms`: when it was written by ZooKeeper's clock."""
+    """The content of a znode. `version` counts its writes from 0; `session` is its owner, 0 if it has none;
+    `written_ms` is the time of the last write by ZooKeeper's clock."""
 
     content: bytes
     version: int
@@ -99,9 +97,9 @@ Operation: TypeAlias = Create | Set | Remove | Check
 
 
 class Session:
-    """See the module's docstring. `timeout_ms`: the session time-out asked for.
+    """See the module's docstring. `timeout_ms`: the requested session time-out.
 
-    `notes` hears of lost connections and sessions, in sentences, on any thread.
+    `notes` is called with a sentence about each lost connection or session, on any thread.
     """
 
     def __init__(self, ensemble: Ensemble, timeout_ms: int, notes: Callable[[str], None] = lambda _: None) -> None:
@@ -111,7 +109,7 @@ class Session:
         self._asked_s = timeout_ms / 1000
         self._sockets = _Sockets(self._asked_s / 3)
         quiet = logging.getLogger("ottla.kazoo")
-        quiet.setLevel(logging.ERROR)  # the notes say it in a sentence
+        quiet.setLevel(logging.ERROR)  # the notes have the sentence
         self._client: Any = KazooClient(
             ",".join(ensemble.servers),
             timeout=self._asked_s,
@@ -121,28 +119,28 @@ class Session:
         )
         self._client.add_listener(self._heard)
         self.timeout_s = self._asked_s
-        """After how long without a sign of this process the servers end its session."""
+        """Seconds without a sign of this process after which the servers end its session."""
         self._learn_timeout()
         self._listeners: list[Callable[[], None]] = []
         self._lost_at: float | None = None
         self._back = threading.Event()
         self.older: str | None = None
-        """Why ZooKeeper is older than what this session has seen; None as far as nothing shows that."""
+        """The reason why ZooKeeper is older than what this session has seen; None while nothing shows that."""
         self._losses = 0
         self._barriers = -1
-        """After how many losses of the connection the last barrier was put up; -1 before the first."""
+        """Number of losses of the connection before the last barrier; -1 before the first."""
         self._one_barrier = threading.Lock()
         self._closed = False
 
     def open(self) -> None:
-        """Connect. Raises StoreFailed where no server serves within START_S."""
+        """Connect. Raises StoreFailed if no server answers within START_S."""
         self._client.start_async().wait(START_S)
         if not self._client.connected:
             self.close()
             raise StoreFailed(f"{self._sockets.why_not(self.ensemble)} (waited {START_S:.0f} s)")
 
     def close(self) -> None:
-        """End the session, and with it what is ephemeral. Twice is no error."""
+        """End the session, which removes its ephemeral znodes. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self._back.set()
@@ -163,11 +161,12 @@ class Session:
         self._listeners.append(changed)
 
     def drop(self) -> None:
-        """Give up the connection: its server does not answer. kazoo goes on with another one."""
+        """Close the connection, because its server does not answer. kazoo connects to another server."""
         self._sockets.drop()
 
     def _learn_timeout(self) -> None:
-        """kazoo tells nobody which time-out the servers grant, only its own loop: two thirds of it, in milliseconds."""
+        """Read the time-out that the servers grant. kazoo passes it only to its own loop: two thirds of it, in
+        milliseconds."""
         connection = self._client._connection
         connect = connection._connect
 
@@ -200,7 +199,7 @@ class Session:
             changed()
 
     def _probe(self, lost_at: float) -> None:
-        """Until the connection is back: find out whether the servers are older than what this session has seen."""
+        """Until the connection is back, check whether the servers are older than what this session has seen."""
         while not self._back.wait(PROBE_S) and not self._closed and self._lost_at == lost_at:
             seen, found = self._client.last_zxid, self._newest_of_servers()
             if found is not None and found < seen:
@@ -209,7 +208,7 @@ class Session:
                 return
 
     def _newest_of_servers(self) -> int | None:
-        """The newest transaction, as a client without a past is told; None where no server serves it now."""
+        """The newest transaction, as a new client sees it; None if no server serves that client now."""
         client: Any = KazooClient(
             ",".join(self.ensemble.servers),
             timeout=self._asked_s,
@@ -232,8 +231,8 @@ class Session:
     # ---- reads -----------------------------------------------------------------------------------------------------
 
     def read(self, paths: Sequence[str], watch: Callable[[Any], None] | None = None) -> list[Znode | None]:
-        """What stands in these znodes, read in this order; None for one that is not there. `watch` is called once when
-        the first is written or the connection is lost. Raises StoreFailed."""
+        """The content of these znodes, read in this order; None for a znode that does not exist. `watch` is called
+        once, when the first one is written or the connection is lost. Raises StoreFailed."""
         return self._tried("read", lambda: self._read(paths, watch))
 
     def _read(self, paths: Sequence[str], watch: Callable[[Any], None] | None) -> list[Znode | None]:
@@ -247,7 +246,7 @@ class Session:
         return found
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
-        """The names of the znodes below, in order; none where there is no such znode. Raises StoreFailed."""
+        """The names of the child znodes, in order; none if there is no such znode. Raises StoreFailed."""
         try:
             return sorted(self._tried("read", lambda: self._answer(self._client.get_children_async(path, watch))))
         except NoNodeError:
@@ -268,14 +267,14 @@ class Session:
     # ---- writes ----------------------------------------------------------------------------------------------------
 
     def make(self, paths: Iterable[str]) -> None:
-        """Let there be these znodes, and those above them; empty where they were not there. Raises StoreFailed."""
+        """Create these znodes and their parents, empty, unless they exist. Raises StoreFailed."""
         for path in paths:
             with contextlib.suppress(NodeExistsError):
                 self._tried("written", lambda path=path: self._answer(self._client.create_async(path, makepath=True)))
 
     def carry_out(self, operations: Sequence[Operation]) -> None:
-        """Do all of these or none. Raises Raced where a znode is not as expected, CommitUnknown where nobody knows
-        whether they were done, StoreFailed."""
+        """Do all of these or none. Raises Raced if a znode is not as expected, CommitUnknown if the outcome is unknown,
+        and StoreFailed."""
         self._tried("written", lambda: None)
         transaction = self._client.transaction()
         for each in operations:
@@ -300,7 +299,7 @@ class Session:
             raise StoreFailed(f"{self._place} can't be written: {_sentence(failures[0])}")
 
     def _barrier(self) -> None:
-        """After a loss of the connection: see what was done before it."""
+        """After a loss of the connection, make sure that reads include everything from before it."""
         if self._barriers == self._losses:
             return
         with self._one_barrier:
@@ -320,8 +319,8 @@ class Session:
         return f"the metadata store {self.ensemble}"
 
     def _connected(self) -> None:
-        """Wait for a connection, as long as one that was lost may come back before the session expires: servers elect a
-        leader in less. Raises StoreFailed where there is none."""
+        """Wait for a connection, as long as a lost one may come back before the session expires: servers elect a leader
+        in less time. Raises StoreFailed if there is none."""
         lost_at = self._lost_at
         if not self._closed and lost_at is not None:
             self._back.wait(max(0.0, lost_at + self.timeout_s - time.monotonic()))
@@ -330,7 +329,7 @@ class Session:
             raise StoreFailed(f"{self._place} can't be reached: no server of it answers{since}")
 
     def _answer(self, asked: Any) -> Any:
-        """What came of a request. Raises _Silent where nothing comes for as long as a session lives."""
+        """The result of a request. Raises _Silent if no answer comes within the lifetime of a session."""
         if not asked.wait(self.timeout_s / 3):
             self.drop()
             if not asked.wait(self.timeout_s * 2 / 3):
@@ -338,8 +337,8 @@ class Session:
         return asked.get(block=False)
 
     def _tried(self, done: str, call: Callable[[], _T]) -> _T:
-        """What a call gives that may be made again, once a connection is there that sees everything before it. Raises
-        what the call raises of `_RACED`, StoreFailed for all else."""
+        """The result of a repeatable call, made on a connection that sees everything before it. Raises the errors of
+        `_RACED` unchanged, and StoreFailed for all other errors."""
         until = time.monotonic() + self.timeout_s
         while True:
             self._connected()
@@ -384,7 +383,7 @@ class _Sockets(SequentialThreadingHandler):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def why_not(self, ensemble: Ensemble) -> str:
-        """What every server said, in a sentence."""
+        """The answer of every server, in a sentence."""
         told = [f"{each}: {self._refusals.get(each, 'no such host is known')}" for each in ensemble.servers]
         return f"no ZooKeeper server serves this node; {', '.join(told)}"
 

@@ -4,15 +4,15 @@
     ROOT/generation            GENERATION OLDEST [BATCH PARTS]: the newest commit, the oldest whose keys are known
     ROOT/changes/GENERATION    the keys that a commit wrote, for the last CHANGES_MAX of them
     ROOT/batches/...           rows of a commit that were too many for one transaction (batches.py)
-    ROOT/moving                another store's rows are on their way here (moving.py)
-    ROOT/ids/...               the nodes that are there (server/zookeeper_presence.py)
+    ROOT/moving                a move of another store to this place is unfinished (moving.py)
+    ROOT/ids/...               the live nodes (server/zookeeper_presence.py)
 
-A commit reads the generation and the rows it expects something of, and is one transaction that names the version of the
-znode `generation`: if anybody has committed since, nothing of it is done and it begins anew. So commits come one after
-the other, and what was read before one is still true when it is done, however far behind the server is that was asked.
+A commit reads the generation and the rows that it has expectations of. It is one transaction that names the version of
+the znode `generation`. If another node has committed since, the transaction fails as a whole, and the commit starts
+again. So commits are serialized, and what a commit read is still true when it is done, even if the server was behind.
 
-The keys of a commit have a znode of their own and do not stand with the generation: a commit writes its own keys once
-and not those of the last commits again, and a node may be 1,000 commits behind without reading everything anew.
+The keys of a commit are in a znode of their own and not in `generation`. So a commit writes only its own keys and not
+those of recent commits again, and a node may be 1,000 commits behind without reading everything again.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from ottla.metadata.zookeeper.session import Check, Create, Operation, Raced, Re
 
 WAY_ON: Final = "Restore ZooKeeper's data from a backup, or stop all nodes and remove everything below this place"
 AGAIN: Final = "Start the node again: it finds out what is missing, and reports that to the cluster"
-"""The same where ZooKeeper was restored while this node ran."""
+"""The remedy if ZooKeeper was restored while this node ran."""
 MOVING: Final = "moving"
 TRIES_S: Final = 5.0
-"""How long a commit is begun anew while others are faster."""
+"""Seconds for which a commit is retried while other commits are faster."""
 KEYS_BYTES_MAX: Final = 100_000
 UNKNOWN_KEYS: Final = b"null"
-"""What stands for the keys of a commit that has more than a znode can name."""
+"""Replaces the list of keys of a commit that has more than one znode can hold."""
 
 
 class Head(NamedTuple):
-    """The znode `generation`. `staged`: the batch whose rows are yet to be written; `version`: the znode's own."""
+    """The znode `generation`. `staged`: the batch whose rows are not written yet; `version`: the znode's own."""
 
     generation: int
     oldest: int
@@ -70,7 +70,7 @@ class Head(NamedTuple):
 
 
 def head_of(znode: Znode) -> Head:
-    """What the znode says. Raises ValueError where it is none."""
+    """Parse the znode. Raises ValueError if it is not a generation."""
     words = znode.content.decode(errors="replace").split()
     if len(words) not in (2, 4):
         raise ValueError(f"{znode.content!r} is no generation")
@@ -115,7 +115,7 @@ class ZooKeeperStore:
         return self._picture([])[0].generation
 
     def marked(self) -> int:
-        """The generation that was last read, without asking anybody; -1 where there may be a newer one."""
+        """The generation that was last read, without asking a server; -1 if there may be a newer one."""
         return self._marked if self._watched == self._moves else -1
 
     def listen(self, heard: Callable[[], None]) -> None:
@@ -129,7 +129,7 @@ class ZooKeeperStore:
         return [row for row, _ in self._picture(keys)[1]]
 
     def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
-        self._picture([])  # a batch under way is finished first
+        self._picture([])  # an unfinished batch is finished first
         keys = [
             key
             for group in self.session.children(self._rows)
@@ -180,10 +180,10 @@ class ZooKeeperStore:
         self._floor = max(self._floor, generation)
 
     def hurry(self) -> None:
-        """Clients are served from now on; nothing here waits longer for it."""
+        """Note that clients are served from now on; calls of this store need no shorter waits."""
 
     def gone(self) -> str | None:
-        """Why this is not the store any more that was opened; None while it is."""
+        """The reason why this is no longer the store that was opened; None while it is."""
         why = self._older or self.session.older
         return None if why is None else f"{why}. {AGAIN}"
 
@@ -214,7 +214,7 @@ class ZooKeeperStore:
                 batches.finish(self.session, self._batches, head.staged, Check(self._head, head.version), unnamed)
 
     def _moved(self, event: Any) -> None:
-        """The head was written, or the connection was lost that would have told."""
+        """Note that the head was written, or that the connection that would report it was lost."""
         self._moves += 1
         if self._heard is not None:
             self._heard()
@@ -238,13 +238,13 @@ class ZooKeeperStore:
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def _make_groups(self, writes: Sequence[Write]) -> None:
-        """Let there be the znodes that new ones stand under."""
+        """Create the parents of new znodes."""
         groups = {path_of(self._rows, write.key).rpartition("/")[0] for write in writes if isinstance(write, Put)}
         self.session.make(sorted(groups - self._groups))
         self._groups |= groups
 
     def _commit(self, head: Head, writes: Sequence[Write], znodes: dict[str, Znode | None]) -> int:
-        """Write behind this head. Raises Raced where it is not the newest any more."""
+        """Commit after this head. Raises Raced if it is no longer the newest one."""
         generation = max(head.generation, self._floor) + 1
         rows = [self._row(write, generation) for write in writes]
         wanted = [operation(row, znodes[write.key]) for row, write in zip(rows, writes, strict=True)]
@@ -264,7 +264,7 @@ class ZooKeeperStore:
         self.session.carry_out([*operations, *made])
         self._newest = max(self._newest, generation)
         if staged is not None:
-            with suppress(StoreFailed):  # else who reads next does it
+            with suppress(StoreFailed):  # otherwise the next reader does it
                 self._picture([])
         return generation
 
@@ -286,15 +286,15 @@ class ZooKeeperStore:
 
 
 def _keys(writes: Sequence[Write]) -> bytes:
-    """The keys of a commit, as its znode names them: by name, as the other stores tell them."""
+    """The keys of a commit in the format of its znode: sorted by name, as the other stores report them."""
     keys = json.dumps(sorted(write.key for write in writes), separators=(",", ":")).encode()
     return keys if len(keys) <= KEYS_BYTES_MAX else UNKNOWN_KEYS
 
 
 @contextmanager
 def _known() -> Iterator[None]:
-    """Raises StoreFailed for a transaction of which nobody knows, where that matters to no caller: it is made again, or
-    it leaves parts that nothing names."""
+    """Raises StoreFailed for a transaction with an unknown outcome, where that does not matter to any caller. The
+    transaction is repeated, or it leaves parts that nothing names."""
     try:
         yield
     except CommitUnknown as unknown:
