@@ -1,19 +1,17 @@
-"""Keeps the rules of one connection: which request may be served next, and which answers may leave.
+"""Keeps the rules of one connection: which request may be served next, and which answers may be sent.
 
-Requests of a connection are served one at a time and in order, except Produce behind Produce whose batches are all
-appended: that is how one producer shares fsyncs with itself. Answers leave in the order of their requests. Nothing
-more is served while the client does not take what was sent to it, while the connection is muted (KIP-219), and once it
-is closing.
+Requests of a connection are served one at a time and in order. The exception is Produce after Produce whose batches are
+all appended: this lets one producer share an fsync among its own requests. Answers are sent in the order of their
+requests. No further request is served while the client does not read its answers, while the connection is muted
+(KIP-219), or once it is closing.
 
-Does not know: sockets, buffers, time, and what is in a frame beyond its API key. Whoever drives a node keeps a
-`Channel` for each connection: the server, the simulator, and the stage that tests put a node on. `began` is the
-shell's own note of when a request came, given back with its answer.
+The server, the simulator and the test harness each keep a `Channel` for every connection. A channel reads nothing of a
+frame but its API key. `began` is the I/O host's own note of when a request arrived, returned with its answer.
 
-Invariants: the first answer that is owed is not there yet, or it would have left. At most `REQUESTS_IN_FLIGHT_MAX`
-answers are owed at once.
+Invariants: the first owed answer is not ready, because a ready one would have been sent. At most
+`REQUESTS_IN_FLIGHT_MAX` answers are owed at once.
 
-Source: Kafka's KafkaChannel and SocketServer (a channel is muted while its request is processed).
-"""
+Source: Kafka's KafkaChannel and SocketServer (a channel is muted while its request is processed)."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -26,13 +24,12 @@ from ottla.protocol.apis import ApiKey
 REQUESTS_IN_FLIGHT_MAX = 128
 PRODUCE_KEY = int(ApiKey.PRODUCE)
 PRODUCE = PRODUCE_KEY.to_bytes(2, "big")
-"""What a Produce frame begins with."""
+"""The first two bytes of a Produce frame."""
 
 
 class Owed:
-    """An answer that a client is owed: its parts once they are there. `ticket` None: the node has not seen it yet.
-
-    `goes_on`: as in `Parked`."""
+    """An answer owed to a client, with its parts once they are ready. `ticket` is None until the node has received the
+    request. `goes_on`: as in `Parked`."""
 
     __slots__ = ("api_key", "began", "goes_on", "parts", "ticket")
 
@@ -45,7 +42,7 @@ class Owed:
 
 
 class Channel:
-    """One connection's requests in flight. What may leave now is returned, to be sent at once and in that order."""
+    """One connection's requests in flight. Its methods return the answers that may be sent now, in that order."""
 
     __slots__ = ("closing", "muted", "owed", "unsent", "waits")
 
@@ -106,7 +103,7 @@ class Channel:
     # ---- answers out -----------------------------------------------------------------------------------------------
 
     def answered(self, ticket: Ticket, parts: Sequence[Part]) -> Sequence[Owed] | None:
-        """The answer that `ticket` waited for is there. None: nobody here waits for it."""
+        """Record that the answer for `ticket` is ready. Returns None if no request of this connection waits for it."""
         for owed in self.owed:
             if owed.ticket == ticket and owed.parts is None:
                 owed.parts = parts
@@ -122,7 +119,7 @@ class Channel:
             self.waits = self.halted
         return leaving
 
-    # ---- what stands in the way ------------------------------------------------------------------------------------
+    # ---- reasons to serve nothing ----------------------------------------------------------------------------------
 
     def note_unsent(self, unsent: bool) -> None:
         """Whether the client has yet to take what was sent to it."""

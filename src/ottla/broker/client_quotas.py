@@ -1,16 +1,14 @@
-"""Measures what users and clients use of this node, and says for how long who has used too much is throttled.
+"""Measures what users and clients use of this node, and decides how long a client above its quota is throttled.
 
-Knows the quotas that hold and whose each one is: of those that fit a user and a client id the most specific one counts,
-and whoever it does not tell apart shares one rate. Who is above it waits for as long as it takes to come back below it
-(`rates`). Does not know how a client is made to wait: see `quotas`, nor which addresses connect too often: see
-`connection_quotas`.
+Of the quotas that match a user and a client id, the most specific one applies. All clients that this quota does not
+distinguish share one rate. A client above its quota is throttled until its rate is back below the quota (`rates`).
+`quotas` mutes the connections of such clients; `connection_quotas` limits how often addresses connect.
 
-Other nodes of the cluster are never throttled. Each node measures by itself, as Kafka's do. A change of any quota
-begins to count anew.
+Other nodes of the cluster are never throttled. Each node measures by itself, as in Kafka. A change of any quota resets
+all counts.
 
 Sources: KIP-13, KIP-55, KIP-124, KIP-257, KIP-599; Kafka's ClientQuotaManager.java (DefaultQuotaCallback),
-ControllerMutationQuotaManager.java.
-"""
+ControllerMutationQuotaManager.java."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ class _Limited(NamedTuple):
 
 
 class _Client(NamedTuple):
-    """What limits a user with a client id."""
+    """The quotas that apply to one user with one client id."""
 
     produced: _Limited | None
     fetched: _Limited | None

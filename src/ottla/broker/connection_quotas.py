@@ -1,15 +1,13 @@
-"""Says which connections a node takes, when, and which it does not: how many are open, and how fast they come.
+"""Decides which connections a node accepts, and when, by the number of open connections and the rate of new ones.
 
-Knows the addresses that have connections open, and how often each connects. Who connects too often from an address that
-has a limit is let wait, and then closed, so that a client that tries again at once does not do so a thousand times a
-second. Where too many come in all, each is served as much later as it takes to keep to the limit. Does not know
-sockets: the shell asks.
+A connection above its address's rate limit is delayed and then closed. So a client that retries at once does not do so
+a thousand times a second. If the node as a whole gets too many connections, each one is served with a delay that keeps
+to the limit. The I/O host calls this module for each connection.
 
-Kafka counts a connection for the whole node before it looks at its address; here the address comes first, so that one
-that connects too often does not delay the others.
+Kafka counts a connection for the whole node before it checks its address. Here the address is checked first, so an
+address that connects too often does not delay the others.
 
-Sources: KIP-306, KIP-402, KIP-612; Kafka's SocketServer.scala (ConnectionQuotas, Acceptor).
-"""
+Sources: KIP-306, KIP-402, KIP-612; Kafka's SocketServer.scala (ConnectionQuotas, Acceptor)."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ TOO_OFTEN: Final = "it connects too often"
 
 
 class Admission(NamedTuple):
-    """What becomes of a connection after `wait_ms`: it is served, or closed because of `refused`."""
+    """The decision about a connection: after `wait_ms` it is served, or closed because of `refused`."""
 
     wait_ms: int = 0
     refused: str | None = None
@@ -60,8 +58,7 @@ class ConnectionQuotas:
         """When the last one that came will have been served; the next one is not before it."""
 
     def keep_to(self, quotas: Mapping[str, Configs]) -> None:
-        """Keep to these quotas of addresses from now on, and count anew. `quotas`: as the
-        image has them."""
+        """Apply these quotas of addresses from now on, and reset the counts. `quotas`: as in the image."""
         self._limits, self._default, self._came = {}, None, {}
         for name, limits in quotas.items():
             entity, limit = entity_of(name), limits.get(CONNECTION_CREATION_RATE)
@@ -73,7 +70,7 @@ class ConnectionQuotas:
                     self._limits[ip_address(address)] = float(limit)
 
     def admit(self, now: Millis, host: str) -> Admission:
-        """What becomes of a new connection of this address."""
+        """Decide about a new connection from this address."""
         address = host_of(host)
         open_max = min(self._settings["max.connections"], self.room)
         if self._open + self._closing >= open_max:

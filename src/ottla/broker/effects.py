@@ -1,12 +1,11 @@
-"""Defines what a node wants its shell to do: effects as plain values, and the outbox that collects them.
+"""Defines what a node asks of its I/O host: effects as plain values, and the outbox that collects them.
 
-The shell takes the effects after every call of the node and carries them out in order; what comes of them comes back
-as an event (`Node.synced`, `Node.not_stored`, `Node.answered`, `Node.committed`, `Node.reread`). Also the parts of an
-answer: bytes-like objects and `FileSlice`s, which the shell sends in order, so that a fetch can leave without its
-records becoming Python objects.
+The host takes the effects after every call of the node and carries them out in order. It reports the results as events
+(`Node.synced`, `Node.not_stored`, `Node.answered`, `Node.committed`, `Node.reread`). This module also defines the parts
+of an answer: bytes-like objects and `FileSlice`s. The host sends them in order, so a fetch can be sent without turning
+its records into Python objects.
 
-Source: etcd/raft's Ready.
-"""
+Source: etcd/raft's Ready."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,14 +135,14 @@ class NotCommitted:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeUnknown:
-    """The store did not say what became of the commit."""
+    """The store did not report whether the commit was done."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a `Reread` found: the rows that are new, and the value of its key, None where there is none."""
+    """The result of a `Reread`: the new rows, and the value of its key (None if the key does not exist)."""
 
     delta: MetadataDelta
     value: bytes | None
@@ -173,7 +172,7 @@ class Outbox:
         self._effects.append(effect)
 
     def sync(self, files: Sequence[Syncable]) -> int:
-        """Ask the shell to fsync all these; the token comes back in `Node.synced`."""
+        """Ask the I/O host to fsync all these files. Returns the token that `Node.synced` will receive."""
         token = self.new_token()
         self._effects.append(Sync(token, files))
         return token

@@ -1,16 +1,15 @@
-"""Requests that only the controller serves: handed on to it, and its answer handed back; topics that it is to make.
+"""Forwards requests that only the controller serves, returns its answers, and has the controller create missing topics.
 
-Which APIs these are their specs say (`Forwarding`). A request goes in an envelope, with who sent it. It waits while
-there is no controller, and is sent again where it is lost on the way. Each time that it is sent has a name of its own,
-so that a topic which an earlier one has made is told as made (Kafka tells that it is there already); what else that did
-is told as it stands: a topic that is gone, an election that is not needed. When the request's time is up it is answered
-REQUEST_TIMED_OUT: nobody knows what became of it.
+Specs declare which APIs are forwarded (`Forwarding`). A request travels in an envelope with its client's identity. It
+waits while there is no controller, and is sent again if it is lost on the way. Each attempt has a name of its own. So a
+topic that an earlier attempt created is reported as created, where Kafka reports TOPIC_ALREADY_EXISTS. Other effects of
+an earlier attempt are reported as the controller finds them: a topic that does not exist, an election that is not
+needed. A request that runs out of time is answered REQUEST_TIMED_OUT, because its outcome is unknown.
 
-A topic that the node needs itself, for coordinators or dead letters, is made here where this node is the controller,
-and else by who is; whoever waits goes on once this node has heard that it is there.
+The node needs some topics itself, for coordinators or dead letters. If this node is the controller it creates them;
+otherwise it asks the controller. Work that waits for such a topic resumes once this node's image has it.
 
-Sources: Kafka's ForwardingManager.scala, AutoTopicCreationManager.scala; KIP-590.
-"""
+Sources: Kafka's ForwardingManager.scala, AutoTopicCreationManager.scala; KIP-590."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ class ForwardedRequest(ParkedWork):
         self._forwarding.give_up(now, self)
 
     def abandon(self, ticket: Ticket) -> None:
-        """It goes on: the controller may have it already."""
+        """Do nothing: the controller may already have the request."""
 
 
 class _Creation:
@@ -81,7 +80,7 @@ class _Creation:
 
 
 class _Wanted:
-    """A topic that somebody here waits for. `why_not`: what the controller said last."""
+    """A topic that some work on this node waits for. `why_not`: the controller's last error."""
 
     __slots__ = ("awaits", "give_up_at", "topic", "why_not")
 
@@ -93,7 +92,7 @@ class _Wanted:
 
 
 class _AwaitedTopic(ParkedWork):
-    """A piece of work that goes on once a topic is there; an `AwaitsChange`."""
+    """Work that resumes once a topic exists; an `AwaitsChange`."""
 
     __slots__ = ("_parking", "_ticket")
 
@@ -157,7 +156,7 @@ class Forwarding:
         return Parked(forwarded.ticket)
 
     def answered(self, now: Millis, forwarded: ForwardedRequest, answer: Any) -> None:
-        """What came of it; where that is nothing it is sent again a little later."""
+        """Handle the outcome of a forwarded request. If it is lost, the request is sent again a little later."""
         if forwarded.ticket not in self._waiting:
             return
         request = forwarded.request
@@ -183,7 +182,7 @@ class Forwarding:
 
     @property
     def _controller_id(self) -> int:
-        """Whom to ask; NOBODY also where that was an earlier life of this node."""
+        """The node id of the controller; NOBODY also if the controller was an earlier incarnation of this node."""
         controller_id = self._members.controller_id
         is_gone = controller_id == self._members.node_id and not self._members.is_controller
         return NOBODY if is_gone else controller_id
@@ -219,7 +218,8 @@ class Forwarding:
         self._peers.ask(now, self._controller_id, message, _Creation(self, names))
 
     def make(self, now: Millis, topic: NewTopic, awaits: AwaitsChange) -> None:
-        """Have this topic made where there is none; `awaits` is told as of a change, StoreFailed where it can't be."""
+        """Have this topic created if it does not exist. `awaits` is notified as of a change, with StoreFailed if
+        creation fails."""
         if self._members.is_controller or topic.name in self._metadata.image.topics:
             self._metadata.change(now, partial(self._making, topic), awaits)
             return
@@ -246,7 +246,7 @@ class Forwarding:
         self._ask_again.set(wanted.topic.name, now + RETRY_MS)
 
     def asked_for(self, now: Millis, names: list[str], answer: object) -> None:
-        """What the controller says of topics that were wanted; whether they are there the image tells."""
+        """Handle the controller's answer about wanted topics. Whether they exist now, the image shows."""
         self._creating.difference_update(names)
         told = _read(answer).topics if isinstance(answer, CreateTopicsResponse) else ()
         for each in told:
@@ -255,7 +255,7 @@ class Forwarding:
                 wanted.why_not = each.error_message or ErrorCode(each.error_code).message
 
     def topics_changed(self, now: Millis, names: Iterable[str]) -> None:
-        """The image says something new of these topics: who waits for one of them goes on."""
+        """The image has news of these topics: resume the work that waits for one of them."""
         for name in names:
             if name in self._wanted and name in self._metadata.image.topics:
                 self._ask_again.cancel(name)

@@ -1,14 +1,12 @@
-"""Counts what one node does: plain integers, collected where the work is done, read by whoever exports them.
+"""Counts what one node does: plain integers, collected where the work is done and read by exporters.
 
-Knows: how many requests of each API were answered and how long they took, and what went in and out of each topic.
-Does not know: how the figures are named or exported (server/metrics.py), nor what can be read off the node itself when
-asked (log sizes, groups, partitions).
+It counts the answered requests of each API and their time, and the traffic of each topic. `server/metrics.py` names and
+exports the figures. Figures that can be read from the node on demand (log sizes, groups, partitions) are not kept here.
 
-Invariants: counters only grow; `Traffic` of a deleted topic is folded into `deleted`, so sums over all topics never go
-back. Nothing here may cost a request more than 0.3 us.
+Invariants: counters only grow. `Traffic` of a deleted topic is added to `deleted`, so sums over all topics never
+decrease. A request spends at most 0.3 us here.
 
-Source: Kafka's BrokerTopicMetrics and RequestMetrics (docs/operations/monitoring.md).
-"""
+Source: Kafka's BrokerTopicMetrics and RequestMetrics (docs/operations/monitoring.md)."""
 
 API_KEYS_MAX = 128
 BUCKETS = 64
@@ -16,7 +14,7 @@ BUCKETS = 64
 
 
 class Traffic:
-    """What went through one topic since the node started."""
+    """The traffic of one topic since the node started."""
 
     __slots__ = (
         "bytes_in",

@@ -21,7 +21,7 @@ from ottla.protocol.framing import RequestHeader, encode_response
 
 
 class ParkedWork:
-    """What goes on with a parked request when its waiting ends, one way or another."""
+    """What happens to a parked request when its waiting ends."""
 
     __slots__ = ()
 
@@ -30,11 +30,11 @@ class ParkedWork:
         raise NotImplementedError
 
     def ready(self, now: Millis, ticket: Ticket) -> None:
-        """Enough of what was waited for can be read: look again."""
+        """Enough of the awaited data can be read: try again."""
         raise NotImplementedError
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
-        """What was appended to `partition` is committed."""
+        """The request's append to `partition` is committed."""
         raise NotImplementedError
 
     def lost(self, now: Millis, ticket: Ticket) -> None:
@@ -93,7 +93,7 @@ class Parking:
         return ticket
 
     def limit(self, ticket: Ticket, deadline: Millis) -> None:
-        """Call `work.at_deadline` at that moment too, if the ticket is there still."""
+        """Call `work.at_deadline` at that time too, if the ticket still exists."""
         self._limits.add(ticket, deadline)
 
     def request_of(self, ticket: Ticket) -> Request | None:
@@ -117,7 +117,7 @@ class Parking:
     # ---- answers ---------------------------------------------------------------------------------------------------
 
     def answer(self, now: Millis, ticket: Ticket, message: Any) -> None:
-        """Answer a parked request with a wire message; a ticket whose client is gone is passed over."""
+        """Answer a parked request with a wire message; a ticket whose client is gone is ignored."""
         waiting = self.take(ticket)
         if waiting is not None:
             request = waiting.request
@@ -135,7 +135,7 @@ class Parking:
             self._outbox.add(Reply(ticket, waiting.request.session.address.identity, parts))
 
     def give_up(self, ticket: Ticket, what: str, error: Exception) -> None:
-        """An exception that nobody expected ended this request: its connection is closed."""
+        """An unexpected exception ended this request: close its connection."""
         waiting = self.take(ticket)
         if waiting is not None:
             address = waiting.request.session.address
@@ -145,7 +145,7 @@ class Parking:
     # ---- how waiting ends ------------------------------------------------------------------------------------------
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition, reply: object | None) -> None:
-        """What `ticket` waited for in `partition` is below the high watermark."""
+        """The offset that `ticket` waited for in `partition` is below the high watermark."""
         if reply is not None:
             self.answer(now, ticket, reply)
             return
@@ -154,7 +154,7 @@ class Parking:
             waiting.work.committed(now, ticket, partition)
 
     def grew(self, ticket: Ticket, size: int) -> None:
-        """`size` more bytes are there for a parked fetch; it looks again in `serve_ready` once they are enough."""
+        """`size` more bytes are available to a parked fetch. Once they are enough, `serve_ready` resumes it."""
         waiting = self._waiting.get(ticket)
         if waiting is not None and waiting.work.grew(size):
             self._ready[ticket] = None
@@ -166,7 +166,7 @@ class Parking:
             waiting.work.lost(now, ticket)
 
     def disconnected(self, identity: int) -> None:
-        """The connection is gone: what it waited for reaches nobody."""
+        """The connection is closed: drop its parked requests."""
         for ticket in self.of_connection(identity):
             waiting = self.take(ticket)
             if waiting is not None:
@@ -174,7 +174,7 @@ class Parking:
             self._ready.pop(ticket, None)
 
     def serve_ready(self, now: Millis) -> None:
-        """Let everything look again that became ready, once for all appends."""
+        """Resume all parked requests that became ready, once for all appends."""
         while self._ready:
             ready, self._ready = self._ready, {}
             for ticket in ready:
@@ -186,7 +186,7 @@ class Parking:
                         self.give_up(ticket, "a waiting request", error)
 
     def deadlines(self) -> list[tuple[Ticket, Millis]]:
-        """Who waits for a deadline that has not come yet, and which."""
+        """The tickets with a deadline that has not passed yet, and the deadlines."""
         return list(self._limits)
 
     def _expire(self, now: Millis) -> None:

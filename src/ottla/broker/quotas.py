@@ -1,11 +1,10 @@
-"""Charges requests for what clients use of a node, in one place: before the answer is encoded.
+"""Charges requests for what clients use of a node, in one place, before the answer is encoded.
 
-Knows how a client is told that it is throttled, and made to wait: the answer leaves at once and says for how long, and
-nothing more is read from the connection until then. Does not know any quota: that is the business of `Quotas`
-(`client_quotas`). A node has none as long as the cluster has none, and charges nothing then.
+A throttled client gets its answer at once, with the throttle time. Nothing more is read from its connection until that
+time has passed. `Quotas` (`client_quotas`) holds the quotas themselves. A node has none, and charges nothing, while the
+cluster has none.
 
-Sources: KIP-13, KIP-124, KIP-219; Kafka's ClientQuotaManager.java, ClientRequestQuotaManager.java, KafkaApis.scala.
-"""
+Sources: KIP-13, KIP-124, KIP-219; Kafka's ClientQuotaManager.java, ClientRequestQuotaManager.java, KafkaApis.scala."""
 
 from __future__ import annotations
 
@@ -20,11 +19,10 @@ class Quotas(Protocol):
     """Says who has used too much."""
 
     def charge(self, now: Millis, session: Session, client_id: str, *, produced: int, fetched: int) -> int:
-        """Count one request, and the bytes that it produces or that its answer has for a consumer, for who sent it.
+        """Charge the sender for one request: the bytes that it produces, or that its answer returns to a consumer.
 
-        Returns for how many milliseconds that client is throttled, because of these bytes or because of the time that
-        its requests have taken; 0 where it is within its quotas.
-        """
+        Returns how many milliseconds the client is throttled, because of these bytes or of the time that its requests
+        have taken; 0 if it is within its quotas."""
         ...
 
     def uncharge(self, now: Millis, session: Session, client_id: str, *, fetched: int) -> None:
@@ -36,11 +34,10 @@ class Quotas(Protocol):
         ...
 
     def mutated(self, now: Millis, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
-        """Count partitions that are to be made or deleted for who asks for it.
+        """Charge the sender for partitions that are to be created or deleted.
 
-        Returns for how many milliseconds that client is throttled. One that is `strict` is throttled instead: where it
-        has used too much already nothing is counted, and nothing may be done.
-        """
+        Returns how many milliseconds the client is throttled. If `strict`, and the client is above its quota already,
+        nothing is counted and the change must be refused."""
         ...
 
     def fetched_max(self, session: Session, client_id: str) -> int | None:
@@ -104,7 +101,7 @@ class Throttle:
         self._outbox.add(Mute(session.address.identity, until))
 
     def mutations(self, request: Request, strict_since: int = 0) -> Mutations:
-        """What this request changes, to be charged; `strict_since`: the first version that knows
+        """The partition mutations of this request, to be charged. `strict_since`: the first version that knows
         THROTTLING_QUOTA_EXCEEDED."""
         return Mutations(self, request, strict=request.version >= strict_since)
 
@@ -125,8 +122,9 @@ class Mutations:
         self.throttle_ms = 0
 
     def allows(self, now: Millis, topic: str | bytes, partitions: int) -> bool:
-        """Count so many partitions of this topic; False where the client has used too much already and is to be told
-        so. What is planned again is counted once."""
+        """Count this many partitions of the topic. False if the client is above its quota and must be refused.
+
+        A topic that is planned again is counted once."""
         quotas = self._throttle.quotas
         if quotas is None or topic in self._charged:
             return True

@@ -52,8 +52,9 @@ class Rate:
 
 
 class Bucket:
-    """Holds what may still be used: as much as `limit` brings in `burst_ms` where nobody used any for that long. Who
-    uses more than is there owes it, and waits until it is paid back."""
+    """Holds the remaining quota, at most what `limit` gives in `burst_ms`.
+
+    A client that uses more than remains goes into debt, and waits until it is paid back."""
 
     __slots__ = ("__weakref__", "_burst_ms", "_full_at", "_limit")
 

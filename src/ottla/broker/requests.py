@@ -1,4 +1,4 @@
-"""Defines requests and who sends them, as plain values."""
+"""Defines requests and their senders, as plain values."""
 
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -8,7 +8,7 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.framing import RequestHeader
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""The principal of who has not said who it is."""
+"""Principal of an unauthenticated client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Address:
 
 
 class Listening(NamedTuple):
-    """One listener of a node: its bound address, and the address that its clients are told, None for the one that each
-    of them came in by."""
+    """One listener of a node: its bound address, and its advertised address. None advertises the address by which each
+    client connected."""
 
     name: str
     host: str
@@ -48,15 +48,16 @@ NODE_ITSELF: Final = Address(-1, "")
 
 
 class Session:
-    """Who speaks on a connection, as far as that is known by now. What is kept for longer than a request is kept by the
-    address's identity, never by who spoke then.
+    """The state of one connection's client, as far as it is known. Data that outlives a request is keyed by the
+    address's identity, never by the principal.
 
-    `authenticated`: it may ask for everything; until then see `security.authentication`. `charged_as`: the client id
-    that its last request was charged to, None where nothing is charged. `muted`: its connection is to be muted, by an
-    effect that the shell has yet to carry out; it serves nothing more of it, and takes this back then. `software`: the
-    client's name and version as it gave them (KIP-511), empty until then. `tries`: the names of the times that another
-    node has sent the request it hands on, this one last; empty where a client asks.
-    """
+    - `authenticated`: the client may send any request; until then see `security.authentication`.
+    - `charged_as`: the client id that its last request was charged to, None if nothing is charged.
+    - `muted`: an effect that mutes the connection is still to be carried out. The host serves nothing more of the
+      connection, and then resets this flag.
+    - `software`: the client's name and version as it gave them (KIP-511), empty until then.
+    - `tries`: the names of all attempts of another node to forward the request, this attempt last; empty if a client
+      sent it."""
 
     __slots__ = ("address", "authenticated", "charged_as", "muted", "principal", "software", "tries")
 
@@ -122,7 +123,7 @@ class Request:
         return self.begun + (named if named > 0 else PATIENCE_MS) * 9 // 10
 
     def take_answer(self, message: Any) -> bool:
-        """Whether the answer goes to somebody in the node and not to the client; it has been handed over then."""
+        """Whether the answer goes to a part of the node and not to the client. If so, it has been delivered."""
         return False
 
 
@@ -134,7 +135,7 @@ Decoded: TypeAlias = tuple[RequestHeader, Any] | None
 
 
 class Refused(Exception):
-    """The peer broke the protocol: the shell logs the sentence and closes the connection."""
+    """The peer broke the protocol: the host logs the message and closes the connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,28 @@
 """Keeps every deadline of a node in one heap, and fires what is due.
 
-A part of the node has no deadline of its own: it makes timers of this schedule, and setting one is what makes it due.
-So there is nothing to report to the I/O host, and nothing to forget: the node's deadline is the head of the heap.
+A part of the node has no deadline of its own: it creates timers of this schedule, and sets them. So nothing has to be
+reported to the I/O host, and no deadline can be forgotten: the node's deadline is the head of the heap.
 
-    Timer(schedule, Timed.METADATA, self._read_again)              # one moment: set, cancel
-    KeyedTimers(schedule, Timed.PEERS, self._give_up_late)         # many moments, by key
-    Limits(schedule, Timed.REQUESTS, self._expire, living)         # many moments, most of which end before they come
+    Timer(schedule, Timed.METADATA, self._read_again)              # one deadline: set, cancel
+    KeyedTimers(schedule, Timed.PEERS, self._give_up_late)         # many deadlines, by key
+    Limits(schedule, Timed.REQUESTS, self._expire, living)         # many deadlines, most of which end before they come
     Backlog(schedule, Timed.SLICES, self._next_slice)              # work that is due at once while there is any
-    Reckoning(schedule, Timed.REPLICATION, self._send, deadline)   # a moment that follows from other state
+    Reckoning(schedule, Timed.REPLICATION, self._send, deadline)   # a deadline that follows from other state
 
 A pure machine (`groups`, `share`, `txn`, `replica`) keeps its `deadline()`. Its host copies that into a timer after
 each call, or hands the machine out through a `reckoning`, which asks the machine again.
 
-Order: `tick` is one pass over what is due: part by part in the order of `Timed`, within a part in the order in which
-its timers were made, and within `KeyedTimers` and `Limits` by time and key. Nothing fires twice in a pass. What becomes
-due during the pass fires in it if its turn is still to come, else in the next one.
+Order: `tick` is one pass over what is due, part by part in the order of `Timed`. Within a part, timers fire in the
+order of their creation; within `KeyedTimers` and `Limits`, by time and key. Nothing fires twice in a pass. A timer that
+becomes due during the pass fires in it if its turn has not passed, otherwise in the next one.
 
-Moments are of the monotonic clock, so a step of the wall clock moves nothing here: the parts whose work depends on
+Deadlines are times of the monotonic clock, so a step of the wall clock moves none. The parts whose work depends on
 timestamps set their timers again (`Node.wall_clock_is`). A process that was suspended fires everything that became due
 meanwhile in one pass, each timer once. After `stop` nothing is due any more.
 
-If a timer's work raises an unexpected exception, that timer alone rests for REST_MS; `fault` hears of it.
+If a timer's work raises an unexpected exception, that timer alone rests for REST_MS; `fault` receives the exception.
 
-Invariant: every timer that has a deadline has an entry in the heap that is not later.
-"""
+Invariant: every timer that has a deadline has an entry in the heap that is not later."""
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ _RANKS: Final = {part: rank << 20 for rank, part in enumerate(Timed)}
 
 
 class _Entry:
-    """What the heap knows of one timer. `queued`: the time of its entry there; NEVER: it has none."""
+    """The heap's state of one timer. `queued`: the time of its entry in the heap; NEVER if it has none."""
 
     __slots__ = ("_schedule", "due", "fire", "order", "part", "queued", "rests_until")
 
@@ -146,7 +145,7 @@ class Timer:
 
 
 class KeyedTimers(Timers[KeyT]):
-    """Moments by key. What they fire takes those that are due with `pop`."""
+    """Deadlines by key. The called function takes the due keys with `pop`."""
 
     __slots__ = ("_entry",)
 
@@ -209,7 +208,7 @@ class Limits(Generic[KeyT]):
 
 
 class Backlog(Generic[WorkT]):
-    """Work in the order in which it came, due at once while there is any. What it fires takes some of it."""
+    """Work in order of arrival, due at once while there is any. The called function takes some of it."""
 
     __slots__ = ("_entry", "_work")
 
@@ -242,8 +241,9 @@ class Backlog(Generic[WorkT]):
 
 
 class Reckoning:
-    """A deadline that follows from the state of something else, which whoever touches that calls `touched` for: it is
-    asked for only when the node's deadline may depend on it."""
+    """A deadline that follows from other state. Code that changes that state calls `touched`.
+
+    The deadline is computed only when the node's deadline may depend on it."""
 
     __slots__ = ("_deadline", "_entry", "_is_known", "_known")
 

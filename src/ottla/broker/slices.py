@@ -1,20 +1,19 @@
-"""Serves long requests in slices: work of more than a few milliseconds is done a piece at a time.
+"""Serves long requests in slices, so that no request blocks the node for more than a few milliseconds.
 
 A handler writes such work as a generator that yields after each slice and returns the answer: a wire message, or parts
-that are encoded already. The first slice is run at once, and short work is through with it; the rest goes on one slice
-a tick, all such requests in turn, so that others are served in between. Slices are cut by what they look at, as the
-broker has no clock of its own: `SLICE_STEPS` of what takes some ten microseconds each.
+that are encoded already. The first slice runs at once, and is all that short work needs. The rest runs one slice per
+tick, round-robin over all such requests, so that other requests are served in between. The broker has no clock, so
+slices are cut by the number of steps: `SLICE_STEPS` steps of some ten microseconds each.
 
-What stands for itself, a group or a topic among thousands, may be a `Piece`: a request of its own that a handler serves
-as any other, perhaps by way of a coordinator. The work yields it and is given its answer. What changes the metadata is
-a `Change`: the work yields it and is given what its plan returned, however long the store takes; the plan hears
-NotInTime where the request has to be answered before.
+Independent parts of the work, such as one group or topic among thousands, may be a `Piece`: a request of its own that a
+handler serves like any other, perhaps through a coordinator. The work yields it and is sent its answer. A change of the
+metadata is a `Change`: the work yields it and is sent what its plan returned, however long the store takes. The plan
+gets NotInTime if the request has to be answered earlier.
 
-A request whose client is gone is dropped, unless it `outlives` that; a piece of it that is under way goes where such a
-request goes.
+A request whose client is gone is dropped, unless it `outlives` its client. A piece that is in progress then is dropped
+or continued in the same way.
 
-What a slice has seen may have changed by the next one: the handler looks again.
-"""
+The state that one slice has read may have changed by the next one: the handler must check it again."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ class Piece(Request):
         self.whole: SlicedWork
 
     def take_answer(self, message: Any) -> bool:
-        """A piece that was parked has its answer: the work it belongs to goes on."""
+        """A parked piece has its answer: resume the work that it belongs to."""
         self.whole.reply = message
         self.whole.go_on()
         return True
@@ -90,7 +89,7 @@ class SlicedWork(ParkedWork):
         """The piece that it waits for is."""
 
     def go_on(self) -> None:
-        """What the last piece waited for is there."""
+        """The last piece has completed."""
         self._resume(self)
 
     def change_ended(self, now: Millis, result: Any) -> None:
@@ -112,7 +111,7 @@ class Slices:
         self._parking = parking
         self._metadata = metadata
         self._asking: SlicedWork | None = None
-        """Whose change is being handed in."""
+        """The work whose change is being submitted."""
         self._ended = False
         """It has ended before that returned."""
         self._works = Backlog[SlicedWork](schedule, Timed.SLICES, self._serve_next)
@@ -120,11 +119,10 @@ class Slices:
         """Those whose light piece was answered."""
 
     def begin(self, request: Request, work: Work, *, is_long: bool, outlives: bool = False) -> Any:
-        """The answer where the first slice was all there is, else Parked.
+        """Returns the answer if the first slice completed the work, otherwise Parked.
 
-        A request that `is_long` begins behind the others, so that the first slices of many do not come all at once.
-        One that `outlives` its client goes on to its end.
-        """
+        A request that `is_long` is queued behind the others, so that the first slices of many do not all run at once.
+        One that `outlives` its client runs to its end."""
         sliced = SlicedWork(request, work, self._go_on, outlives)
         goes_on = True
         if not (is_long and self._works):
@@ -165,7 +163,7 @@ class Slices:
         return self._ended
 
     def _go_on(self, sliced: SlicedWork) -> None:
-        """What its last piece waited for is there."""
+        """The last piece of this work has completed."""
         if sliced is self._asking:
             self._ended = True
             return
