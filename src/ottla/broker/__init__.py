@@ -2,4 +2,5 @@
 
 `node.Node` routes requests; `api` has one file per API key. Each package between them owns one part of the node and
 imports only the packages below it (ARCHITECTURE.md, section 3). The modules in this directory are shared by several
-packages."""
+packages.
+"""

@@ -48,7 +48,8 @@ class ApiSpec:
     - `before_authentication`: a client may send it before it has authenticated (KIP-43, KIP-152, KIP-368).
     - `needs_lease`: a leader or coordinator answers it, so a node must not answer while others may lead in its place.
     - `loaded_with`: an internal topic. A cluster node imports the handler when it gets its first replica of this topic,
-      because it may have to coordinate at once when another node fails."""
+      because it may have to coordinate at once when another node fails.
+    """
 
     key: ApiKey
     versions: tuple[int, int]

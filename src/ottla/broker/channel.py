@@ -11,7 +11,8 @@ frame but its API key. `began` is the I/O host's own note of when a request arri
 Invariants: the first owed answer is not ready, because a ready one would have been sent. At most
 `REQUESTS_IN_FLIGHT_MAX` answers are owed at once.
 
-Source: Kafka's KafkaChannel and SocketServer (a channel is muted while its request is processed)."""
+Source: Kafka's KafkaChannel and SocketServer (a channel is muted while its request is processed).
+"""
 
 from collections import deque
 from collections.abc import Sequence

@@ -8,7 +8,8 @@ Other nodes of the cluster are never throttled. Each node measures by itself, as
 all counts.
 
 Sources: KIP-13, KIP-55, KIP-124, KIP-257, KIP-599; Kafka's ClientQuotaManager.java (DefaultQuotaCallback),
-ControllerMutationQuotaManager.java."""
+ControllerMutationQuotaManager.java.
+"""
 
 from __future__ import annotations
 

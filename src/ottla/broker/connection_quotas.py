@@ -7,7 +7,8 @@ to the limit. The I/O host calls this module for each connection.
 Kafka counts a connection for the whole node before it checks its address. Here the address is checked first, so an
 address that connects too often does not delay the others.
 
-Sources: KIP-306, KIP-402, KIP-612; Kafka's SocketServer.scala (ConnectionQuotas, Acceptor)."""
+Sources: KIP-306, KIP-402, KIP-612; Kafka's SocketServer.scala (ConnectionQuotas, Acceptor).
+"""
 
 from __future__ import annotations
 

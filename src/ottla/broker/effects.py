@@ -5,7 +5,8 @@ The host takes the effects after every call of the node and carries them out in 
 of an answer: bytes-like objects and `FileSlice`s. The host sends them in order, so a fetch can be sent without turning
 its records into Python objects.
 
-Source: etcd/raft's Ready."""
+Source: etcd/raft's Ready.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -20,7 +20,8 @@ class Environment:
 
     `fault` is called with a description and the exception while an unexpected exception is handled. It raises the
     exception if the host provides no handler. `same_boot`: the machine has not restarted since the last node wrote
-    here, so its writes are still in the page cache. `stopwatch` times slices of work and affects no other decision."""
+    here, so its writes are still in the page cache. `stopwatch` times slices of work and affects no other decision.
+    """
 
     node_id: int
     files: FileSystem

@@ -9,7 +9,8 @@ needed. A request that runs out of time is answered REQUEST_TIMED_OUT, because i
 The node needs some topics itself, for coordinators or dead letters. If this node is the controller it creates them;
 otherwise it asks the controller. Work that waits for such a topic resumes once this node's image has it.
 
-Sources: Kafka's ForwardingManager.scala, AutoTopicCreationManager.scala; KIP-590."""
+Sources: Kafka's ForwardingManager.scala, AutoTopicCreationManager.scala; KIP-590.
+"""
 
 from __future__ import annotations
 

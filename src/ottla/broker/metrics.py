@@ -6,7 +6,8 @@ exports the figures. Figures that can be read from the node on demand (log sizes
 Invariants: counters only grow. `Traffic` of a deleted topic is added to `deleted`, so sums over all topics never
 decrease. A request spends at most 0.3 us here.
 
-Source: Kafka's BrokerTopicMetrics and RequestMetrics (docs/operations/monitoring.md)."""
+Source: Kafka's BrokerTopicMetrics and RequestMetrics (docs/operations/monitoring.md).
+"""
 
 API_KEYS_MAX = 128
 BUCKETS = 64

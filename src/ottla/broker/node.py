@@ -23,7 +23,8 @@ Invariant: each frame gets exactly one answer, from `receive` or later by a Repl
 An unexpected exception affects only the part in which it happened: one shard, one log, one parked request. `faults`
 receives it. Without `faults` it propagates, so tests and the simulator see every one.
 
-Sources: ARCHITECTURE.md, section 2, rule 7; Kafka's KafkaApis.scala and ReplicaManager.scala."""
+Sources: ARCHITECTURE.md, section 2, rule 7; Kafka's KafkaApis.scala and ReplicaManager.scala.
+"""
 
 from __future__ import annotations
 
@@ -290,7 +291,8 @@ class Node:
         whole.
 
         Send back the failures: the index in the batch, and the system's message. `stop` syncs the same files one by
-        one."""
+        one.
+        """
         directory = self.files.directory(self.directory)
         return completing(list(self.upkeep.partitions), directory, self.files.pins_max // 2)
 
@@ -404,7 +406,8 @@ class Node:
         """Decode a frame as `receive` would, on any thread: a host may do this beside its loop if a frame is long.
 
         Returns None if the API reads its frames itself. Raises Refused, also if a frame is longer than any request
-        needs."""
+        needs.
+        """
         api_key, version, _ = _PREFIX.unpack_from(frame)
         served = self._served.get(api_key)
         if served is None or (size := served.spec.size) is RequestSize.READ_BY_HANDLER:
@@ -550,7 +553,8 @@ class Node:
     def answered(self, now: Millis, token: int, answer: Buffer | Unanswered) -> None:
         """Handle the result of an Ask effect: the frame of the answer without its length, or that there is none.
 
-        The node does not keep the frame."""
+        The node does not keep the frame.
+        """
         self.peers.answered(now, token, answer)
 
     def _serve_own(self, now: Millis) -> None:
@@ -644,7 +648,8 @@ class Node:
         """Another node now leads this partition, or this one in a new epoch: notify the requests that wait for it.
 
         A new coordinator at once completes what its predecessor left unfinished, whether or not a client asks for
-        it."""
+        it.
+        """
         partition.resign(now)
         self.failures.leader_changed(partition)
         if partition.leads and topic.name in _COORDINATORS:

@@ -4,7 +4,8 @@ A throttled client gets its answer at once, with the throttle time. Nothing more
 time has passed. `Quotas` (`client_quotas`) holds the quotas themselves. A node has none, and charges nothing, while the
 cluster has none.
 
-Sources: KIP-13, KIP-124, KIP-219; Kafka's ClientQuotaManager.java, ClientRequestQuotaManager.java, KafkaApis.scala."""
+Sources: KIP-13, KIP-124, KIP-219; Kafka's ClientQuotaManager.java, ClientRequestQuotaManager.java, KafkaApis.scala.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Quotas(Protocol):
         """Charge the sender for one request: the bytes that it produces, or that its answer returns to a consumer.
 
         Returns how many milliseconds the client is throttled, because of these bytes or of the time that its requests
-        have taken; 0 if it is within its quotas."""
+        have taken; 0 if it is within its quotas.
+        """
         ...
 
     def uncharge(self, now: Millis, session: Session, client_id: str, *, fetched: int) -> None:
@@ -37,7 +39,8 @@ class Quotas(Protocol):
         """Charge the sender for partitions that are to be created or deleted.
 
         Returns how many milliseconds the client is throttled. If `strict`, and the client is above its quota already,
-        nothing is counted and the change must be refused."""
+        nothing is counted and the change must be refused.
+        """
         ...
 
     def fetched_max(self, session: Session, client_id: str) -> int | None:
@@ -124,7 +127,8 @@ class Mutations:
     def allows(self, now: Millis, topic: str | bytes, partitions: int) -> bool:
         """Count this many partitions of the topic. False if the client is above its quota and must be refused.
 
-        A topic that is planned again is counted once."""
+        A topic that is planned again is counted once.
+        """
         quotas = self._throttle.quotas
         if quotas is None or topic in self._charged:
             return True

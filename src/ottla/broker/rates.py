@@ -54,7 +54,8 @@ class Rate:
 class Bucket:
     """Holds the remaining quota, at most what `limit` gives in `burst_ms`.
 
-    A client that uses more than remains goes into debt, and waits until it is paid back."""
+    A client that uses more than remains goes into debt, and waits until it is paid back.
+    """
 
     __slots__ = ("__weakref__", "_burst_ms", "_full_at", "_limit")
 

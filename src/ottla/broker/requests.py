@@ -57,7 +57,8 @@ class Session:
       connection, and then resets this flag.
     - `software`: the client's name and version as it gave them (KIP-511), empty until then.
     - `tries`: the names of all attempts of another node to forward the request, this attempt last; empty if a client
-      sent it."""
+      sent it.
+    """
 
     __slots__ = ("address", "authenticated", "charged_as", "muted", "principal", "software", "tries")
 

@@ -22,7 +22,8 @@ meanwhile in one pass, each timer once. After `stop` nothing is due any more.
 
 If a timer's work raises an unexpected exception, that timer alone rests for REST_MS; `fault` receives the exception.
 
-Invariant: every timer that has a deadline has an entry in the heap that is not later."""
+Invariant: every timer that has a deadline has an entry in the heap that is not later.
+"""
 
 from __future__ import annotations
 
@@ -243,7 +244,8 @@ class Backlog(Generic[WorkT]):
 class Reckoning:
     """A deadline that follows from other state. Code that changes that state calls `touched`.
 
-    The deadline is computed only when the node's deadline may depend on it."""
+    The deadline is computed only when the node's deadline may depend on it.
+    """
 
     __slots__ = ("_deadline", "_entry", "_is_known", "_known")
 

@@ -7,7 +7,8 @@ error, sentence)`: the answer when the controller is not reached. `tests/test_se
 modules' docstrings and with SKIPPED.md: each key is in exactly one of the two.
 
 Importing all modules would double the CPU time of a node's start. So their specs are collected beforehand, in
-`api_table.py`."""
+`api_table.py`.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ gets NotInTime if the request has to be answered earlier.
 A request whose client is gone is dropped, unless it `outlives` its client. A piece that is in progress then is dropped
 or continued in the same way.
 
-The state that one slice has read may have changed by the next one: the handler must check it again."""
+The state that one slice has read may have changed by the next one: the handler must check it again.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ class Slices:
         """Returns the answer if the first slice completed the work, otherwise Parked.
 
         A request that `is_long` is queued behind the others, so that the first slices of many do not all run at once.
-        One that `outlives` its client runs to its end."""
+        One that `outlives` its client runs to its end.
+        """
         sliced = SlicedWork(request, work, self._go_on, outlives)
         goes_on = True
         if not (is_long and self._works):

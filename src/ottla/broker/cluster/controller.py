@@ -1,12 +1,12 @@
-"""Does the work of the controller, the one node that writes where partitions are and who leads them.
+"""Does the work of the controller, the one node that decides where partitions are and who leads them.
 
-Every node of a cluster has one of these; it is active while the claim in the metadata image is that of this life of the
-node. Knows when to look for work: when nodes come and go, and when the image says something new of them. What the work
-is, `duties` says. Every batch is guarded by the claim's version, so that a controller which others have taken for dead
-writes nothing (KAFKA-6082); it hears of its successor by the conflict.
+Every node of a cluster has one of these. It is active while the claim in the metadata image names this incarnation of
+the node. It checks for work when nodes join or leave, and when the image has news of them; `duties` defines the work.
+Every batch is guarded by the claim's version. So a controller that others have taken for dead writes nothing
+(KAFKA-6082), and learns of its successor by the conflict.
 
-A claim, and each piece of work, is a change of the metadata like any other: planned from the newest image, and anew
-where another writer was faster.
+A claim, and each piece of work, is a metadata change like any other: planned from the newest image, and planned again
+if another writer was faster.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Controller:
         self.rules_of = rules_of
         self._return_every_ms = return_every_ms
         self.present: Mapping[int, str] | None = None
-        """The incarnations of the nodes that are there, by id, as far as this node knows; None before it has looked."""
+        """The incarnations of the live nodes, by id, as far as this node knows; None before its first check."""
         self._metadata = metadata
         self._members = members
         self._incarnation = incarnation
@@ -68,7 +68,7 @@ class Controller:
         """When leaderships last went back, or this node became the controller; None while it is not."""
 
     def follow(self, now: Millis, names: Iterable[str]) -> None:
-        """The image says something new of these topics: somebody may have placed one on a node that has gone."""
+        """The image has news of these topics: one may have been placed on a node that has left."""
         topics = self._metadata.image.topics
         if self._members.is_controller and self.present is not None:
             turn = turnover(self._metadata.image, self.present)
@@ -105,7 +105,7 @@ class Controller:
         return settled(placed, nodes, replace(self.rules_of(topic), unclean=True))
 
     def look(self, now: Millis) -> None:
-        """Take over where no controller is there, and do what is to be done."""
+        """Become the controller if there is none, and do the work that is due."""
         if self._is_looking or self.present is None:
             self._look_again = True
             return

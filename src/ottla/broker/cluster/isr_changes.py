@@ -1,9 +1,9 @@
-"""Decides whether the controller takes a leader's word for who is in sync: AlterPartition's checks for a partition.
+"""Decides whether the controller accepts a leader's ISR proposal: AlterPartition's checks for one partition.
 
-Knows the partition's record, the nodes and what a proposal says. The order is Kafka's, but that a proposal which stands
-already is answered with what stands before anybody looks at its epochs: its first answer was lost (KAFKA-14144).
+The checks run in Kafka's order, with one exception. A proposal that is already in effect is answered with the current
+state before its epochs are checked: its first answer was lost (KAFKA-14144).
 
-Who joins may be the last one that a move of replicas waited for: then the same write ends the move.
+The joining replica may be the last one that a reassignment waited for: then the same write ends the reassignment.
 
 Sources: Kafka's ReplicationControlManager.alterPartition, validateAlterPartitionData; KIP-497, KIP-841, KIP-903;
 KAFKA-14154.
@@ -26,7 +26,7 @@ ANY_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """What a leader says: `isr` are (node id, broker epoch)."""
+    """A leader's proposal: `isr` are (node id, broker epoch)."""
 
     leader: int
     leader_epoch: int
@@ -42,7 +42,7 @@ class IsrProposal:
 def altered(
     placed: PartitionRecord, proposal: IsrProposal, nodes: Mapping[int, NodeRecord], rules: Rules
 ) -> PartitionRecord | ErrorCode:
-    """The record as the proposal wants it, the same one where it is so already; else why not."""
+    """The record as proposed, the same object if nothing changes; or the error that refuses the proposal."""
     members = proposal.members
     if _stands(placed, proposal):
         return placed

@@ -1,8 +1,8 @@
-"""Tells when a node of a cluster may stop: others lead what it led, and every node that serves knows who does.
+"""Decides when a node of a cluster may stop: other nodes lead its partitions, and every serving node knows it.
 
-Knows what is left here that another node could lead, and how far each of the others has followed the metadata: it says
-so when it is asked for its features, whose epoch is that of the image. A node that has not heard would send clients to
-one that is gone, or refuse what it is to lead. Does not know how long the shell waits.
+It checks what is left here that another node could lead, and how far each other node has followed the metadata. A node
+reports the latter when it is asked for its features, whose epoch is that of the image. A node that lags behind would
+send clients to a node that is gone, or refuse what it is to lead. The I/O host decides how long to wait.
 
 Source: BrokerHeartbeatManager.java (the controlled shutdown offset).
 """
@@ -22,7 +22,7 @@ from ottla.metadata.nodes import Place
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 LOOK_MS: Final = 10
-"""How often a node that leaves looks again, and asks again who has not heard."""
+"""How often a leaving node checks again, and asks the nodes that lag behind again, in milliseconds."""
 
 
 class Leaving:
@@ -38,14 +38,14 @@ class Leaving:
         self._since: int | None = None
         """The generation of the metadata since which others lead all that they could; None while they do not."""
         self._led: set[Place] = set()
-        """What this node leads, as of the last look."""
+        """The partitions that this node led at the last check."""
         self._heard: dict[int, int] = {}
         """The generation that each of the others last said to have."""
         self._asked: set[int] = set()
         self._timer = Timer(schedule, Timed.MEMBERSHIP, self.look)
 
     def look(self, now: Millis) -> None:
-        """See what is left here; once nothing is, ask whoever has not heard of it."""
+        """Check what is left here; once nothing is, ask the nodes that may not know it yet."""
         self._timer.set(now + LOOK_MS)
         before, self._led = self._led, self._still_led()
         if self._has_to_give():

@@ -1,7 +1,7 @@
-"""Tells requests who is in the cluster: which nodes, at which address, and who is the controller.
+"""Lists the cluster for requests: its nodes, their addresses, and the controller.
 
-Knows the rows of the nodes in the metadata image, and that a node which serves alone has none: it is the whole cluster,
-at the address the client came in by. Every node names the others by the listener that the client used, and leaves out
+Nodes come from the rows of the metadata image. A standalone node has no row: it is the whole cluster, at the address by
+which the client connected. Every node gives the others' addresses on the listener that the client used, and leaves out
 nodes without that listener.
 
 Source: MetadataCache.getAliveBrokerNodes, KRaftMetadataCache.java.
@@ -27,7 +27,7 @@ from ottla.protocol.errors import ErrorCode
 
 
 class Member(NamedTuple):
-    """A node as clients are told of it."""
+    """A node as shown to clients."""
 
     node_id: int
     host: str
@@ -39,9 +39,9 @@ NOBODY = -1
 """The id of a node that there is not."""
 SERVING = (NodeState.ACTIVE, NodeState.LEAVING)
 LISTED_MS: Final = 9_000
-"""How long a node that was taken for dead stays in the answers to Metadata: as long as a Kafka lists it, by its default
-of broker.session.timeout.ms. librdkafka drops a node that is not listed, and the partitions that it believed there wait
-up to a second before they go to their new leader."""
+"""How long Metadata answers still list a node that was taken for dead, in milliseconds: as long as Kafka does with its
+default of broker.session.timeout.ms. librdkafka drops a node that is not listed. The partitions that it believed there
+then wait up to a second before they move to their new leader."""
 
 
 class NotController(StoreFailed):
@@ -52,7 +52,7 @@ class NotController(StoreFailed):
 
 
 def error_of(failed: StoreFailed) -> ErrorCode:
-    """What a client is told whose change was not made."""
+    """The error for a client whose change failed."""
     if isinstance(failed, NotInTime):
         return ErrorCode.REQUEST_TIMED_OUT
     return ErrorCode.NOT_CONTROLLER if isinstance(failed, NotController) else ErrorCode.KAFKA_STORAGE_ERROR
@@ -144,7 +144,7 @@ class Members:
 
     @property
     def controller_id(self) -> int:
-        """The node that writes what the cluster agrees on; NOBODY where there is none."""
+        """The controller, the node that writes what the cluster agrees on; NOBODY if there is none."""
         if self.is_alone:
             return self.node_id
         controller = self._metadata.image.controller
@@ -159,8 +159,8 @@ class Members:
         return known is not None and (known.node_id, known.incarnation) == (self.node_id, self.incarnation)
 
     def guards(self, rows: Collection[RowChange] = ()) -> list[Guard]:
-        """What keeps a batch of the controller with these rows from being written behind its successor's, and from
-        having a node lead that meanwhile says to leave, or registers anew. Raises NotController."""
+        """The guards of a batch of the controller with these rows. They fail the batch if a successor has taken over,
+        or if a node that is to lead is leaving or has registered again. Raises NotController."""
         if not self.is_controller:
             raise NotController
         image = self._metadata.image

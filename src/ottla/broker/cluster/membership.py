@@ -1,11 +1,11 @@
-"""Keeps this node's place in its cluster: how it registers, whether others still count on it, and how it leaves.
+"""Keeps this node's place in its cluster: how it registers, whether others count on it, and how it leaves.
 
-Knows the node's own row, which lives of other nodes are there, and until when the others take this one to be alive, by
-its own monotonic clock. Does not know how that is found out: its shell does, and says so (`seen`, `confirmed`).
+It tracks the node's own row, the live incarnations of other nodes, and the end of this node's lease by its own
+monotonic clock. The I/O host finds these out and reports them (`seen`, `confirmed`).
 
-A node registers when its logs are open, as `starting`; it leads nothing before the controller has made it active. One
-that the others have given up registers again, under a new broker epoch. One whose lease has run out leads nothing, as
-far as its clients can tell, until it has heard from the store again: another may lead in its place (self-fencing).
+A node registers as `starting` when its logs are open; it leads nothing before the controller has made it active. A node
+that the others have given up registers again, under a new broker epoch. A node whose lease has expired answers clients
+as if it led nothing until the store confirms it again: another node may lead in its place (self-fencing).
 
 Source: Kafka's BrokerLifecycleManager.scala.
 """
@@ -108,9 +108,10 @@ class Membership:
         self._notes = notes
         self._rack = rack
         self.given_up: AbstractSet[Place] = frozenset()
-        """What this node leads and others may lead by now: it has said, or is saying, that its logs take nothing."""
+        """Partitions that this node leads but others may lead by now: it has reported, or is reporting, that their logs
+        are offline."""
         self._saying: tuple[Place, ...] = ()
-        """What the row says that is being written, of logs that take nothing."""
+        """The offline logs in the row that is being written."""
         self._intact = True
         self._emptied = False
         self._by_fsync = False
@@ -203,7 +204,7 @@ class Membership:
         return now <= self._fresh_until
 
     def seen(self, now: Millis, present: Mapping[int, str]) -> None:
-        """These lives of these nodes are there now."""
+        """These incarnations of these nodes are live now."""
         self.controller.present = dict(present)
         self.controller.look(now)
 
@@ -259,8 +260,10 @@ class Membership:
         )
 
     def _look_at_given_up(self) -> None:
-        """A log that takes nothing stays led from here where nobody else may, and can be read. Who may and is down may
-        be back and lead before this node hears of either."""
+        """An offline log that no other node may lead is still led from here, and can be read.
+
+        Nodes that are down count as others: one may restart and lead before this node learns of either.
+        """
         record = self.record
         said = {*self._saying, *(() if record is None else record.offline)}
         here = frozenset({self.members.node_id})
@@ -277,8 +280,10 @@ class Membership:
         self._write(now)
 
     def may_stop(self) -> bool:
-        """Whether nothing is left here that another node could take over, and everybody who serves knows that; or the
-        cluster has given this node up, and does without it already."""
+        """Whether nothing is left here that another node could take over, and every serving node knows it.
+
+        True also if the cluster has already fenced this node.
+        """
         record = self.record
         if record is None or record.state is NodeState.FENCED or self.controller.present is None:
             return True

@@ -31,8 +31,8 @@ ATTEMPTS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """What a start of a node found. `lost_commits`: how many of the commits that this node has seen, or that the store
-    itself knows of, are missing; 0 where none is. `seen`: the newest generation that the node had seen before."""
+    """What a start of a node found. `lost_commits`: how many commits are missing that this node has seen, or that the
+    store itself knows of; 0 if none is. `seen`: the newest generation that the node had seen before."""
 
     lost_commits: int = 0
     seen: int = 0
@@ -40,7 +40,7 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the file says."""
+    """The contents of the file."""
 
     generation: int
     starts: tuple[tuple[int, str], ...] = ()
@@ -99,7 +99,7 @@ class StoreMemory:
                 lost = max(lost, lost_commits(seen.generation, seen.starts, entries, newest))
                 before = newest if store.lost or newest < seen.generation else None
                 record = HistoryRecord(name, before) if known is None else known.followed_by(name, before)
-                with suppress(Conflict, CommitUnknown):  # the next look says what is there
+                with suppress(Conflict, CommitUnknown):  # the next read shows what is stored
                     store.commit([Put(HISTORY_KEY, record.encode(), ABSENT if row is None else row.version)])
                 continue
             self._lost = store.lost = lost

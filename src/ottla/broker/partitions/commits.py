@@ -1,10 +1,9 @@
-"""Commits by group: rounds of fsyncs that commit what was appended, many partitions by one.
+"""Commits appends in groups: each round of fsyncs commits the appends of many partitions.
 
-Knows which partitions wait for the next round and which one is under way; there is one at a time, and all that is
-appended meanwhile shares the one after it. Also remembers which partitions were appended to since housekeeping looked.
-Does not know what waits for a commit, nor what is done about a log that fails: `care` is told of that.
+One round runs at a time, and all appends meanwhile share the next one. The partitions that were appended to since the
+last housekeeping are kept here too. If a log fails, `care` is notified.
 
-Invariant: a consumer never sees what an fsync has not covered where the node's durability is fsync.
+Invariant: if the node's durability is fsync, a consumer never sees a record that no fsync has covered.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LOOK_AFTER_MS: Final = 250
 
 
 class Care(Protocol):
-    """Who does something about a log that fails, and remembers that it did."""
+    """Handles a log that fails, and remembers the failure."""
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None: ...
 
@@ -41,8 +40,8 @@ class Care(Protocol):
 class GroupCommit:
     """What follows the appends of one node; a `partitions.partition.Commits`.
 
-    `by_fsync`: every append is committed by an fsync only. A round has no more
-    files than may be pinned at once. `look`: fires when housekeeping has to look at `appended_to`.
+    `by_fsync`: only an fsync commits an append. A round has no more files than may be pinned at once. `look`: fires
+    when housekeeping has to check `appended_to`.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class GroupCommit:
         self.appended_to[partition] = None
 
     def take_appended_to(self) -> dict[Partition, None]:
-        """The partitions to look at; they are forgotten here."""
+        """Return the partitions to check, and clear the set."""
         taken, self.appended_to = self.appended_to, {}
         return taken
 

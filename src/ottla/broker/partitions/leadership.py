@@ -33,7 +33,8 @@ class Leadership:
         self.suspended = False
         """The node has not heard of its cluster for so long that others may lead in its place."""
         self.given_up: AbstractSet[Place] = frozenset()
-        """What others may lead by now, as the node has said that its logs take nothing (`Membership.given_up`)."""
+        """Partitions that others may lead by now, as the node has reported that their logs are offline
+        (`Membership.given_up`)."""
         self._metadata = metadata
         self._by_key = replicas.by_key
 
@@ -61,14 +62,15 @@ class Leadership:
         return partition
 
     def is_in_doubt(self, topic: str | bytes, index: int) -> bool:
-        """Whether another node may lead this partition by now, though this one was told to."""
+        """Whether another node may lead this partition by now, although this node's image says that it leads."""
         if self.suspended or not self.given_up:
             return self.suspended
         local = self._by_key.get(topic)
         return local is not None and (local.id, index) in self.given_up
 
     def holds(self, partition: Partition) -> bool:
-        """Whether this node leads the partition, as far as it was told; one that is in doubt will know more soon."""
+        """Whether this node leads the partition, as far as it knows. A partition in doubt counts until the node knows
+        more."""
         local = self._by_key.get(partition.topic_name)
         is_here = local is not None and local.partitions.get(partition.index) is partition
         return is_here and partition.leads and not partition.log.unopened

@@ -1,10 +1,9 @@
-"""Holds one partition on this node: its log, its leadership, and who waits for its high watermark.
+"""Holds one partition on this node: its log, its leadership, and the requests that wait for its high watermark.
 
-Knows: which offsets are committed, and therefore which parked requests may be answered. Does not know: sockets, the
-bytes of a request, its topic, other partitions.
+It decides which offsets are committed, and so which parked requests may be answered.
 
-Invariants: requests that wait for a commit stand in the order of the offset they wait for; they were parked under the
-leader epoch that still holds (a change of leadership ends their waiting first).
+Invariants: requests that wait for a commit are ordered by the offset they wait for. They were parked under the current
+leader epoch, because a change of leadership first ends their waiting.
 
 Sources: Kafka's Partition.scala and DelayedProduce; KIP-101 for the epochs.
 """
@@ -33,12 +32,12 @@ EVERYTHING: Final = 1 << 62
 
 
 class Commits(Protocol):
-    """What follows an append: the fsync that commits it, where one must, and housekeeping."""
+    """What follows an append: the fsync that commits it, if one is needed, and housekeeping."""
 
     by_fsync: bool
     """Whether every append is committed by an fsync only, and not by the page cache."""
     appended_to: dict[Partition, None]
-    """Partitions that housekeeping looks at soon."""
+    """Partitions that housekeeping checks soon."""
 
     def sync_soon(self, partition: Partition) -> None:
         """Cover this partition with the next round of fsyncs."""
@@ -53,12 +52,12 @@ class Commits(Protocol):
         ...
 
     def look_soon(self, now: Millis, partition: Partition) -> None:
-        """Have housekeeping look at this partition soon."""
+        """Have housekeeping check this partition soon."""
         ...
 
 
 class Wakes(Protocol):
-    """Who waits, by ticket."""
+    """The waiting requests, by ticket."""
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition, reply: object | None) -> None: ...
 
@@ -152,7 +151,7 @@ class Partition:
 
     @property
     def fsyncs_each(self) -> bool:
-        """Whether a record counts on this node only once it is on the disk, whoever leads."""
+        """Whether a record counts on this node only once it is on disk, whichever node leads."""
         return self._commits.by_fsync or self.log.config.flush_messages == 1
 
     def append(
@@ -194,9 +193,9 @@ class Partition:
     # ---- transactions ----------------------------------------------------------------------------------------------
 
     def guard_for(self, now: Millis, batch: memoryview, *, second_version: bool) -> Guard | None:
-        """What this transactional batch has to bring along once its coordinator was asked; None: it need not be.
+        """The guard of a transactional batch whose coordinator must be asked first; None if it need not be asked.
 
-        Raises AppendRefused where the producer is fenced.
+        Raises AppendRefused if the producer is fenced.
         """
         if len(batch) < HEADER_BYTES:
             return None
@@ -234,7 +233,7 @@ class Partition:
     # ---- who waits for a commit ------------------------------------------------------------------------------------
 
     def wait_for_commit(self, offset: int, ticket: Ticket, reply: object | None = None) -> None:
-        """Once the high watermark reaches `offset`, send this reply, or let the parked work go on where it is None."""
+        """Once the high watermark reaches `offset`, send this reply, or resume the parked work if it is None."""
         self._commit_waiters.append((offset, ticket, reply))
 
     def synced(self, now: Millis, offset: int) -> None:
@@ -245,7 +244,7 @@ class Partition:
             self._commit_up_to(now, offset)
 
     def _commit_up_to(self, now: Millis, offset: int) -> None:
-        """The high watermark reaches `offset`: answer and wake whoever waited for it."""
+        """The high watermark reaches `offset`: answer and wake the requests that waited for it."""
         if not self.log.advance_high_watermark(offset):
             return
         self.holding = self.followers is not None or offset < self.log.log_end_offset
@@ -257,7 +256,8 @@ class Partition:
             self.wake_fetches(EVERYTHING)
 
     def resign(self, now: Millis) -> None:
-        """Leadership or the partition itself ends: fetches look again, and whoever waited for a commit is told."""
+        """Leadership or the partition itself ends: fetches are retried, and requests that wait for a commit are
+        notified."""
         waiters, self._commit_waiters = self._commit_waiters, deque()
         self.wake_all_fetches()
         for _, ticket, _ in waiters:
@@ -276,7 +276,7 @@ class Partition:
         self.lead(None)
 
     def taken_back(self) -> None:
-        """The end of the log that nobody was told of is cut off: nothing is held back any more."""
+        """The end of the log that no client had seen is cut off: nothing is held back any more."""
         self.holding = self.followers is not None
 
     def _hold(self, now: Millis, size: int) -> None:
@@ -324,7 +324,8 @@ class Partition:
 
     @property
     def has_enough_replicas(self) -> bool:
-        """Whether as many are in sync as min.insync.replicas asks for: else nothing is appended for acks=all."""
+        """Whether as many replicas are in sync as min.insync.replicas asks for; otherwise appends with acks=all are
+        refused."""
         return self.followers is None or self.followers.enough_to_append
 
     @property
@@ -333,7 +334,7 @@ class Partition:
         return self.followers is None or self.followers.enough_to_acknowledge
 
     def advance(self, now: Millis) -> None:
-        """A follower came further, or the in-sync replicas are others: so may the high watermark."""
+        """A follower has advanced, or the ISR changed, so the high watermark may advance."""
         followers, log = self.followers, self.log
         if followers is not None and log.high_watermark < log.log_end_offset:
             offset = followers.high_watermark(now, log.recovery_point if self.fsyncs_each else log.log_end_offset)
@@ -362,7 +363,8 @@ class Partition:
             self._wakes.grew(ticket, size)
 
     def wake_all_fetches(self) -> None:
-        """Something but new records happened (the log start moved, the partition goes away): all look again."""
+        """The partition changed in another way than by new records (its log start moved, it was removed): retry all
+        fetches."""
         self.wake_fetches(LOOK_AGAIN)
         for ticket in self._follower_fetches:
             self._wakes.grew(ticket, LOOK_AGAIN)

@@ -1,7 +1,7 @@
 """Lists the replicas on this node: which partitions of which topics have a log here.
 
-Knows each by its topic's name, and by its topic's id, and its index. What the cluster agrees on (how many partitions a
-topic has, who leads them) is the metadata image's; a topic of which no partition is here is not in these tables.
+Each one is found by its index and its topic's name or id. What the cluster agrees on (the number of partitions, their
+leaders) is in the metadata image. A topic without any partition on this node is not in these tables.
 """
 
 from __future__ import annotations

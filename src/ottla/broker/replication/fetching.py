@@ -1,15 +1,14 @@
-"""Fetches from the leaders of the partitions that this node follows, and does to its logs what comes of it.
+"""Fetches from the leaders of the partitions that this node follows, and applies the answers to its logs.
 
-Knows one fetch loop for each leader (`replica.fetcher.Fetcher`) and carries out what comes of each answer: records are
-appended as they are, a log that diverged is cut, the high watermark and the log start follow the leader's. Does not
-know why this node follows whom.
+There is one fetch loop for each leader (`replica.fetcher.Fetcher`). Fetched records are appended as they are, a log
+that diverged is truncated, and the high watermark and the log start follow the leader's.
 
-An answer for thousands of partitions that were never written makes thousands of directories: what of it does not fit
-into a slice goes on at the next ticks, and nothing more is fetched of this leader until it is through.
+An answer for thousands of partitions that were never written creates thousands of directories. The part of it that does
+not fit into a slice is applied by the next ticks. Nothing more is fetched from this leader until it is all applied.
 
-Invariants: a log is cut before its high watermark moves (KAFKA-14704); after a cut the checkpoints are on the disk
-before anything is appended where they may have been above the new end; where every record has to be on the disk, a
-fetch says that this log has only what is.
+Invariants: a log is truncated before its high watermark moves (KAFKA-14704). If the checkpoints may have been above the
+new end, they are on disk before anything is appended after a truncation. If every record has to be on disk, a fetch
+reports only the part of this log that is.
 
 Sources: Kafka's ReplicaFetcherThread, AbstractFetcherThread; KIP-101, KIP-320.
 """
@@ -53,7 +52,7 @@ class FetchesOf:
     def __init__(self, fetching: Fetching, leader: int, fetcher: Fetcher) -> None:
         self.leader = leader
         self.news: deque[News] = deque()
-        """What is left of the last answer."""
+        """The rest of the last answer."""
         self._fetcher = fetcher
         self._fetching = fetching
         self._due: Millis | None = None
@@ -107,7 +106,7 @@ class Fetching:
         self._of_leader: dict[int, FetchesOf] = {}
         self._followed: dict[Key, tuple[Partition, FetchesOf]] = {}
         self._unsynced: dict[Key, None] = {}
-        """What waits for its fsync before it is fetched on."""
+        """Partitions that wait for their fsync before they are fetched further."""
         self._refused: dict[Partition, int] = {}
         """The end of the log when it last did not take what its leader sent."""
         self._reckoning = Reckoning(environment.schedule, Timed.REPLICATION, self._go_on_all, self._due)
@@ -217,7 +216,7 @@ class Fetching:
                 self._peers.ask(now, fetches.leader, request, fetches, line=FETCH_LINE)
 
     def answered(self, now: Millis, fetches: FetchesOf, answer: object) -> None:
-        """A leader has answered, or nobody knows what became of the fetch."""
+        """A leader has answered, or the outcome of the fetch is unknown."""
         if isinstance(answer, FetchResponse):
             fetches.news.extend(fetches.fetcher.answered(now, answer))
             self._take_slice(now, fetches, self._environment.time_slice())
@@ -255,7 +254,7 @@ class Fetching:
                 return
 
     def storage_failed(self, now: Millis, partition: Partition, failed: StorageFailed) -> None:
-        """The log could not be cut, or appended to: the cluster is told."""
+        """The log could not be truncated or appended to: report it to the cluster."""
         self._upkeep.failures.storage_failed(now, partition, str(failed))
 
     def _is_throttled(self, key: Key) -> bool:
@@ -322,7 +321,7 @@ class Fetching:
             self._hold_back(key, partition)
 
     def _hold_back(self, key: Key, partition: Partition) -> None:
-        """Fetch on only once the log takes records, and has on the disk what has to be there."""
+        """Fetch on only once the log accepts records, and has on disk what has to be there."""
         fetcher, log = self._followed[key][1].fetcher, partition.log
         if log.failed is not None or partition.refused_epoch == partition.leader_epoch:
             fetcher.stop(key)
@@ -332,7 +331,7 @@ class Fetching:
             self._upkeep.commits.sync_soon(partition)
 
     def synced(self, now: Millis) -> None:
-        """Some fsyncs have ended: go on with what waited for them."""
+        """Some fsyncs have completed: resume the partitions that waited for them."""
         if not self._unsynced:
             return
         unsynced, self._unsynced = self._unsynced, {}
@@ -354,8 +353,10 @@ class Fetching:
             known[1].fetcher.rest(now, key)
 
     def cut_to(self, now: Millis, partition: Partition, offset: int) -> None:
-        """The leader's log is another one from here on, or ends here: what this log has goes, but for records that are
-        committed, where this replica refuses to follow. Raises StorageFailed."""
+        """The leader's log differs from here on, or ends here: remove this log's records from `offset` on.
+
+        If some of them are committed, this replica keeps them and refuses to follow. Raises StorageFailed.
+        """
         log = partition.log
         end = log.log_end_offset
         if offset < log.high_watermark and self._may_refuse(partition):

@@ -1,8 +1,7 @@
-"""Changes of in-sync replicas that leaders on this node propose to the controller.
+"""Sends ISR changes that leaders on this node propose to the controller.
 
-Knows which proposals wait and which are under way: one request at a time, with all that waited. Tells each leader what
-became of its own; what got no answer is sent again, as the same proposal (AlterPartition is idempotent). Does not know
-when a replica is in sync.
+One request is sent at a time, with all proposals that wait. Each leader is notified of the outcome of its own proposal.
+A proposal without an answer is sent again unchanged (AlterPartition is idempotent).
 
 Sources: KIP-497, KIP-903; Kafka's AlterPartitionManager.java.
 """
@@ -67,7 +66,7 @@ class IsrChanges:
             self._timer.set(self._again_at)
 
     def send(self, now: Millis) -> None:
-        """Send what waits, unless a request is under way or the controller is left alone for a moment."""
+        """Send the waiting proposals, unless a request is in flight or this node is backing off from the controller."""
         if self._under_way is not None:
             return
         if now < self._again_at:

@@ -52,7 +52,7 @@ class Replication:
         self._changes = IsrChanges(environment.node_id, registrations, peers, environment.schedule)
         self.fetch_waits = FetchWaits(parking)
         self._keys: dict[str, dict[Key, None]] = {}
-        """What is fetched, by topic."""
+        """The partitions that are fetched, by topic."""
 
     # ---- who leads -------------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class Replication:
         self._changes.send(now)
 
     def _leader_of(self, partition: Partition) -> int | None:
-        """Whom this node has to follow; None where it leads, or nobody does."""
+        """The leader that this node has to follow; None if this node leads, or no node does."""
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if placed is None or partition.leads or placed.leader in (-1, self._environment.node_id):
             return None
@@ -144,7 +144,7 @@ class Replication:
             proposal = partition.followers.shrink(now, partition.log.log_end_offset)
             if proposal is not None:
                 self._changes.propose(partition, proposal)
-            partition.advance(now)  # nobody waits any longer for who was about to join and did not
+            partition.advance(now)  # the high watermark no longer waits for a replica whose join was dropped
 
     def check(self) -> None:
         """Raises AssertionError."""
