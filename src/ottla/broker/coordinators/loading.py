@@ -1,6 +1,6 @@
-"""Keeps the shards of one topic that are being loaded, in turn, and when each may go on.
+"""Keeps the loading shards of one topic in turn, with the time at which each may continue.
 
-Invariant: the timer is set to the earliest moment at which one of them may go on.
+Invariant: the timer is set to the earliest time at which one of them may continue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.machine import Millis
 
 
 class Loads(Protocol):
-    """What is loaded. `loads_from`: when to begin; only `Loading.put_off` changes it while it is loaded."""
+    """Something that is loaded. `loads_from`: when to begin; only `Loading.put_off` changes it during the load."""
 
     loads_from: Millis
 

@@ -1,21 +1,21 @@
-"""Hosts shards: one coordinator per partition of an internal topic, fed by requests, time and the log.
+"""Hosts shards: one coordinator per partition of an internal topic, driven by requests, time and the log.
 
-Knows how a key finds its partition, how a decision becomes a batch in the log, when its answers may leave, and how a
-shard gets its memory back. Does not know what a shard decides: share and transaction coordinators are hosted alike.
+A host finds a key's partition, writes a decision as a batch to the log, sends its answers once it is committed, and
+reloads a shard's state. The shards decide; share, group and transaction coordinators are hosted alike.
 
     request -> CoordinatorRequest -> shard.decide -> one batch appended -> shard.apply -> answers, once all is committed
 
-A `CoordinatorRequest` is one client request on its way through one shard or several; each of its calls has a step, the
-ticket that the shard knows. A shard whose append failed is thrown away with everything it had parked (NOT_COORDINATOR)
-and rebuilt by replay, in slices between other work; while it loads, its clients hear COORDINATOR_LOAD_IN_PROGRESS.
+A `CoordinatorRequest` is one client request that goes through one shard or several. Each of its calls has a step: the
+ticket that the shard knows. A shard whose append failed is discarded with all its parked requests (NOT_COORDINATOR). It
+is rebuilt by replay, in slices between other work. While it loads, its clients get COORDINATOR_LOAD_IN_PROGRESS.
 
-A log that is damaged (replay.py says how that shows) gives no shard: what was lost might be the newest word of any
-group there, so its clients hear NOT_COORDINATOR until the node starts again, and the log says which file and what to
-do. Records that are sound and make no sense here are passed over, each with a note: somebody wrote them so.
+A damaged log (replay.py defines the signs) gives no shard, because the lost part might be the latest state of any group
+there. Its clients get NOT_COORDINATOR until the node restarts. The server log names the file and the repair. Sound
+records that make no sense here are skipped, each with a note: some program wrote them that way.
 
-Invariants: an answer leaves when the high watermark has reached the log end that its decision saw, under the leader
-epoch it saw (ARCHITECTURE.md, section 2, rule 7); a step stands in `_steps` exactly until its reply is in; a partition
-without records costs nothing until somebody asks for it.
+Invariants: an answer is sent when the high watermark has reached the log end that its decision saw, under the leader
+epoch that it saw (ARCHITECTURE.md, section 2, rule 7). A step is in `_steps` exactly until its reply is in. A partition
+without records costs nothing until a request asks for it.
 
 Sources: Kafka's CoordinatorRuntime.java, GroupCoordinatorService.java (error codes).
 """
@@ -72,7 +72,7 @@ SKIP_DAMAGED: Final = "ottla.coordinator.skip.damaged"
 """The setting with which an operator gives up what can't be read."""
 
 NO_STEP: Final[Ticket] = 0
-"""The ticket of a call that the node makes by itself and nobody waits for."""
+"""The ticket of a call that the node makes by itself, without a waiting request."""
 
 _COORDINATOR_ERRORS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -84,7 +84,7 @@ _COORDINATOR_ERRORS: Final = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a client of a coordinator hears when an append fails with the first."""
+"""The error that a coordinator's client gets when an append fails with the first."""
 
 
 SHARDS_PER_TICK: Final = 4
@@ -92,7 +92,7 @@ SHARDS_PER_TICK: Final = 4
 
 
 SUSPENDED_MS: Final = 100
-"""How long what is due waits for a node that has not heard of its cluster, before it looks again."""
+"""How long due work is deferred on a node without contact to its cluster, before the next check, in milliseconds."""
 
 
 _TIMED: Final = {
@@ -117,7 +117,7 @@ class ShardClass(Protocol):
 
     @staticmethod
     def topics_deleted(names: tuple[str, ...]) -> Call | None:
-        """What every shard must hear when topics go; None: nothing."""
+        """The call that every shard must receive when topics are deleted; None if there is none."""
         ...
 
 
@@ -144,7 +144,7 @@ class CoordinatorRequest(ParkedWork):
         """Not all shards have been asked yet, so a whole answer is returned and not sent."""
 
     def finish(self, request: Request) -> Any:
-        """The answer of the request, once every reply is there; None where its connection is ended instead."""
+        """The answer of the request, once every reply is in; None if its connection is closed instead."""
         return self.replies[0]
 
     def put(self, at: int, reply: object) -> None:
@@ -163,7 +163,7 @@ class CoordinatorRequest(ParkedWork):
         self.answer_when_whole(now)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
-        """What was decided is not committed in time; whether it will be, nobody knows. The client asks again."""
+        """The decision was not committed in time, and its outcome is unknown. The client retries."""
         waiting, self.held = self.held, []
         for held in waiting:
             if held.deadline > now:
@@ -294,7 +294,7 @@ class ShardHost:
         self.shard_class = shard_class
         self._commits_within = commits_within
         self.elsewhere: Elsewhere | None = None
-        """Who asks other nodes, where calls may be answered there."""
+        """Calls other nodes, if calls may be answered there."""
         self._environment = environment
         self._metadata = metadata
         self._leadership = leadership
@@ -303,7 +303,7 @@ class ShardHost:
         schedule, timed = environment.schedule, _TIMED.get(topic_name, Timed.GROUPS)
         self._loading: Loading[Hosted] = Loading(schedule, timed, self._load_slice)
         self._damaged: dict[int, Partition] = {}
-        """Partitions whose log can't be replayed: nobody coordinates them until the node starts again."""
+        """Partitions whose log can't be replayed: they have no coordinator until the node restarts."""
         self._failed: dict[int, Millis] = {}
         """When the logs of these partitions took no record last."""
         self._gone = Backlog[str](schedule, timed, self._tell_of_gone)
@@ -355,7 +355,7 @@ class ShardHost:
         self._gone.append(topic.name)
 
     def tell_all(self, now: Millis, call: Call) -> None:
-        """Let every shard decide on a call that the node makes by itself; nobody waits for an answer."""
+        """Let every shard decide on a call that the node makes by itself, without a waiting request."""
         for hosted in list(self._hosted.values()):
             self._tell(now, hosted, call)
 
@@ -379,7 +379,7 @@ class ShardHost:
         return 0 if topic is None else partition_of(key, len(topic.partitions))
 
     def active(self) -> list[int]:
-        """The partitions that have a shard: those with records, and those somebody asked for."""
+        """The partitions that have a shard: those with records, and those that a request has asked for."""
         return sorted(self._hosted)
 
     @property
@@ -396,7 +396,7 @@ class ShardHost:
         return [(hosted.partition, hosted.shard) for _, hosted in sorted(self._hosted.items()) if hosted.loaded]
 
     def submit(self, now: Millis, request: Request, asked: CoordinatorRequest) -> Any:
-        """Send the asked on its way. Returns the answer where all replies are in already, else Parked."""
+        """Submit the calls to their shards. Returns the answer if all replies are in already, otherwise Parked."""
         asked.host = self
         asked.ticket = self.parking.park(request, None, asked)
         for at, (index, call) in enumerate(asked.calls):
@@ -468,7 +468,7 @@ class ShardHost:
         marker: EndTransactionMarker,
         transaction_version: int,
     ) -> Appended | ErrorCode:
-        """End a transaction of which records stand in this partition: its shard hears of it at once.
+        """End a transaction that has records in this partition, and notify its shard at once.
 
         Raises AppendRefused, StorageFailed.
         """
@@ -532,7 +532,7 @@ class ShardHost:
         return self._hosted.get(hosted.index) is hosted and hosted.leader_epoch == hosted.partition.leader_epoch
 
     def answered(self, now: Millis, hosted: Hosted, number: int, answer: object) -> None:
-        """What a shard has asked another node is answered; a shard that was thrown away asks anew."""
+        """Another node has answered a shard's request; a shard that was discarded meanwhile asks again."""
         if self.is_current(hosted):
             self._carry_out(now, hosted, cast(AskingShard, hosted.shard).answered(now, number, answer))
 
@@ -573,7 +573,7 @@ class ShardHost:
             asked.answer_when_whole(now)
 
     def _discard(self, now: Millis, hosted: Hosted, error: ErrorCode) -> None:
-        """Throw the shard away; whoever asks next makes a new one."""
+        """Discard the shard; the next request creates a new one."""
         self._hosted.pop(hosted.index, None)
         self._timers.cancel(hosted.index)
         self._loading.remove(hosted)
@@ -584,7 +584,7 @@ class ShardHost:
             self._open(now, hosted.partition)
 
     def lost(self, now: Millis, hosted: Hosted) -> None:
-        """An answer of this shard could not be committed: if its partition is lost too, nobody is kept waiting."""
+        """An answer of this shard could not be committed. If its partition is lost too, fail the waiting requests."""
         if self._hosted.get(hosted.index) is hosted and not self._leads(hosted.partition):
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
 
@@ -609,8 +609,10 @@ class ShardHost:
         return self._leadership.holds(partition) and partition.log.failed is None
 
     def _usable(self, now: Millis, index: int) -> Hosted | None:
-        """The shard of this partition, made anew where there is none; None where this node can't coordinate it, or not
-        now: what is loaded stays so until another node is known to lead."""
+        """The shard of this partition, created if there is none. None if this node can't coordinate it, or not now.
+
+        A loaded shard is kept until another node is known to lead.
+        """
         if self._leadership.is_in_doubt(self.topic_name, index):
             return None
         hosted = self._hosted.get(index)
@@ -665,8 +667,10 @@ class ShardHost:
             self._loading.load_next(now)
 
     def replayed(self, now: Millis, partition: Partition) -> Shard:
-        """What a shard of this partition knows that has read all of its log now, beside the one that is at work: for
-        checks. Raises Replaced, Unreadable, OSError."""
+        """A second shard of this partition, built by reading all of its log now, to check the running one.
+
+        Raises Replaced, Unreadable, OSError.
+        """
         hosted = Hosted(self, partition, self._new_shard(partition))
         while not hosted.replay.done:
             for batch in hosted.replay.read(LOAD_SLICE_BYTES):

@@ -1,10 +1,9 @@
 """Asks the transaction coordinator, before a transaction's first batch in a partition, whether it has that partition.
 
-Knows which node coordinates a transactional id, and what is asked in which version of the protocol: in the first
-whether the partitions were added, in the second to add them. Does not know logs: whoever asks holds a guard of each
-partition and appends with it (`log.producers.Guard`).
+In the first version of the protocol it asks whether the partitions were added; in the second version it asks to add
+them. The caller holds a guard of each partition and appends with it (`log.producers.Guard`).
 
-    # gives the errors by partition, NONE where it may be appended
+    # gives the errors by partition, NONE if it may be appended
     yield Piece(request, None, Verification(...).begin, is_light=True)
 
 Sources: AddPartitionsToTxnManager.java, ReplicaManager.handleProduceAppend; KIP-890.
@@ -37,7 +36,7 @@ NOT_REACHED: Final = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""What says of a transaction only that its coordinator can't be asked now."""
+"""Errors that only mean that the transaction's coordinator can't be asked now."""
 
 Errors = dict[tuple[str, int], ErrorCode]
 
@@ -139,7 +138,7 @@ class Verification(ParkedWork):
         self._verifier.peers.ask(now, node_id, AddPartitionsToTxnRequest(transactions=[asked]), self)
 
     def answered(self, now: Millis, answer: object) -> None:
-        """What the coordinator said, or that nobody knows."""
+        """Handle the coordinator's answer, or the unknown outcome of the request."""
         errors = self._errors_in(answer)
         if self._adds and now < self._give_up_at and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values():
             self._wait(now)

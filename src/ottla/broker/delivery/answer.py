@@ -34,7 +34,7 @@ _ACQUIRED = struct.Struct(">qqhB")
 
 
 class ShareAnswer:
-    """What one partition of a share fetch is answered."""
+    """The answer for one partition of a share fetch."""
 
     __slots__ = (
         "acknowledge_error",
@@ -61,8 +61,8 @@ class ShareAnswer:
 
     @property
     def leader(self) -> tuple[int, int]:
-        """The leader's id and epoch as the answer names them. A partition with an error names nobody where no leader is
-        known: a client may take node 0 for a hint."""
+        """The leader's id and epoch for the answer. If a partition has an error and no leader is known, both are -1: a
+        client may take node 0 for a hint."""
         if self.current_leader is None:
             return _NO_LEADER if self.error or self.acknowledge_error else _NO_HINT
         return self.current_leader

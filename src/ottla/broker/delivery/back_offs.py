@@ -26,7 +26,7 @@ class BackOffs:
             self._kept.setdefault(key.topic_id, {})[key] = backs
 
     def take(self, key: Key) -> Sequence[Back]:
-        """What was kept, which is forgotten."""
+        """Return the stored entries, and forget them."""
         kept = self._kept.get(key.topic_id)
         backs = () if kept is None else kept.pop(key, ())
         if kept is not None and not kept:

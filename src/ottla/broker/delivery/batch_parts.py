@@ -43,7 +43,7 @@ class _Unpacked:
         try:
             starts = _starts(self.body, count)
             if count == self.header.last_offset_delta + 1:
-                self.deltas: Sequence[int] = range(count)  # every offset is there
+                self.deltas: Sequence[int] = range(count)  # no offset is missing
             else:
                 self.deltas = array("q", [_delta(self.body, start) for start in starts[:-1]])
         except (IndexError, OverflowError) as error:

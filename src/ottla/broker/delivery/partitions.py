@@ -1,10 +1,10 @@
-"""Hosts one share partition: the machine, the log it delivers from, who waits for it, what it still has to hear.
+"""Hosts one share partition: the machine, the log it delivers from, the waiting requests, and unsaved writes.
 
-Knows how to wake those who wait, one after the other, as long as there is something for them. Does not know requests:
-who waits is a ParkedWork with `serve`.
+It wakes waiting requests one after the other, as long as there are records for them. A waiting request is a ParkedWork
+with `serve`.
 
-Invariant: the gate's ticket watches the partition exactly while somebody waits; so a record that
-arrives costs one look, however many members wait for it.
+Invariant: the gate's ticket watches the partition exactly while a request waits. So a record that arrives costs one
+check, however many members wait for it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class ShareWaiter(ParkedWork):
     ticket: Ticket | None
 
     def serve(self, now: Millis, ticket: Ticket) -> None:
-        """Something may be there: answer, or go on waiting."""
+        """Records may be available: answer, or continue to wait."""
         raise NotImplementedError
 
     def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
-        """What this request acknowledged in its partition number `at` is persisted, or is not."""
+        """This request's acknowledgements in its partition number `at` are persisted, or have failed."""
         raise NotImplementedError
 
     def acknowledge_more(self, now: Millis) -> None:
@@ -80,7 +80,8 @@ class HostedShare:
         self.awaited: dict[int, tuple[ShareWaiter, int]] = {}
         """By number of a write: who waits for it, and for which of its partitions."""
         self.unsaved: set[int] = set()
-        """Numbers of writes that the coordinator does not have, or not yet, though what they say stands here."""
+        """Numbers of writes that the coordinator does not have, or not yet, though this machine's state includes
+        them."""
         self.gate: Ticket | None = None
 
     @property
@@ -126,7 +127,7 @@ class HostedShare:
                 waiter.serve(now, ticket)
 
     def give_up(self, now: Millis) -> None:
-        """This share partition is gone: waiters look again and are told so."""
+        """This share partition is dropped: waiting requests are resumed and get an error."""
         if self.gate is not None:
             self.partition.unwatch(self.gate)
             self._parking.take(self.gate)
@@ -136,7 +137,7 @@ class HostedShare:
             waiter.serve(now, ticket)
 
     def fail_awaited(self, now: Millis, error: ErrorCode) -> None:
-        """Nobody will hear any more whether these writes went well."""
+        """The outcome of these writes will never be known: fail them."""
         awaited, self.awaited = self.awaited, {}
         for waiter, at in awaited.values():
             waiter.acknowledged(now, at, error)

@@ -47,7 +47,7 @@ _WHY_NOT: Final = {
 
 
 class ShareExchange(ShareWaiter):
-    """What both requests have in common: a member, its session, and acknowledgements that must be persisted."""
+    """The common part of both requests: a member, its session, and acknowledgements that must be persisted."""
 
     __slots__ = (
         "_at",
@@ -80,7 +80,7 @@ class ShareExchange(ShareWaiter):
         self._said: deque[tuple[ShareAnswer, Sequence[AcknowledgeBatch], bool]] = deque()
         """Acknowledgements that were not handed over yet, and whether they are the rest of a partition's."""
         self.is_begun = False
-        """Every acknowledgement has been handed over, so the last one that is persisted goes on."""
+        """Every acknowledgement has been submitted, so the last one to be persisted resumes the request."""
         self._persisting = 0
 
     def answer_for(self, place: Place) -> ShareAnswer:
@@ -155,7 +155,7 @@ class ShareExchange(ShareWaiter):
         """Hand over so many changes of one partition, whose rest comes next; how many they are, about."""
         hosted = self.share.known(self.group_id, answer.place)
         if hosted is None or hosted.machine is None:
-            # Nobody of this group has fetched from it since it came here, so nobody can hold anything.
+            # No member has fetched from it since its leadership came here, so no member can hold locks.
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if hosted is None else ErrorCode.INVALID_RECORD_STATE
             answer.acknowledge_error = error
             return 0
@@ -261,7 +261,7 @@ class ShareFetching(ShareExchange):
                 return ErrorCode.INVALID_REQUEST
             before = sessions.get(self.group_id, self.member_id)
             if before is not None:
-                sessions.close(before)  # what the member holds it goes on holding, as with Kafka
+                sessions.close(before)  # the member keeps its acquired records, as in Kafka
             if not self._make_room(now, len(places), None):
                 return ErrorCode.SHARE_SESSION_LIMIT_REACHED
             if not sessions.members_of(self.group_id):
@@ -381,7 +381,7 @@ class ShareFetching(ShareExchange):
                     max(piece.first, log.log_start_offset), self.request.body.max_bytes, hosted.config.isolation
                 )
             except OSError:
-                return True  # whoever acquires there will say so
+                return True  # the fetch that acquires there reports it
             size += 0 if result.slice is None else result.slice.length
         return size >= least
 
@@ -407,7 +407,7 @@ class ShareFetching(ShareExchange):
             self._go_on(now, ticket)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
-        """max_wait is over. What is being persisted is waited for even so."""
+        """max_wait is over, but acknowledgements that are being persisted are still awaited."""
         self.serve(now, ticket)
 
     def _go_on(self, now: Millis, ticket: Ticket) -> None:
@@ -433,7 +433,8 @@ class ShareFetching(ShareExchange):
 
 
 def _valid_batches(batches: list[Any], renews: bool) -> list[AcknowledgeBatch] | None:
-    """What a machine takes; None where it is no valid acknowledgement (KafkaApis.validateAcknowledgementBatches)."""
+    """The acknowledgements as a machine accepts them; None if one is invalid
+    (KafkaApis.validateAcknowledgementBatches)."""
     valid: list[AcknowledgeBatch] = []
     previous = -1
     highest = Acknowledge.RENEW if renews else Acknowledge.REJECT

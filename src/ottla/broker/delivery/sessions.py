@@ -1,13 +1,15 @@
 """Keeps share sessions (KIP-932): which partitions a member of a share group reads here, over which connection.
 
-Knows: the partitions in the order they were added, and the epoch the next request must carry. Does not know: what is
-read or held. Whoever closes a session releases what its member holds.
+A session has its partitions in the order in which they were added, and the epoch that the next request must carry. The
+code that closes a session releases the records that its member has acquired.
 
 Epochs: 0 opens, each request carries the next one, -1 closes; after 2^31 - 1 comes 1. A session lives as long as its
-connection: one that is lost closes what was opened over it.
+connection: a lost connection closes the sessions that were opened over it.
 
-Invariants: at most `group.share.max.share.sessions`, with `PARTITIONS_MAX` partitions together: where room is wanting,
-the largest go, the newcomer among them. A session stands under its connection exactly while it is open.
+Invariants: at most `group.share.max.share.sessions`, with `PARTITIONS_MAX` partitions together. If these do not
+suffice, the largest sessions are closed, including the newcomer. A session is under its connection exactly while it is
+open.
+
 Source: Kafka's ShareSessionCache.java, SharePartitionManager.newContext, ShareRequestMetadata.java.
 """
 
@@ -82,9 +84,9 @@ class ShareSessions:
         return session
 
     def in_the_way(self, wanted: int, but: ShareSession | None) -> list[ShareSession] | None:
-        """What must be closed so that `wanted` partitions fit beside those of the sessions without `but`.
+        """The sessions to close so that `wanted` partitions fit beside those of the sessions without `but`.
 
-        None where they are too many: no larger session is there that could go.
+        None if they can't fit: no larger session could be closed.
         """
         others = [session for session in self._sessions.values() if session is not but]
         total = wanted + sum(len(session.partitions) for session in others)

@@ -1,21 +1,21 @@
-"""Sorts partition directories: whose they are, and what a start makes of those that the metadata store does not know.
+"""Sorts partition directories: which topic each one belongs to, and how a start handles those that the store lacks.
 
-A directory says itself which topic, partition and topic id it belongs to. So a data directory moves here after a clean
-stop of a Kafka broker, and topics survive the loss of our own store, or of its newest commits. What the directories do
-not hold is lost: topics' own configs (but those in Kafka's metadata log: kraft_configs.py), and partitions at the end
-of a topic that never had a record. Nobody knows then what may be deleted of these topics, so `broker/topics/topics.py`
-holds retention and compaction off.
+A directory itself names its topic, partition and topic id. So a data directory can be moved here after a clean stop of
+a Kafka broker, and topics survive the loss of our own store or of its newest commits. Everything that the directories
+do not hold is lost. That includes topics' own configs (except those in Kafka's metadata log: kraft_configs.py), and
+partitions at the end of a topic that never had a record. Then it is unknown what may be deleted of these topics, so
+`broker/topics/topics.py` suspends their retention and compaction.
 
 Rules, for a directory of partition P of topic T:
-- of a deleted topic: it is removed, as is one that a kill during the first append left without any record;
-- whose `partition.metadata` a power cut tore or took away, or names T's id but for a few flipped bits: it is T's, where
-  the store has T;
-- that can't be read, or whose `partition.metadata` is damaged: P is out of service, where anything tells of T;
-- of T's id in the store: it is T's, and T has at least P + 1 partitions; where P has its replicas on other nodes,
-  it was moved there, and the directory is removed;
-- of an id that no topic has: T's, if no directory has the id that the store gives to T (the store is an older copy, or
-  has lost its newest commits);
-- anything else is a stranger's.
+- A directory of a deleted topic is removed. So is one that a kill during the first append left without any record.
+- A power cut tore or removed `partition.metadata`, or its id differs from T's only in a few flipped bits: the directory
+  is T's if the store has T.
+- The directory can't be read, or `partition.metadata` is damaged: P is offline if any source names T.
+- The id is that of T in the store: the directory is T's, and T has at least P + 1 partitions. If P has its replicas on
+  other nodes, it was moved there, and the directory is removed.
+- No topic has the id: the directory is T's if no directory has the id that the store gives to T. Then the store is an
+  older copy, or has lost its newest commits.
+- Any other directory belongs to an unknown topic.
 
 Source: Kafka's LogManager.scala (parseTopicPartitionName), PartitionMetadataFile.java.
 """
@@ -61,10 +61,14 @@ class Stranger:
 
 @dataclass(slots=True)
 class Sorted:
-    """What the directories are. `told`: topics that the store lacks or knows less of. `unreadable`: why a partition of
-    a topic is out of service. `left`: why a directory stays as it is that no topic asks for and nobody can read.
-    `owned`: those of the store's own topics. `others`: places whose directory was another topic's, as what is
-    checkpointed of them is."""
+    """The sorted directories.
+
+    - `told`: topics that the store lacks, or knows less of than the directories.
+    - `unreadable`: why a partition of a topic is offline.
+    - `left`: why an unreadable directory that no topic asks for stays as it is.
+    - `owned`: the directories of the store's own topics.
+    - `others`: partitions whose directory was another topic's, and so is what is checkpointed of them.
+    """
 
     told: dict[str, Told] = field(default_factory=dict[str, Told])
     unreadable: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
@@ -88,7 +92,7 @@ def place_of(entry: str) -> tuple[str, int] | None:
 def sort_directories(
     files: FileSystem, directory: str, stored: Mapping[str, TopicRecord], deleted_ids: AbstractSet[bytes]
 ) -> Sorted:
-    """What the partition directories in `directory` are to a node whose store has the topics `stored`."""
+    """Sort the partition directories in `directory` for a node whose store has the topics `stored`."""
     found = Sorted()
     troubled: dict[tuple[str, int], _Trouble] = {}
     owned: dict[str, dict[bytes, list[int]]] = {}

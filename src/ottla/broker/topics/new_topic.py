@@ -18,7 +18,7 @@ class NewTopic:
     topic_id: bytes | None = None
     replication_factor: int = 1
     assignments: tuple[tuple[int, ...], ...] = ()
-    """The replicas of each partition, where somebody has said; a node that is alone passes over both."""
+    """The replicas of each partition, if the request assigns them; a standalone node ignores both."""
 
 
 def new_internal(settings: Settings, name: str) -> NewTopic:

@@ -70,9 +70,9 @@ class Removals:
     def begin(
         self, now: Millis, paths: Iterable[str], deleted: Iterable[DeletedTopic], unread: AbstractSet[str]
     ) -> None:
-        """At start: remove what deletions left. What can't be removed now is tried again, and the next start knows.
+        """At start: remove the rest of earlier deletions. Failed removals are tried again, also after the next start.
 
-        `unread`: names of topics of which a directory could not be read. It may be a deleted one's.
+        `unread`: names of topics of which a directory could not be read. It may be a deleted topic's.
         """
         self._remove(now, [Removal(path) for path in paths])
         if not self._stuck:
@@ -83,12 +83,13 @@ class Removals:
         self._metadata.at_once(now, self._forgetting(self._settled))
 
     def add(self, topic: DeletedTopic | None, logs: Iterable[Log]) -> None:
-        """These logs are nobody's now, as their topic was deleted or has no replica here: they go at the next ticks."""
+        """These logs have no owner now, as their topic was deleted or has no replica here: the next ticks remove
+        them."""
         for log in logs:
             self._waiting.append(Removal(log.directory, log, topic))
 
     def _try_again(self, now: Millis) -> None:
-        """What could not be removed waits for another try."""
+        """Schedule another attempt for the failed removals."""
         stuck, self._stuck = self._stuck, []
         for removal in stuck:
             self._waiting.append(removal)
@@ -101,8 +102,10 @@ class Removals:
         self._metadata.at_once(now, self._forgetting(self._take_away(now, [*self._waiting, *self._stuck])))
 
     def clear_way(self, now: Millis, names: Iterable[str]) -> dict[tuple[str, int], str]:
-        """Move out of the way of partitions of these topics what is in it; why that can't be done, by place. What was
-        moved is removed at the next ticks."""
+        """Move old directories out of the way of partitions of these topics. Returns why it failed, by partition.
+
+        The next ticks remove the moved directories.
+        """
         wanted = set(names)
         in_the_way = [removal for removal in (*self._waiting, *self._stuck) if removal.name in wanted]
         if in_the_way:

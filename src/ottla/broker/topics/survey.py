@@ -1,8 +1,8 @@
-"""Finds the topics there are at a start, from the metadata store and the partition directories together.
+"""Finds the topics that exist at a start, from the metadata store and the partition directories together.
 
-Knows what is done about topics of which the store knows nothing, or less than the directories, and which a store that
-lost commits may tell wrongly: they are taken over, on hold, as nobody knows then what of them may be deleted. Knows
-which directories are nobody's: they are renamed to `-stray`, never deleted. Does not open a log.
+The store may lack a topic, or know less of it than the directories, or have lost commits about it. Such a topic is
+adopted on hold, because it is unknown which of its records may be deleted. Directories of no known topic are renamed to
+`-stray`, never deleted. No log is opened here.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ def survey(
     *,
     alone: bool,
 ) -> Survey:
-    """The topics of the store, and what the directories add to them. What deletions left behind is removed, and the
-    replicas that were moved to other nodes meanwhile. `alone`: there are none."""
+    """The topics of the store, with the additions from the directories.
+
+    It removes the rest of earlier deletions, and replicas that were moved to other nodes meanwhile. `alone`: there are
+    no other nodes.
+    """
     deleted = [
         decoded(store, key, partial(DeletedTopic.decode, key), row.value) for key, row in store.list(DELETED_PREFIX)
     ]

@@ -1,11 +1,11 @@
-"""Makes, changes and removes topics.
+"""Creates, changes and deletes topics.
 
-Knows that first the store commits, then the image moves, then memory and the disk follow (placement.py), whoever it was
-that committed. Does not know the requests that ask for a change (`broker/api`) nor what a log holds.
+A change is first committed to the store, then the image follows, then memory and disk (placement.py). That holds for
+the commits of every node.
 
-Invariants: every partition that the node leads has a higher leader epoch than in any earlier life of it, as one commit
-raises them all at start, above the store's and above the newest in the log; which topics there are is what the store
-and the directories say together (survey.py).
+Invariants: every partition that the node leads has a higher leader epoch than in any earlier incarnation. One commit
+raises them all at start, above the store's and above the newest in the log. The store and the directories together say
+which topics exist (survey.py).
 
 Sources: Kafka's ReplicationControlManager.java.
 """
@@ -103,7 +103,8 @@ class Topics:
         self.removals.begun(now)
 
     def _load_as_told(self, now: Millis, *, clean_shutdown: bool) -> None:
-        """At start in a cluster: open what the store places here. Who leads it in which epoch the controller says."""
+        """At start in a cluster: open the partitions that the store places here. The controller decides leaders and
+        epochs."""
         stored = self._metadata.image.topics
         self._placement.open_all(
             now, {name: topic.record for name, topic in stored.items()}, clean_shutdown=clean_shutdown
@@ -112,7 +113,7 @@ class Topics:
         self.removals.begun(now)
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
-        """The image says something new of these topics: so does this node from now on."""
+        """The image has news of these topics: bring this node in line with it."""
         for name in names:
             alike = self._folded.setdefault(folded(name), set())
             if name in self._metadata.image.topics:
@@ -211,7 +212,7 @@ class Topics:
             ids.claimed(first)
 
     def taking_producer_id(self, now: Millis) -> Planned:
-        """A producer id that nobody ever had; it comes out of the block in hand where there is one."""
+        """Take a producer id that was never given out, from the current block if it has one left."""
         yield from self.claiming_producer_ids(now)
         return self.producer_ids.take()
 
