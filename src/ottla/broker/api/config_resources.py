@@ -63,13 +63,13 @@ CHANGES_MAX: Final = 2_000
 Outcome = tuple[ErrorCode, str | None]
 SUCCESS: Final[Outcome] = (ErrorCode.NONE, None)
 _SHARED: Final = frozenset((ConfigResourceType.TOPIC, ConfigResourceType.GROUP))
-"""What belongs to no node."""
+"""Resources that belong to no node."""
 Changes = Sequence[tuple[str, int, str | None]]
 """(property, Change, value) as a client sends them."""
 
 
 class ResourceRefused(Exception):
-    """What a client is told about a resource it may not or can not have changed or described."""
+    """The error for a client whose resource may not, or can not, be changed or described."""
 
     def __init__(self, error_code: ErrorCode, sentence: str | None = None) -> None:
         super().__init__(sentence or error_code.message)

@@ -15,7 +15,7 @@ NO_TIME: Final = -1
 
 
 def may_ask_for_tokens(session: Session) -> bool:
-    """Whether Kafka would look at a request for tokens from this client."""
+    """Whether Kafka would process a token request from this client."""
     protocol = session.address.security_protocol
     return protocol != "PLAINTEXT" and not (protocol == "SSL" and session.principal == ANONYMOUS)
 

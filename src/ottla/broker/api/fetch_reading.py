@@ -1,9 +1,8 @@
-"""Reads what a Fetch asks for: the partitions in turn, each as far as whoever asks may see.
+"""Reads the partitions of a Fetch in turn, each as far as the sender may see.
 
-Knows who asks: a consumer, which reads what is committed, of the leader or, since version 11, of any replica; or a
-follower, which reads to the end of the leader's log, and says with that how far it is. A follower that is not in sync
-may be held back (KIP-73); a consumer may be told of a replica near to it (KIP-392). Does not know sessions, nor how the
-answer leaves.
+A consumer reads committed records, from the leader or, since version 11, from any replica. A follower reads to the end
+of the leader's log, and its fetch offset reports its progress. A follower that is not in sync may be throttled
+(KIP-73). A consumer may be sent to a replica near it (KIP-392).
 
 Sources: ReplicaManager.readFromLog, Partition.scala, KIP-320, KIP-392, KIP-595.
 """
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 
 _OF_ANY_REPLICA_SINCE = 11
 ENDPOINTS_SINCE = 16
-"""Who leads, and where that is, is told to who asked elsewhere (KIP-951); the field for it is older."""
+"""From this version on, a client that asked another node gets the leader and its address (KIP-951); the field is
+older."""
 
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -248,8 +248,11 @@ def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] |
 
 
 def begin(node: Node, now: Millis, fetch: Fetch, rack: str) -> None:
-    """Note who asks: a node of the cluster that says it is a replica reads to the log's end, else see `read_one`; a
-    consumer that says where it stands may be sent to a replica there."""
+    """Classify the sender: a node of the cluster with a replica id reads to the log's end; other clients see
+    `read_one`.
+
+    A consumer that names its rack may be sent to a replica there.
+    """
     if fetch.replica_id >= 0:
         if node.peers.trusts(fetch.session, fetch.client_id):
             fetch.isolation = Isolation.LOG_END

@@ -1,19 +1,19 @@
 """Produce, key 0, versions 3 to 13: append record batches to partitions.
 
-What it does: checks each partition's one batch, appends it, and answers at once (acks 0 and 1), or when the high
-watermark covers it (acks all; and acks 1 too where durability is fsync).
+The handler checks each partition's one batch and appends it. It answers at once (acks 0 and 1), or when the high
+watermark covers the batch (acks all; also acks 1 if durability is fsync).
 
-What changed per version: 5 log_start_offset in the answer, 7 zstd allowed, 8 record_errors and error_message,
-9 flexible, 10 leader hints (KIP-951), 11 and 12 KIP-890 error codes, 13 topics by id instead of by name.
+Versions: 5 log_start_offset in the answer, 7 zstd allowed, 8 record_errors and error_message, 9 flexible, 10 leader
+hints (KIP-951), 11 and 12 KIP-890 error codes, 13 topics by id instead of by name.
 
-A transactional batch that opens a transaction in its partition waits until the coordinator has been asked about it
-(KIP-890): up to version 11 whether the partition was added, from 12 on to add it.
+A transactional batch that opens a transaction in its partition waits for the coordinator (KIP-890). Up to version 11
+the coordinator is asked whether the partition was added; from version 12 on it is asked to add it.
 
-What is skipped: transactional batches in a request without a transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
+Not supported: transactional batches in a request without a transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
 
-This is the hottest path of the broker. `receive` reads the frame by hand where it has the common shape (flexible
-version, short names) and hands every other frame to the generated codec;
-`tests/broker/test_produce_parsing.py` holds the two against each other. ARCHITECTURE.md says what was measured.
+This is the hottest path of the broker. `receive` reads the frame by hand if it has the common shape (flexible version,
+short names). It passes every other frame to the generated codec; `tests/broker/test_produce_parsing.py` compares the
+two. ARCHITECTURE.md has the measurements.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class ParkedProduce(ParkedWork):
             self.answer(now, ticket)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
-        """Too late: what is appended stays, and the producer is told to ask again."""
+        """The deadline has passed: appended batches stay, and the producer is told to retry."""
         leadership = self.node.leadership
         for append in self.appends:
             partition = append.partition
@@ -207,7 +207,7 @@ class ParkedProduce(ParkedWork):
         self.answer(now, ticket)
 
     def lost(self, now: Millis, ticket: Ticket) -> None:
-        """Whether its records stay nobody knows; what waits for another partition is too late as well."""
+        """It is unknown whether the records stay. The request's other partitions are answered as at the deadline."""
         self.at_deadline(now, ticket)
 
     def abandon(self, ticket: Ticket) -> None:
@@ -221,7 +221,7 @@ class ParkedProduce(ParkedWork):
 
 
 class ParkedSlice(ParkedProduce):
-    """A slice of a produce request that waits for its commit; the request goes on behind it."""
+    """A slice of a produce request that waits for its commit; the request resumes after it."""
 
     __slots__ = ("piece",)
 
@@ -385,7 +385,7 @@ def _client_id_of(frame: memoryview) -> str:
 
 
 def _parse_by_the_codec(frame: memoryview, version: int) -> _Parsed:
-    """What `parse_common` gives, for every version and shape."""
+    """The result of `parse_common`, for every version and shape."""
     if version < _SERVED_SINCE:
         raise Refused(f"Produce version {version} is not served")
     header, position = decode_request_header(frame)
@@ -443,7 +443,7 @@ def _may_write(node: Node, session: Session, topic: str | bytes) -> bool:
 
 
 def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
-    """What a producer hears of what the coordinator said."""
+    """The producer's error for an error of the coordinator."""
     second_version = version >= _ADDS_PARTITIONS_SINCE
     if error in NOT_REACHED or (error is ErrorCode.CONCURRENT_TRANSACTIONS and not second_version):
         sentence = f"Unable to verify the partition has been added to the transaction. Underlying error: {error.name}"
@@ -456,7 +456,7 @@ def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
 
 
 def _asked_of(node: Node, opening: list[TransactionalAppend]) -> tuple[tuple[int, int], list[tuple[str, int]]]:
-    """Whose transaction it is, by producer id and epoch, and the places of the appends in their order."""
+    """The transaction's producer id and epoch, and the partitions of the appends in order."""
     header = peek(cast(memoryview, opening[0].records))
     places = [(node.image.name_of(append.topic) or "", append.index) for append in opening]
     return (header.producer_id, header.producer_epoch), places
@@ -626,7 +626,7 @@ def response_of(node: Node, session: Session, version: int, appends: list[Partit
 
 
 def _add_answers(leadership: Leadership, topics: _Answers, appends: list[PartitionAppend]) -> list[int]:
-    """Add what these partitions are told to the topics; the leaders that are named."""
+    """Add the answers for these partitions to the topics. Returns the leaders that the answers name."""
     leaders: list[int] = []
     for append in appends:
         topic = topics.get(append.topic)
@@ -778,8 +778,8 @@ def _refuse_all(appends: list[PartitionAppend], error: ErrorCode) -> None:
 
 
 def uncommitted(appends: list[PartitionAppend], acks: int) -> dict[Partition, int]:
-    """The partitions whose high watermark does not cover these appends yet, and where it has to be. With acks=1 nobody
-    waits for other replicas."""
+    """The partitions whose high watermark does not cover these appends yet, and the offset it must reach. With acks=1
+    no append waits for other replicas."""
     waits_for: dict[Partition, int] = {}
     for append in appends:
         partition = append.partition

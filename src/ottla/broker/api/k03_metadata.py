@@ -1,19 +1,18 @@
 """Metadata, key 3, versions 0 to 13: the cluster's nodes, topics and partition leaders; may create a topic.
 
-What it does: answers for all topics, for names, or for topic ids. A name that is unknown, where the request and
-`auto.create.topics.enable` allow it, is created now and still answered UNKNOWN_TOPIC_OR_PARTITION this first time, as
-Kafka does: clients ask again.
+The handler answers for all topics, for names, or for topic ids. If the request and `auto.create.topics.enable` allow
+it, an unknown name is created. This first time it still gets UNKNOWN_TOPIC_OR_PARTITION, as in Kafka: clients retry.
 
-What changed per version: 0 an empty list means all topics, 1 null does; 1 controller id, rack, is_internal; 2 cluster
-id; 4 the request says whether it may create; 5 offline replicas; 6 LISTENER_NOT_FOUND, until then LEADER_NOT_AVAILABLE;
-7 leader epochs; 8 authorized operations; 9 flexible; 10 topic ids in the answer; 11 no cluster operations; 12 topic ids
-in the request; 13 a top-level error code.
+Versions: 0 an empty list means all topics, 1 null does; 1 controller id, rack, is_internal; 2 cluster id; 4 the request
+says whether it may create; 5 offline replicas; 6 LISTENER_NOT_FOUND, until then LEADER_NOT_AVAILABLE; 7 leader epochs;
+8 authorized operations; 9 flexible; 10 topic ids in the answer; 11 no cluster operations; 12 topic ids in the request;
+13 a top-level error code.
 
-An answer that names topics waits a moment where the leader of one was lost until another leads. librdkafka, which had
-been told of the lost one just before, asks again only after a second once it is told that there is none.
+If a named topic has just lost a leader, the answer waits a moment for the new one. Otherwise librdkafka, which had
+received the old leader just before, would wait a second before it asks again.
 
-What is skipped: nothing. Where a request names ids, names beside them are ignored, as in Kafka. A topic with neither
-name nor id is INVALID_REQUEST (Kafka: UNKNOWN_SERVER_ERROR).
+Not supported: nothing. If a request names ids, names beside them are ignored, as in Kafka. A topic with neither name
+nor id is INVALID_REQUEST (Kafka: UNKNOWN_SERVER_ERROR).
 
 Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.scala.
 """
@@ -71,7 +70,8 @@ _BY_TOPIC_ID_SINCE = 12
 NAMES_AT_ONCE = 50
 """Topics that are missing are made so many in one commit."""
 LEADERS_AWAITED_MS: Final = 250
-"""How long an answer waits for new leaders: an election takes some 30 ms. What a client has sent behind waits too."""
+"""How long an answer waits for new leaders, in milliseconds: an election takes some 30 ms. Later requests of the client
+wait too."""
 LOOK_AGAIN_MS: Final = 5
 
 

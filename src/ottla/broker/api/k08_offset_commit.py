@@ -1,11 +1,11 @@
 """OffsetCommit, key 8, versions 2 to 10: store how far a group has read.
 
-What it does: refuses topics and partitions that are not there or not allowed; the rest goes to the group.
+The handler refuses unknown and unauthorized topics and partitions, and passes the rest to the group.
 
-What changed per version: 2 retention_time_ms, gone in 5; 3 throttle_time_ms; 6 committed_leader_epoch; 7 static
-members; 8 flexible; 9 GROUP_ID_NOT_FOUND where the group is unknown; 10 topics by id instead of by name.
+Versions: 2 retention_time_ms, gone in 5; 3 throttle_time_ms; 6 committed_leader_epoch; 7 static members; 8 flexible; 9
+GROUP_ID_NOT_FOUND for an unknown group; 10 topics by id instead of by name.
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _commit(
 def _sort_out(
     node: Node, request: Request, topics: list[OffsetCommitRequestTopic]
 ) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
-    """What the group is told, and what is refused before."""
+    """The topics for the group, and the answers for the refused ones."""
     taken: list[OffsetCommitRequestTopic] = []
     refused: list[OffsetCommitResponseTopic] = []
     for topic in topics:

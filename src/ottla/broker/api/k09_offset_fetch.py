@@ -1,13 +1,14 @@
 """OffsetFetch, key 9, versions 1 to 10: read how far groups have read.
 
-What it does: asks each group's shard; a partition without an offset answers -1.
+The handler asks each group's shard; a partition without an offset gets -1.
 
-What changed per version: 2 topics null for all, a top-level error; 3 throttle_time_ms; 5 committed_leader_epoch;
-6 flexible; 7 require_stable; 8 many groups at once; 9 member_id and member_epoch; 10 topics by id instead of by name.
+Versions: 2 topics null for all, a top-level error; 3 throttle_time_ms; 5 committed_leader_epoch; 6 flexible; 7
+require_stable; 8 many groups at once; 9 member_id and member_epoch; 10 topics by id instead of by name.
 
-What is skipped: a group of which all offsets are asked again is told once. Version 0 (offsets in ZooKeeper) is gone
-from Kafka too. A librdkafka that asks for some partitions where the group is not coordinated is hung up on: it would
-never read what it hears NOT_COORDINATOR for (its issue 5586), and asks again when its connection has ended.
+Not supported: version 0 (offsets in ZooKeeper), which Kafka has removed too. A group whose offsets are all requested
+twice is answered once. If a librdkafka client asks for some partitions on a node that does not coordinate the group,
+its connection is closed. It would never process the NOT_COORDINATOR answer (its issue 5586), and asks again once its
+connection has ended.
 """
 
 from __future__ import annotations
@@ -203,12 +204,12 @@ def _see(node: Node, request: Request) -> Any:
 
 
 _LookedAt: TypeAlias = Iterator[tuple[OffsetFetchRequestTopics, ErrorCode] | None]
-"""Topics to tell of, one after the other; None where one was looked at of which nothing is told here."""
+"""The topics of the answer, one after the other; None for a checked topic that the answer leaves out."""
 
 
 def _all_seen(node: Node, request: Request, seen: OffsetsSeen) -> _LookedAt:
-    """Of all topics with offsets, those the client may see; by id only those that still exist. What was committed in
-    an earlier life of a topic does not count."""
+    """Of all topics with offsets, those that the client may see; by id only those that still exist. Offsets committed
+    to a deleted topic of the same name do not count."""
     for name, partitions in seen.committed.items():
         known = node.image.topics.get(name)
         topic_id = ZERO_UUID if known is None else known.id
@@ -239,7 +240,7 @@ def _encode(
     looked_at: _LookedAt,
     answer: Callable[[OffsetFetchRequestTopics, list[int]], list[OffsetFetchResponsePartitions]] | None = None,
 ) -> Generator[None, Any, None]:
-    """Add topics to an answer, a slice at a time. `answer`: to some partitions of one that is told without an error."""
+    """Add topics to an answer, a slice at a time. `answer` gives some partitions of a topic without an error."""
     steps = 0
     for each in looked_at:
         steps += 1
@@ -294,7 +295,7 @@ def _one_group(body: OffsetFetchRequest) -> OffsetFetchRequestGroup:
 def _sort_out(
     node: Node, request: Request, topics: Iterable[OffsetFetchRequestTopics]
 ) -> tuple[list[OffsetFetchRequestTopics], list[OffsetFetchResponseTopics]]:
-    """What to ask a group, and the topics it is not asked about."""
+    """The topics to ask a group about, and the answers for the others."""
     wanted: list[OffsetFetchRequestTopics] = []
     refused: list[OffsetFetchResponseTopics] = []
     for topic in topics:

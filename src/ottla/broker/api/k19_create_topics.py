@@ -1,16 +1,16 @@
-"""CreateTopics, key 19, versions 2 to 7: make topics.
+"""CreateTopics, key 19, versions 2 to 7: create topics.
 
-What it does: checks each topic by itself, then makes all good ones, some twenty with each commit of the metadata store,
-or none where the request only validates. Names that stand twice in a request fail, once each. Of two clients that ask
-for the same name at once one is told TOPIC_ALREADY_EXISTS, whichever node they ask. What the store has not
-said by the request's timeout is REQUEST_TIMED_OUT: it may be made yet. A request that another node hands on, and has
-sent before without an answer, finds what it made then by the topic's id, and says that it is made.
+The handler checks each topic separately. Then it creates the valid ones, some twenty with each commit of the metadata
+store, or none if the request only validates. A name that occurs twice in a request fails, with one result. If two
+clients create the same name at once, one of them gets TOPIC_ALREADY_EXISTS, whichever nodes they ask. If the store has
+not answered by the request's timeout, the result is REQUEST_TIMED_OUT: the topic may still be created. A forwarded
+request whose earlier attempt got no answer finds the topic of that attempt by its id, and reports it as created.
 
-What changed per version: 4 -1 asks for the default number of partitions and replicas, 5 flexible, the answer states the
-topic's configuration, 6 quota errors, 7 the topic's id.
+Versions: 4 -1 asks for the default number of partitions and replicas, 5 flexible, the answer has the topic's
+configuration, 6 quota errors, 7 the topic's id.
 
-What is skipped: nothing. A topic that goes beyond the client's quota on topic changes is refused, by 6; before, the
-client is throttled. What is only validated counts too, as in Kafka.
+Not supported: nothing. From version 6 on, a topic beyond the client's quota on topic changes is refused; before, the
+client is throttled. Validation counts too, as in Kafka.
 
 Source: ControllerApis.createTopics, ReplicationControlManager.java; KIP-525, KIP-599.
 """
@@ -143,7 +143,7 @@ def _made_before(node: Node, request: Request, name: str) -> NewTopic | None:
 
 
 def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str, Any]) -> None:
-    """All together must fit, else none is made."""
+    """Refuse all topics if they do not fit together."""
     total = sum(new.partitions for new in planned.values())
     try:
         check_request_size(total)

@@ -1,13 +1,12 @@
 """DeleteTopics, key 20, versions 1 to 6: delete topics by name or id.
 
-What it does: takes the topics it may delete away, up to 200 in one commit; they are gone when the answer leaves, their
-files follow. The request's timeout is passed over. Ids are not secret, names are: a client that may not describe a
-topic learns no name from its id.
+The handler deletes the topics that the client may delete, up to 200 in one commit. They are gone when the answer is
+sent; their files are removed later. The request's timeout is ignored. Ids are not secret, names are: a client that may
+not describe a topic learns no name from its id.
 
-What changed per version: 3 TOPIC_DELETION_DISABLED instead of INVALID_REQUEST, 4 flexible, 5 error messages and
-quota errors, 6 ids.
+Versions: 3 TOPIC_DELETION_DISABLED instead of INVALID_REQUEST, 4 flexible, 5 error messages and quota errors, 6 ids.
 
-What is skipped: nothing. A topic that goes beyond the client's quota on topic changes is refused, by 5; before, the
+Not supported: nothing. From version 5 on, a topic beyond the client's quota on topic changes is refused; before, the
 client is throttled.
 
 Source: ControllerApis.deleteTopics; KIP-516, KIP-599.

@@ -1,11 +1,10 @@
 """AddOffsetsToTxn, key 25, versions 0 to 4: a transaction is about to commit offsets of this group.
 
-What it does: adds the partition of `__consumer_offsets` that the group's offsets stand in to the transaction.
+The handler adds the partition of `__consumer_offsets` that has the group's offsets to the transaction.
 
-What changed per version: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 TRANSACTION_ABORTABLE is
-known.
+Versions: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 TRANSACTION_ABORTABLE is known.
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Source: KafkaApis.handleAddOffsetsToTxnRequest; KIP-98.
 """

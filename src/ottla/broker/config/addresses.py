@@ -1,6 +1,6 @@
-"""Reads IP addresses as people write them, and limits for single ones.
+"""Reads IP addresses as operators write them, and limits for single ones.
 
-Knows no names of hosts: nobody is asked what they resolve to, as a node waits for no network.
+Host names are not accepted, because a node does not wait for name resolution.
 
 Source: Kafka's SocketServerConfigs.java (max.connections.per.ip.overrides), ConnectionQuotas.
 """

@@ -1,11 +1,11 @@
 """Holds the configuration in force, which clients may change at any time: the broker's settings, the groups' configs.
 
-Knows where the changes stand in the metadata store (`config/broker/<id>`, `config/broker/` for all brokers,
-`config/group/<id>`; topics keep theirs in their own records), makes a change take effect as soon as the image has it,
-and tells those who have subscribed. Does not know the requests that ask, nor who obeys.
+Changes are stored in the metadata store (`config/broker/<id>`, `config/broker/` for all brokers, `config/group/<id>`;
+topics keep theirs in their own records). A change takes effect as soon as the image has it, and subscribers are
+notified.
 
-Invariant: what is in the store passed its checks when it was written. What a newer or older Ottla wrote and this one
-refuses stays in the store without effect. A warning at each start says how to remove it: only a node that serves can.
+Invariant: a stored config passed its checks when it was written. A config of a newer or older Ottla that this one
+refuses stays in the store without effect. A warning at each start says how to remove it: only a running node can.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Subscriber:
     """Is told when the configuration has changed, and does nothing unless it says otherwise."""
 
     def settings_changed(self, now: Millis) -> None:
-        """The broker's settings are others from now on."""
+        """Called when broker settings change."""
 
     def group_configured(self, group_id: str) -> None:
-        """The group's properties are others from now on."""
+        """Called when the group's properties change."""
 
 
 class LiveSettings:
@@ -59,8 +59,8 @@ class LiveSettings:
         return self.current.values[name]
 
     def subscribe(self, name: str, subscriber: Subscriber) -> None:
-        """Let `subscriber` hear of every change from now on. All are told in the order of their names, so that it does
-        not matter who came first."""
+        """Notify `subscriber` of every change from now on. Subscribers are notified in the order of their names, so the
+        order of subscription does not matter."""
         assert name not in self._subscribers, name
         self._subscribers = dict(sorted({**self._subscribers, name: subscriber}.items()))
 
@@ -86,8 +86,11 @@ class LiveSettings:
         return self._metadata.image[GROUP_CONFIGS].get(name, {})
 
     def check_broker(self, name: str, overrides: dict[str, str]) -> BrokerSettings:
-        """The settings this change would give. Raises ConfigRefused; not for what is stored without effect, or nobody
-        could change anything beside it, nor remove it."""
+        """The settings that this change would give. Raises ConfigRefused.
+
+        Stored configs without effect are not checked; otherwise no other property could be changed, and they could not
+        be removed.
+        """
         changed = {**self._metadata.image[BROKER_CONFIGS], name: overrides}
         own, every = (
             {

@@ -130,7 +130,7 @@ class BrokerSettings:
 
     @property
     def cluster_layer(self) -> Mapping[str, Value]:
-        """What the '' entity sets for every broker."""
+        """The properties that the '' entity sets for every broker."""
         return self._cluster
 
     def _stack(self) -> tuple[tuple[dict[str, Value], Source], ...]:
@@ -285,7 +285,7 @@ _LOG_CONFIGS = {
 
 
 def topic_log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
-    """What a log of a topic with these overrides obeys."""
+    """The configuration of a log whose topic has these overrides."""
     values = {field: topic_value(settings, overrides, name) for name, field in _LOG_CONFIGS.items()}
     values["cleanup_policy"] = frozenset(values["cleanup_policy"])
     if topic_value(settings, overrides, HOLD):
@@ -294,7 +294,7 @@ def topic_log_config(settings: Settings, overrides: Mapping[str, str]) -> LogCon
 
 
 def held(overrides: Mapping[str, str]) -> dict[str, str]:
-    """These overrides, and that nothing of the topic is deleted before somebody confirms them."""
+    """These overrides, plus a hold: nothing of the topic is deleted before an operator confirms them."""
     return {**overrides, HOLD: "true"}
 
 
@@ -342,7 +342,7 @@ DEAD_LETTERS_PREFIX: Final = DEAD_LETTERS + ".prefix"
 
 
 def _check_dead_letters(name: str, settings: Settings) -> None:
-    """Raise ConfigRefused where letters of a group could never be written to this topic; '' is none (KIP-1191)."""
+    """Raise ConfigRefused if a group's dead letters could never be written to this topic; '' means none (KIP-1191)."""
     prefix: str = settings[DEAD_LETTERS_PREFIX]
     why = fault_of(name) if name else None
     if name and not name.startswith(prefix):

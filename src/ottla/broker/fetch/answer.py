@@ -1,8 +1,8 @@
 """Builds Fetch answers of parts: head bytes, file slices, and the bytes between them.
 
 The generated encoder can only write records that are bytes in memory. This one writes the same answer around records
-that stay in their files, so that the shell can send them from there. `tests/broker/test_fetch_answer.py` holds it
-against the generated encoder for every version.
+that stay in their files, so that the I/O host can send them from there. `tests/broker/test_fetch_answer.py` compares it
+with the generated encoder for every version.
 
 Layout: the FetchResponse of Kafka's FetchResponse.json, versions 4 to 18.
 """
@@ -47,7 +47,8 @@ _LEADER = struct.Struct(">iiB")
 
 
 class PartitionAnswer:
-    """What one partition of a fetch is answered, `asked` of it. An error leaves the offsets at -1."""
+    """The answer for one partition of a fetch; `asked` is its part of the request. An error leaves the offsets at
+    -1."""
 
     __slots__ = (
         "aborted",
@@ -117,7 +118,7 @@ def encoded_in_slices(
     answers: list[PartitionAnswer],
     endpoints: Sequence[Member],
 ) -> Generator[None, Any, list[Part]]:
-    """As `encode_fetch_response`, where there is no error and nobody is throttled, some partitions at a time."""
+    """Like `encode_fetch_response`, for an answer without an error or a throttle time, some partitions at a time."""
     current = _head(version, correlation_id, 0, 0, session_id)
     parts: list[Part] = [current]
     spliced = steps = 0

@@ -1,12 +1,13 @@
-"""Keeps incremental fetch sessions (KIP-227): a client names its partitions once, then only what changes.
+"""Keeps incremental fetch sessions (KIP-227): a client names its partitions once, then only the changes.
 
-Knows: per session the partitions in their order, what was last told of each, and the epoch the next request must carry.
-Does not know: how records are read.
+A session has its partitions in order, the last values reported for each, and the epoch that the next request must
+carry.
 
 Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, with `PARTITIONS_MAX` partitions together; an
-id is never 0 and never in use twice. Where slots are wanting, a session is evicted when it was idle for two minutes, or
-is that old and the newcomer has more partitions. Where room for partitions is wanting, the largest go, the newcomer
-among them. A session ends with the connection it was last used on; Kafka keeps it until somebody needs its slot.
+id is never 0 and never in use twice. If there is no free slot, a session may be evicted if it was idle for two minutes,
+or is that old and has fewer partitions than the newcomer. If there is no room for the partitions, the largest sessions
+are evicted, including the newcomer. A session ends with the connection it was last used on; Kafka keeps it until its
+slot is needed.
 
 Source: KIP-227, Kafka's FetchSession.scala.
 """
@@ -71,11 +72,12 @@ class FetchPartition:
         self.told_high_watermark = NOT_TOLD
         self.told_log_start_offset = NOT_TOLD
         self.caught_up_with: tuple[Partition, int] | None = None
-        """What a follower was told all of, and the partition's epoch then; until it asks for something else."""
+        """Set once a follower has received everything: the partition and its epoch then; reset when it requests
+        something else."""
 
     def ask(self, newer: FetchPartition) -> None:
-        """The client changed what it wants of this partition. In a new epoch it may have passed over what it was told
-        in the old one."""
+        """The client changed its request for this partition. In a new epoch it may have ignored the values reported
+        before."""
         if newer.current_leader_epoch != self.current_leader_epoch:
             self.told_high_watermark = self.told_log_start_offset = NOT_TOLD
         self.fetch_offset = newer.fetch_offset
@@ -99,7 +101,7 @@ class FetchPartition:
         return changed
 
     def has_nothing_new(self) -> bool:
-        """Whether the partition that a follower is caught up with is as it was told."""
+        """Whether the partition that a follower has caught up with is unchanged since its last answer."""
         assert self.caught_up_with is not None
         partition, epoch = self.caught_up_with
         log = partition.log
@@ -161,7 +163,7 @@ class FetchSessions:
     def open(
         self, now: Millis, connection: int, partitions: dict[tuple[TopicKey, int], FetchPartition]
     ) -> FetchSession | None:
-        """A new session, or None when the cache is full of better ones: the client then goes on without."""
+        """A new session, or None if the cache is full of sessions that must stay: the client then gets no session."""
         slots: int = self._settings["max.incremental.fetch.session.cache.slots"]
         if not self._make_room(len(partitions), None):
             return None

@@ -43,8 +43,11 @@ AGAIN_MS: Final = 1_000
 
 
 class Checkpoints:
-    """The checkpoint files of one node. `partitions`: those that are open, kept by whoever opens and deletes them.
-    `write`: called when files are due, which `take_due` names."""
+    """The checkpoint files of one node.
+
+    - `partitions`: the open ones; the code that opens and deletes partitions updates it.
+    - `write`: called when files are due; `take_due` names them.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Checkpoints:
             self._files.write_atomically(self._path(HIGH_WATERMARK), content, durable=False)
 
     def take_clean_stop(self, notes: Callable[[str], None]) -> bool:
-        """Whether the last life of the node stopped cleanly. The files that say so are gone then. Raises OSError."""
+        """Whether the previous incarnation stopped cleanly. Its marker files are removed here. Raises OSError."""
         left: Mapping[tuple[str, int], Left] = {}
         broker_epoch = take_clean_shutdown(self._files, self._directory)
         try:
@@ -112,7 +115,7 @@ class Checkpoints:
 
     @property
     def knows_high_watermarks(self) -> bool:
-        """Whether the file of high watermarks is there and could be read."""
+        """Whether the file of high watermarks exists and could be read."""
         return self._has_high_watermarks
 
     def left(self, topic: str, index: int, topic_id: bytes) -> Left | None:
@@ -134,7 +137,7 @@ class Checkpoints:
         self._gone = {topic for known in self._read.values() for topic, _ in known.keys() - here}
 
     def _write_again(self, now: Millis) -> None:
-        """What could not be written is due soon."""
+        """Make the files that could not be written due again soon."""
         for at in self._not_stored:
             self._due.set(at, min(self._due.at(at) or now, now + AGAIN_MS))
         self._not_stored.clear()
@@ -157,7 +160,7 @@ class Checkpoints:
             self._outbox.add(Store(self._path(name), content, self._withdrawals[name]))
 
     def not_stored(self, path: str) -> None:
-        """A file could not be written: it is soon, even if nothing changes. What it says may be of a deleted topic."""
+        """A file could not be written: write it again soon, even if nothing changes. It may list a deleted topic."""
         name = path.rpartition("/")[2]
         self._written.pop(name, None)
         self._not_stored[CHECKPOINTS.index(name)] = None

@@ -1,7 +1,8 @@
-"""Names what a clean stop of many partitions must sync, side by side instead of one by one.
+"""Names the files that a clean stop of many partitions must sync, so that they are synced in parallel.
 
-A partition with records has five files to sync, each some milliseconds of waiting: 20,000 partitions take minutes.
-Asked for many at once the disk writes its own log once for all of them. Who has the threads is the shell's matter.
+A partition with records has five files to sync, each some milliseconds of waiting: 20,000 partitions take minutes. If
+many syncs are requested at once, the file system writes its journal once for all of them. The I/O host has the
+threads.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _names_of_newborn(logs: Sequence[Log], directory: Syncable) -> Generator[lis
 
 
 def _completed(logs: list[tuple[Partition, int, range]], failures: Mapping[int, str]) -> None:
-    """The files of these logs were synced, but for the failures."""
+    """The files of these logs were synced, except the failed ones."""
     for partition, end_offset, places in logs:
         why = next((failures[place] for place in places if place in failures), None)
         if why is None:

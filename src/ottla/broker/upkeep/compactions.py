@@ -39,7 +39,7 @@ class Compactions:
         self._next_slice = Timer(environment.schedule, Timed.UPKEEP, self._compact_slice)
         self._under_way: tuple[Partition, Iterator[Syncable | None]] | None = None
         self._token: int | None = None
-        """Of the sync that the compaction under way waits for."""
+        """The token of the sync that the running compaction waits for."""
         self._compacted: set[Partition] = set()
         self._uncleanable: set[Partition] = set()
         self._noted: set[str] = set()
@@ -50,11 +50,11 @@ class Compactions:
         self._round.set(self._round_at)
 
     def stop(self) -> None:
-        """Leave the compaction under way; the log is as it was."""
+        """Abort the running compaction; the log is unchanged."""
         self._end()
 
     def _end(self) -> None:
-        """No compaction is under way any more: the next round may begin."""
+        """The running compaction has ended: the next round may begin."""
         self._under_way = None
         self._next_slice.cancel()
         self._round.set(self._round_at)
@@ -69,7 +69,7 @@ class Compactions:
 
     @property
     def busy(self) -> bool:
-        """Whether a compaction is under way."""
+        """Whether a compaction is running."""
         return self._under_way is not None
 
     def _begin_round(self, now: Millis) -> None:
@@ -80,7 +80,7 @@ class Compactions:
         self._begin(now)
 
     def _compact_slice(self, now: Millis) -> None:
-        """Run one slice of the compaction under way; one that waits for the disk has no next slice."""
+        """Run one slice of the running compaction; one that waits for the disk has no next slice."""
         assert self._under_way is not None
         partition, slices = self._under_way
         try:
@@ -146,7 +146,7 @@ class Compactions:
         return placed is not None and len(placed.isr) == len(placed.replicas)
 
     def _note_once(self, note: str) -> None:
-        """What every compaction of a log meets again need not be said again."""
+        """Log a note once, as every compaction of the same log would repeat it."""
         if note not in self._noted:
             if len(self._noted) >= NOTED_MAX:
                 self._noted.clear()
@@ -154,7 +154,8 @@ class Compactions:
             self._notes(note)
 
     def _cleanable_ratio(self, now: Millis, partition: Partition) -> float:
-        """How much one log needs it; a log that can't say so does not keep the others from theirs."""
+        """How urgently this log needs compaction. A log whose ratio can't be computed does not stop the compaction of
+        others."""
         try:
             return partition.log.cleanable_ratio(now)
         except OSError as error:

@@ -16,9 +16,9 @@ from ottla.log.answers import Damage, DamagedLog
 from ottla.machine import Millis
 
 WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
-"""What may be wrong with a partition."""
+"""The kinds of failure of a partition."""
 REOPEN_MS: Final = 5_000
-"""How often a log that an fsync closed is looked at again."""
+"""How often the node tries to reopen a log that a failed fsync closed, in milliseconds."""
 RETRY_MS: Final = 5_000
 """How long after a failed write a replica with nothing to write counts as one that takes none."""
 
@@ -48,9 +48,9 @@ class Failures:
         self._failed_writes: dict[Partition, Millis] = {}
         """When a write to logs last failed that are tried again."""
         self.damaged: dict[Partition, list[Damage]] = {}
-        """What is damaged in logs: other replicas should lead these partitions."""
+        """Damage found in logs: other replicas should lead these partitions."""
         self.has_news = False
-        """Something failed or works again since somebody last looked."""
+        """Whether something has failed or recovered since the last check."""
 
     def takes_nothing(self, partition: Partition) -> bool:
         """Whether the last write to this log failed, or none is tried any more."""
@@ -75,12 +75,12 @@ class Failures:
             self._taken_back(now, partition)
 
     def mended(self, partition: Partition) -> None:
-        """What was damaged in this log is cut off; it is copied again."""
+        """The damaged part of this log is cut off; it is copied again from the leader."""
         self.damaged.pop(partition, None)
         self.marks.clear(partition.log, partition.index)
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
-        """A write of this log failed. Where that closed the log, who waits for a commit is told."""
+        """A write of this log failed. If that closed the log, notify the requests that wait for a commit."""
         if partition.log.failed is None:
             self._failed_writes[partition] = now
             self.leader_changed(partition)
@@ -90,15 +90,18 @@ class Failures:
             partition.resign(now)
 
     def read_failed(self, partition: Partition, why: Exception | str) -> None:
-        """A read of this log failed: nothing of it is changed, and other partitions go on."""
+        """A read of this log failed: the log stays unchanged, and other partitions are not affected."""
         if isinstance(why, DamagedLog) and why.damage is not None:
             self.found_damage(partition, why.damage)
             return
         self._note(partition, READ, f"could not be read, every fetch tries again: {why}")
 
     def sync_failed(self, now: Millis, partition: Partition, why: str) -> None:
-        """An fsync of this log failed: what it should have covered may never reach the disk. Who waits for it is told
-        and it is taken back; where somebody knows of it already the log stays shut."""
+        """An fsync of this log failed: the appends that it should have covered may never reach the disk.
+
+        Requests that wait for them are notified, and the appends are cut off. If a client or another node has seen them
+        already, the log stays closed.
+        """
         log = partition.log
         log.sync_failed(OSError(why))
         if partition not in self._partitions:

@@ -20,11 +20,11 @@ from ottla.protocol.uuids import uuid_text
 
 META_PROPERTIES: Final = "meta.properties"
 WRONG_BITS_MAX: Final = 2
-"""So many bits of a small file may differ from what it should hold before it is taken for another file."""
+"""How many bits of a small file may differ from the expected content. With more it counts as a different file."""
 CLUSTER_ID_KEY: Final = "cluster/id"
 SECRET_KEY: Final = "cluster/secret"
 MOVED_KEY: Final = "cluster/moved-to"
-"""Where this store's rows are now: nobody may start on those that are left here."""
+"""The new location of this store's rows: no node may start on the rows that are left here."""
 
 
 class StartRefused(Exception):
@@ -142,7 +142,8 @@ def too_old_for(image: MetadataImage) -> str | None:
 
 
 def shared_secret(store: MetadataStore, entropy: Entropy) -> str:
-    """What the nodes that share this store know each other by; the first of them makes it. Raises StoreFailed."""
+    """The secret by which the nodes that share this store identify each other; the first node creates it. Raises
+    StoreFailed."""
     while (stored := store.get(SECRET_KEY)) is None:
         with suppress(Conflict):  # another one was faster
             store.commit([Put(SECRET_KEY, entropy.randbytes(16).hex().encode(), ABSENT)])

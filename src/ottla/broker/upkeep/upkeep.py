@@ -1,8 +1,8 @@
-"""Keeps house for a node's logs: when each is looked at for retention, and when what of it is synced.
+"""Maintains a node's logs: schedules their retention checks and their flushes.
 
-Knows when each log next needs something: one heap for all, so ten thousand idle logs cost no timer each; appends only
-mark a log "look again". A log's upkeep is a generator of names to sync, so nothing here waits for an fsync on the loop.
-Does not know how a log does what it is told to.
+One heap holds the time at which each log next needs work, so ten thousand idle logs need no timer each. An append only
+marks its log for a new check. A log's upkeep is a generator of files to sync, so nothing here waits for an fsync on the
+loop.
 
 Source: Kafka's LogManager.scala.
 """
@@ -37,7 +37,7 @@ FLUSH_PINS: Final = 16
 
 
 class Maintained(NamedTuple):
-    """One log's upkeep under way: its steps, its log start before them, and what waits for the disk."""
+    """One log's running upkeep: its steps, its log start before them, and the files that wait for the disk."""
 
     partition: Partition
     steps: Iterator[Syncable]
@@ -148,7 +148,7 @@ class Upkeep:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _look_at_appended_to(self, now: Millis) -> None:
-        """What was appended to may be due earlier than it was."""
+        """Check the logs that were appended to: they may be due earlier than before."""
         for partition in self.commits.take_appended_to():
             self._schedule(now, partition)
             if partition.log.syncing.newborn:  # its directory is not on the disk: a power cut would take all of it
@@ -211,13 +211,13 @@ class Upkeep:
         self._schedule(now, partition, now + LOOK_AFTER_MS if waits else now + 1)
 
     def _flush(self, now: Millis, partition: Partition) -> None:
-        """fsync this log off the loop, unless that is under way."""
+        """fsync this log off the loop, unless its fsync is running."""
         if partition not in self._flushing:
             self._to_flush[partition] = None
             self._begin_flushes(now)
 
     def _begin_flushes(self, now: Millis) -> None:
-        """Begin as many of the flushes that wait as may be under way: each has its files pinned."""
+        """Begin as many of the waiting flushes as may run at once: each has its files pinned."""
         under_way_max = max(1, self._files.pins_max // FLUSH_PINS)
         while self._to_flush and len(self._flushing) < under_way_max:
             partition = next(iter(self._to_flush))
