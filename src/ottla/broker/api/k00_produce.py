@@ -259,7 +259,7 @@ class SlicedProduce:
 
     def begin(self, request: Request) -> Parked:
         for append in self._appends[self._done :]:
-            if append.records is not None:  # the frame's memory belongs to the shell again
+            if append.records is not None:  # the frame's memory belongs to the I/O host again
                 append.records = memoryview(bytearray(append.records))
         parked = self._node.slices.begin(request, self._work(request), is_long=False, outlives=True)
         return Parked(parked.ticket, goes_on=True)
@@ -791,7 +791,7 @@ def uncommitted(appends: list[PartitionAppend], acks: int) -> dict[Partition, in
 def park(node: Node, request: Request, deadline: Millis, parked: ParkedProduce) -> Parked:
     """Wait for the commit of all that `parked` names."""
     for append in parked.appends:
-        append.records = None  # the frame's memory belongs to the shell again
+        append.records = None  # the frame's memory belongs to the I/O host again
     ticket = node.parking.park(request, deadline, parked)
     for partition, required_offset in parked.waits_for.items():
         partition.wait_for_commit(required_offset, ticket)

@@ -94,7 +94,7 @@ def _long_answer(node: Node, request: Request) -> Work:
             refused += commit_error(OffsetCommitRequest(topics=topics), ErrorCode.GROUP_AUTHORIZATION_FAILED).topics
         yield
     if any(topic.topic_id not in node.image.topics_by_id for topic in answered):
-        # Deleted since it was looked up: nobody would ever delete what is committed of it.
+        # Deleted since the lookup: no later cleanup would delete offsets committed to it.
         return (yield from _long_answer(node, request))
     if answered:
         error = yield Piece(request, commit, partial(_decide, node))

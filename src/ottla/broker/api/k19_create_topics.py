@@ -200,7 +200,7 @@ def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
     result.replication_factor = new.replication_factor
     entries = topic_entries(node.settings.current, new.overrides)
     result.configs = [
-        # What was asked for is told as it was written, spaces and all, as Kafka does.
+        # Requested values are returned as written, including spaces, as in Kafka.
         CreatableTopicConfigs(
             name, new.overrides.get(name, entry.text), entry.read_only, int(entry.source), entry.key.sensitive
         )

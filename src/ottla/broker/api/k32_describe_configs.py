@@ -1,12 +1,12 @@
 """DescribeConfigs, key 32, versions 1 to 4: the configuration of topics, the broker, and groups.
 
-What it does: every property with its value, where that comes from, all the layers below it (synonyms), its type and a
-sentence about it. Secrets are null. Listeners and the data directory are the ones in use. A request that names a
-resource type nobody knows is refused as a whole, as Kafka does.
+The answer has every property with its value, the value's source, all the layers below it (synonyms), its type and a
+sentence about it. Secrets are null. Listeners and the data directory are the ones in use. A request with an unknown
+resource type is refused as a whole, as in Kafka.
 
-What changed per version: 3 types and sentences, 4 flexible.
+Versions: 3 types and sentences, 4 flexible.
 
-What is skipped: loggers (an empty list); client metrics subscriptions (INVALID_REQUEST: no telemetry is served).
+Not supported: loggers (an empty list); client metrics subscriptions (INVALID_REQUEST: no telemetry is served).
 
 Source: Kafka's ConfigHelper.scala; KIP-133, KIP-226, KIP-569.
 """
@@ -101,7 +101,7 @@ def _long_answer(node: Node, request: Request) -> Work:
 def _result_in_pieces(
     node: Node, request: Request, resource: DescribeConfigsResource, known: dict[Hashable, bytes]
 ) -> list[bytes]:
-    """One encoded result: whole where it is the first of its kind, else its head and the properties as `known`."""
+    """One encoded result: whole if it is the first of its kind, otherwise its head and the `known` properties."""
     nothing = NO_ELEMENTS[request.version >= _FLEXIBLE_SINCE]
     name = bytearray()
     DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name).encode(

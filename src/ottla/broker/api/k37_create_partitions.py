@@ -1,14 +1,14 @@
 """CreatePartitions, key 37, versions 0 to 3: give topics more partitions.
 
-What it does: checks and grows each topic by itself. A topic that stands twice in a request fails, once.
+The handler checks and grows each topic separately. A topic that occurs twice in a request fails, with one result.
 
-What changed per version: 2 flexible, 3 quota errors.
+Versions: 2 flexible, 3 quota errors.
 
-A topic that goes beyond the client's quota on topic changes is refused, by 3; before, the client is throttled. What is
-only validated counts too, as in Kafka.
+From version 3 on, a topic beyond the client's quota on topic changes is refused; before, the client is throttled.
+Validation counts too, as in Kafka.
 
-What is skipped: the internal topics keep their number (INVALID_REQUEST, where Kafka
-would grow them): keys find their coordinator by it.
+Not supported: the internal topics keep their number of partitions (INVALID_REQUEST, where Kafka would grow them),
+because keys find their coordinator by it.
 
 Source: ControllerApis.createPartitions, ReplicationControlManager.createPartitions; KIP-195, KIP-599.
 """

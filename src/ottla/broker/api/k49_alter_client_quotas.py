@@ -1,11 +1,11 @@
 """AlterClientQuotas, key 49, versions 0 to 1: set and remove quotas.
 
-What it does: checks each entry as Kafka does and writes all that are valid at once, of many some at a time; the
-controller does. Every node keeps to a quota as soon as it hears of it.
+The controller checks each entry as Kafka does and writes all valid ones at once, a large number in slices. Every node
+applies a quota as soon as its image has it.
 
-What changed per version: 1 flexible.
+Versions: 1 flexible.
 
-What is skipped: addresses are IP addresses, never names of hosts, which a node does not look up (INVALID_REQUEST).
+Not supported: host names, which a node does not resolve (INVALID_REQUEST). Addresses must be IP addresses.
 
 Source: ClientQuotaControlManager.alterClientQuotas; KIP-546, KIP-612.
 """

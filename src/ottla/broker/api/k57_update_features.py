@@ -1,14 +1,15 @@
 """UpdateFeatures, key 57, versions 0 to 2: raise or lower the levels of the cluster's features.
 
-What it does: checks every change, and writes all of them at once, or none (one fault fails all); the controller does.
-A level that some registered node does not support, alive or not, is refused, and the answer names that node.
-What a level turns off is refused from the next request on, and ApiVersions says so. Members of groups and transactions
-that are under way are left to their coordinators, as in Kafka.
+The controller checks every change, and writes all of them at once, or none (one fault fails all). A level that some
+registered node does not support, alive or not, is refused, and the answer names that node.
 
-What changed per version: 1 kinds of change and trial runs (KIP-778; before, levels only rise), 2 one error for all
-instead of one for each.
+If a level turns a function off, its requests are refused from the next one on, and ApiVersions shows that. Members of
+groups and open transactions are left to their coordinators, as in Kafka.
 
-What is skipped: features of KRaft (`metadata.version`, `kraft.version`), and those of what is not built.
+Versions: 1 kinds of change and trial runs (KIP-778; before, levels only rise), 2 one error for all instead of one for
+each.
+
+Not supported: features of KRaft (`metadata.version`, `kraft.version`), and those of functions that do not exist here.
 
 Source: FeatureControlManager.updateFeatures, QuorumFeatures; KIP-584, KIP-1022.
 """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Reach(NamedTuple):
-    """What clients are told of one partition beside its record."""
+    """The part of a partition's answer to clients that is not in its record."""
 
     error_code: ErrorCode
     leader: int

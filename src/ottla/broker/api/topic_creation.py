@@ -26,7 +26,7 @@ USE_DEFAULT: Final = -1
 
 
 class TopicRefused(Exception):
-    """A change to a topic that can't be made: what the client is told."""
+    """A topic change that is impossible, with the error for the client."""
 
     def __init__(self, error_code: ErrorCode, sentence: str | None = None) -> None:
         super().__init__(sentence or error_code.message)

@@ -29,7 +29,7 @@ def ask_transaction(node: Node, request: Request, transactional_id: str) -> Any:
 
 
 def _ask_once_claimed(node: Node, request: Request, transactional_id: str) -> Work:
-    """Claim producer ids first. Where none can be had, the coordinator says so to whom it needs one for."""
+    """Claim producer ids first. If none is available, the coordinator refuses the requests that need one."""
     try:
         yield node.topics.claiming_producer_ids
     except StoreFailed as failed:

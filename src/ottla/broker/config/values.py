@@ -123,7 +123,7 @@ class BrokerSettings:
         for at in names:
             found += [Layer(at, values[at], source) for values, source in self._stack() if at in values]
             default = BROKER_CONFIGS[at].default
-            # As in Kafka, the default of a fallback is told only beside something that somebody has set.
+            # As in Kafka, the default of a fallback is shown only beside a value that was set.
             if default is not None and (is_set or at == name):
                 found.append(Layer(at, default, Source.DEFAULT))
         return found

@@ -97,7 +97,9 @@ class FetchPartition:
             changed = True
             self.told_log_start_offset = log_start_offset
         if error or diverging:
-            self.told_high_watermark = NOT_TOLD  # so that the recovery is told too, and what holds after the cut
+            self.told_high_watermark = (
+                NOT_TOLD  # so that the next answer reports the recovery, and the values after the truncation
+            )
         return changed
 
     def has_nothing_new(self) -> bool:

@@ -155,7 +155,9 @@ class Checkpoints:
         content = encode_offsets(offsets)
         if self._written.get(name) != content:
             if name == LOG_START:
-                self.store(HIGH_WATERMARK)  # first: a start above it is told from damage by that
+                self.store(
+                    HIGH_WATERMARK
+                )  # first: with it, a start above the high watermark is not mistaken for damage
             self._written[name] = content
             self._outbox.add(Store(self._path(name), content, self._withdrawals[name]))
 

@@ -32,7 +32,7 @@ def completing(
     with suppress(OSError):
         yield from _names_of_newborn([partition.log for partition in partitions], directory)
     files: list[Syncable] = []
-    logs: list[tuple[Partition, int, range]] = []  # with the log's end, and where its files stand in `files`
+    logs: list[tuple[Partition, int, range]] = []  # with the log's end, and the range of its files in `files`
     for partition in partitions:
         log = partition.log
         with suppress(OSError, StorageFailed):

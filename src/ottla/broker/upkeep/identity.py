@@ -63,7 +63,7 @@ def identify(
             )
     cluster_id = _cluster_id(directory, store, properties, entropy, alone=alone)
     if properties is None:
-        # First: where the properties are, nobody looks whether the directory's own name is on the disk.
+        # First: once the properties exist, the directory's own name is never synced again.
         with suppress(PermissionError):  # a parent that may not be read: its owner made the directory
             files.sync_directory(dirname(directory) or ".")
         write_properties(
@@ -107,7 +107,7 @@ def _cluster_id(
 ) -> str:
     stored = store.get(CLUSTER_ID_KEY)
     if stored is None:
-        if properties is not None and not alone:  # its topics would be nobody's
+        if properties is not None and not alone:  # the store would not know its topics
             raise StartRefused(
                 f"The data directory {directory} belongs to cluster {properties.get('cluster.id')}, and the metadata "
                 f"store {store.place} is empty. Name the one of that cluster, move its metadata there (`ottla cluster "

@@ -206,7 +206,7 @@ class Upkeep:
             self._schedule(now, partition)
             self._fault(f"upkeep of {partition.name} failed and rests for {REST_MS // 1000} s", error)
             return
-        # What is due and can't be done yet, like a flush behind a slow one, must not keep `tick` going round.
+        # Due work that can't be done yet, like a flush behind a slow one, must not make `tick` spin.
         waits = partition in self._flushing or partition in self._to_flush
         self._schedule(now, partition, now + LOOK_AFTER_MS if waits else now + 1)
 
