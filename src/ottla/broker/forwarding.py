@@ -183,7 +183,7 @@ class Forwarding:
 
     @property
     def _controller_id(self) -> int:
-        """The node id of the controller; NOBODY also if the controller was an earlier incarnation of this node."""
+        """The node id of the controller; `NOBODY` also if the controller was an earlier incarnation of this node."""
         controller_id = self._members.controller_id
         is_gone = controller_id == self._members.node_id and not self._members.is_controller
         return NOBODY if is_gone else controller_id

@@ -21,7 +21,7 @@ from ottla.protocol.framing import RequestHeader, encode_response
 
 
 class ParkedWork:
-    """What happens to a parked request when its waiting ends."""
+    """The work that continues a parked request when its waiting ends."""
 
     __slots__ = ()
 

@@ -192,7 +192,7 @@ class ParkedProduce(ParkedWork):
             self.answer(now, ticket)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
-        """The deadline has passed: appended batches stay, and the producer is told to retry."""
+        """The deadline has passed: appended batches stay, and the producer retries."""
         leadership = self.node.leadership
         for append in self.appends:
             partition = append.partition

@@ -1,4 +1,4 @@
-"""DescribeQuorum, key 55, versions 0 to 2: who leads and who votes on the cluster's metadata.
+"""DescribeQuorum, key 55, versions 0 to 2: the leader and the voters of the cluster's metadata.
 
 There is no Raft here. The nodes share one metadata store, so the answer for `__cluster_metadata` is a quorum of one:
 the controller leads in its epoch, and its log is as long as the store has commits. While there is no controller, the

@@ -1,4 +1,4 @@
-"""Does the work of the controller, the one node that decides where partitions are and who leads them.
+"""Runs the controller: the one node that places partitions and elects their leaders.
 
 Every node of a cluster has one of these. It is active while the claim in the metadata image names this incarnation of
 the node. It checks for work when nodes join or leave, and when the image has news of them; `duties` defines the work.

@@ -90,7 +90,7 @@ class Turnover:
 
 
 def turnover(image: MetadataImage, present: Present) -> Turnover:
-    """What happens to the nodes, given the set of live ones."""
+    """The state changes of the nodes, given the set of live ones."""
     states: dict[int, NodeState] = {}
     active: set[int] = set()
     leaving: set[int] = set()

@@ -39,7 +39,7 @@ NOBODY = -1
 """The id of a node that there is not."""
 SERVING = (NodeState.ACTIVE, NodeState.LEAVING)
 LISTED_MS: Final = 9_000
-"""How long Metadata answers still list a node that was taken for dead, in milliseconds: as long as Kafka does with its
+"""How long Metadata answers still list a node that was declared dead, in milliseconds: as long as Kafka does with its
 default of broker.session.timeout.ms. librdkafka drops a node that is not listed. The partitions that it believed there
 then wait up to a second before they move to their new leader."""
 
@@ -79,7 +79,7 @@ class Members:
         """The nodes taken for dead that are still listed, and until when."""
 
     def lost(self, now: Millis, node_id: int) -> None:
-        """A node that served is taken for dead."""
+        """A node that served is now considered dead."""
         self._lost[node_id] = now + LISTED_MS
 
     def listed(self, now: Millis, address: Address) -> list[Member]:
@@ -144,7 +144,7 @@ class Members:
 
     @property
     def controller_id(self) -> int:
-        """The controller, the node that writes what the cluster agrees on; NOBODY if there is none."""
+        """The controller, the node that writes what the cluster agrees on; `NOBODY` if there is none."""
         if self.is_alone:
             return self.node_id
         controller = self._metadata.image.controller

@@ -53,7 +53,7 @@ class Joining:
 
 
 class OwnLogs(Protocol):
-    """What the node's row says of its logs."""
+    """The state of the logs that the node's row reports."""
 
     def offline(self) -> tuple[Place, ...]:
         """The partitions with replicas elsewhere whose logs here take nothing, in order."""

@@ -4,7 +4,7 @@ The functions get a partition's record and return the new record.
 
 During a move, `replicas` holds the target in the wanted order, followed by the replicas to be removed. These are also
 in `removing`; `adding` are all that had no replica before. So `replicas` without `removing` is the target, and without
-`adding` what was there before the move, and any controller can continue it. A new target that replaces another one is
+`adding` the replicas before the move, and any controller can continue it. A new target that replaces another one is
 compared with the replicas before both. A replica that was to be added and is no longer wanted is in both lists. It is
 removed when the move ends or is cancelled.
 

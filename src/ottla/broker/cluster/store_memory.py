@@ -31,7 +31,7 @@ ATTEMPTS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """What a start of a node found. `lost_commits`: how many commits are missing that this node has seen, or that the
+    """The findings of a start of a node. `lost_commits`: how many commits are missing that this node has seen, or that the
     store itself knows of; 0 if none is. `seen`: the newest generation that the node had seen before."""
 
     lost_commits: int = 0

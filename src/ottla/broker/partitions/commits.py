@@ -38,7 +38,7 @@ class Care(Protocol):
 
 
 class GroupCommit:
-    """What follows the appends of one node; a `partitions.partition.Commits`.
+    """Follows up the appends of one node; a `partitions.partition.Commits`.
 
     `by_fsync`: only an fsync commits an append. A round has no more files than may be pinned at once. `look`: fires
     when housekeeping has to check `appended_to`.

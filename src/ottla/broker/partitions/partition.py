@@ -32,7 +32,7 @@ EVERYTHING: Final = 1 << 62
 
 
 class Commits(Protocol):
-    """What follows an append: the fsync that commits it, if one is needed, and housekeeping."""
+    """Follows up an append: the fsync that commits it, if one is needed, and housekeeping."""
 
     by_fsync: bool
     """Whether every append is committed by an fsync only, and not by the page cache."""

@@ -1,7 +1,7 @@
 """Lists the replicas on this node: which partitions of which topics have a log here.
 
-Each one is found by its index and its topic's name or id. What the cluster agrees on (the number of partitions, their
-leaders) is in the metadata image. A topic without any partition on this node is not in these tables.
+Each one is found by its index and its topic's name or id. The number of partitions and their leaders, on which the
+whole cluster agrees, are in the metadata image. A topic without any partition on this node is not in these tables.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Each offline partition has a reason and a time for its next attempt. A partition whose files were repaired becomes
 available without a restart; one whose directory was removed becomes available empty.
 
-The boot id that a start writes does not cover these partitions: after a power cut, such a log may still be torn. What
-an attempt to open it has repaired may be only in the page cache. So a file in the data directory names them, and during
+The boot id that a start writes does not cover these partitions: after a power cut, such a log may still be torn. The
+repairs of an attempt to open it may be only in the page cache. So a file in the data directory names them, and during
 a recovery from a power cut it names all partitions. A log that it names is checked whole when it is opened again, by
 this incarnation of the node or a later one.
 """

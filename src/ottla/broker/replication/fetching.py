@@ -321,7 +321,7 @@ class Fetching:
             self._hold_back(key, partition)
 
     def _hold_back(self, key: Key, partition: Partition) -> None:
-        """Fetch on only once the log accepts records, and has on disk what has to be there."""
+        """Fetch on only once the log accepts records, and has on disk the records that must be."""
         fetcher, log = self._followed[key][1].fetcher, partition.log
         if log.failed is not None or partition.refused_epoch == partition.leader_epoch:
             fetcher.stop(key)
