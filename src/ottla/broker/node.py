@@ -532,7 +532,8 @@ class Node:
                 host.wall_clock_was_set(now, by_ms)
 
     def take_effects(self, now: Millis) -> list[Effect]:
-        """The effects that the host has to carry out now, in order. Fetches that became ready are answered here, once for all appends."""
+        """The effects that the host has to carry out now, in order. Fetches that became ready are answered here, once
+        for all appends."""
         membership = self.membership
         if membership is not None:
             self._look_at_lease(membership, now)

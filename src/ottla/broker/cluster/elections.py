@@ -13,9 +13,9 @@ Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the nu
   one with the greatest end leads, as no other log has more. A partition with a single replica does not wait for that.
   If unclean elections are allowed, any live replica leads at once.
 - A leader that was elected by its log, or unclean, may lack acknowledged records: its epoch is the *unclean epoch*.
-- An in-sync or eligible replica may refuse to follow a leader that lacks records which the replica knows to be committed.
-  Such a replica leads instead: while it does not follow, the leader has committed nothing that it lacks. The leader and
-  the replicas that follow it are no longer in sync.
+- An in-sync or eligible replica may refuse to follow a leader that lacks records which the replica knows to be
+  committed. Such a replica leads instead: while it does not follow, the leader has committed nothing that it lacks. The
+  leader and the replicas that follow it are no longer in sync.
 - Each change of leader, also to none, raises the leader epoch, as does the loss of a replica. Every change raises the
   partition epoch.
 

@@ -3,8 +3,8 @@
 Changes wait for their turn. A change is planned from the newest image when all changes before it have ended. It writes
 batches of rows, each all or none. Once a batch is committed, the image applies it like one of any other writer. So if
 two requests ask for the same thing, even at once, the second one finds what the first has made. A request with a
-deadline is notified at that time that the store has not answered. Changes that the store had received by then may or may
-not be done. When the image moves, `tell` is called.
+deadline is notified at that time that the store has not answered. Changes that the store had received by then may or
+may not be done. When the image moves, `tell` is called.
 
     def make_topic(now):                    # a `Change`: planned again if another writer was faster
         if "t" in metadata.image.topics:

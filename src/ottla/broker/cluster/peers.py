@@ -4,8 +4,8 @@ A message becomes an `Ask` effect. Its asker gets an answer, or `Unanswered` if 
 carried out. The node serves a request to itself like any other, without the network. The I/O host finds the addresses
 of other nodes in the image.
 
-Nodes identify each other by the secret of their cluster, which is in the client id of every request between them. Requests
-that only a node may send are refused to all other clients, on every listener.
+Nodes identify each other by the secret of their cluster, which is in the client id of every request between them.
+Requests that only a node may send are refused to all other clients, on every listener.
 
 Invariant: every request is answered exactly once, at its deadline at the latest; a later answer is ignored.
 

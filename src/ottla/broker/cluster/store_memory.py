@@ -31,8 +31,8 @@ ATTEMPTS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """The findings of a start of a node. `lost_commits`: how many commits are missing that this node has seen, or that the
-    store itself knows of; 0 if none is. `seen`: the newest generation that the node had seen before."""
+    """The findings of a start of a node. `lost_commits`: how many commits are missing that this node has seen, or that
+    the store itself knows of; 0 if none is. `seen`: the newest generation that the node had seen before."""
 
     lost_commits: int = 0
     seen: int = 0
