@@ -1,8 +1,8 @@
-"""Describes one API as far as a node needs to know it before the handler's module is imported.
+"""Describes the properties of one API that a node needs before it imports the handler's module.
 
-Each handler declares its `SPEC`; `tools/write_api_table.py` collects them in `api_table.py`, from which all that a node
-does with an API key follows: whether it is served and advertised, who may ask, how long a request may be, whether the
-controller or a leader has to answer it. To serve one more API is to write one module.
+Each handler declares its `SPEC`; `tools/write_api_table.py` collects them in `api_table.py`. The specs decide how a
+node treats an API key: whether it is served and advertised, who may send it, how long a request may be, and whether the
+controller or a leader has to answer it. To serve one more API, write one module.
 
 Sources: Kafka's ApiKeys.java (names, and which APIs are forwarded), KafkaApis.scala and ControllerApis.scala (the
 operations that are authorized), SaslServerAuthenticator.java.

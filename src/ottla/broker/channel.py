@@ -50,7 +50,7 @@ class Channel:
     def __init__(self) -> None:
         self.owed: deque[Owed] = deque()
         self.unsent = False
-        """The client has not taken what was sent to it."""
+        """The client has not read all that was sent to it."""
         self.muted = False
         self.closing = False
         self.waits = False
@@ -75,7 +75,7 @@ class Channel:
         return is_appended and frame[:2] == PRODUCE and len(owed) < REQUESTS_IN_FLIGHT_MAX
 
     def served(self, api_key: int, answer: Sequence[Part] | Parked | None, began: int = 0) -> Sequence[Owed]:
-        """The node has served the next request, and this is what `Node.receive` returned."""
+        """The node has served the next request; `answer` is what `Node.receive` returned."""
         if isinstance(answer, Parked):
             owed = self.owe(api_key, began)
             owed.ticket, owed.goes_on = answer.ticket, answer.goes_on
@@ -87,14 +87,14 @@ class Channel:
         return ()
 
     def owe(self, api_key: int, began: int = 0) -> Owed:
-        """The next request is being read beside the loop; `read` says what came of it."""
+        """The next request is being decoded beside the loop; `read` reports the result."""
         owed = Owed(api_key, None, None, began)
         self.owed.append(owed)
         self.waits = True
         return owed
 
     def read(self, owed: Owed, answer: Sequence[Part] | Parked | None) -> Sequence[Owed]:
-        """The node has served the request of `owed`, and this is what it returned."""
+        """The node has served the request of `owed`; `answer` is what it returned."""
         if isinstance(answer, Parked):
             owed.ticket = answer.ticket
             return ()
@@ -123,7 +123,7 @@ class Channel:
     # ---- reasons to serve nothing ----------------------------------------------------------------------------------
 
     def note_unsent(self, unsent: bool) -> None:
-        """Whether the client has yet to take what was sent to it."""
+        """Record whether the client has still to read what was sent to it."""
         self.unsent = unsent
         self._look()
 
@@ -133,7 +133,7 @@ class Channel:
         self._look()
 
     def close(self) -> None:
-        """The connection closes: what is still owed will not be sent."""
+        """The connection closes: the owed answers will not be sent."""
         self.closing = self.waits = True
         self.owed.clear()
 

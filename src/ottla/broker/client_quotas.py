@@ -30,18 +30,18 @@ CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 CLIENTS_MAX: Final = 10_000
-"""Of how many users with a client id it is remembered what they use; the one that was away longest is forgotten."""
+"""How many users with a client id are tracked; beyond that, the one that was idle longest is dropped."""
 _MICROS_OF_PERCENT: Final = 10_000
 """A percent of a second of the event loop."""
 _NOBODY: Final = ""
-"""Stands where a quota, or a rate, does not tell users or client ids apart."""
+"""The placeholder for a quota or rate that does not distinguish users or client ids."""
 
 _Names = tuple[str | None, str | None]
 """User and client id of a quota; None is the default."""
 
 
 class _Limited(NamedTuple):
-    """A limit a second, and the rate of those who share it."""
+    """A limit per second, and the rate of the clients that share it."""
 
     limit: float
     rate: Rate | Bucket
@@ -57,10 +57,11 @@ class _Client(NamedTuple):
 
 
 class ClientQuotas:
-    """Says who has used too much; a `quotas.Quotas`.
+    """Decides which clients are above their quota; a `quotas.Quotas`.
 
-    `quotas`: as the image has them; `samples`, `window_ms`: what rates are measured over; `burst_ms`: for
-    how long who changes no partitions saves up for it; `trusts`: whether a request comes from a node of the cluster.
+    `quotas`: as in the image; `samples`, `window_ms`: the windows over which rates are measured; `burst_ms`: for how
+    long a client that changes no partitions saves up its quota; `trusts`: whether a request comes from a node of the
+    cluster.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class ClientQuotas:
                 limited.rate.record(now, micros)
 
     def fetched_max(self, session: Session, client_id: str) -> int | None:
-        """As `quotas.Quotas.fetched_max`: what fits into all windows but one."""
+        """As `quotas.Quotas.fetched_max`: the bytes that fit into all windows but one."""
         limited = self._client(session, client_id).fetched
         if limited is None:
             return None

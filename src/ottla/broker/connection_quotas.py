@@ -42,8 +42,8 @@ class Admission(NamedTuple):
 
 
 class ConnectionQuotas:
-    """The connections of one node. One that is admitted counts until `ended`; one that waits to be closed until
-    `closed`. `room`: how many the process can have open."""
+    """The connections of one node. An admitted connection counts until `ended`; one that waits to be closed counts
+    until `closed`. `room`: how many connections the process can have open."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -56,7 +56,7 @@ class ConnectionQuotas:
         self._came: dict[Host, Rate] = {}
         self._served: Rate | None = None
         self._serves_at: Millis | None = None
-        """When the last one that came will have been served; the next one is not before it."""
+        """The time at which the last accepted connection is served; the next one is not served earlier."""
 
     def keep_to(self, quotas: Mapping[str, Configs]) -> None:
         """Apply these quotas of addresses from now on, and reset the counts. `quotas`: as in the image."""
@@ -93,7 +93,7 @@ class ConnectionQuotas:
         return Admission(delay_ms)
 
     def ended(self, host: str) -> None:
-        """A connection of this address that was admitted is gone."""
+        """An admitted connection of this address has closed."""
         address = host_of(host)
         self._open -= 1
         left = self._of_address.pop(address) - 1
@@ -111,8 +111,8 @@ class ConnectionQuotas:
         return limits_by_address(overrides).get(address, most) if overrides else most
 
     def _wait_ms(self, now: Millis, address: Host) -> int:
-        """How long after this connection the address is down to its limit again; 0 where it is not above. One above is
-        not counted."""
+        """How long after this connection the address is back at its limit; 0 if it is not above. A connection above the
+        limit is not counted."""
         limit = self._limits.get(address, self._default)
         if limit is None:
             return 0
@@ -125,7 +125,8 @@ class ConnectionQuotas:
         return self._recorded(rate, now, limit, keep=False)
 
     def _delay_ms(self, now: Millis) -> int | None:
-        """When this one is served, as the node takes so many a second; None where that is too late for it."""
+        """The delay of this connection, as the node accepts a limited number per second; None if the delay would be too
+        long."""
         limit = self._settings["max.connection.creation.rate"]
         if limit == INT_MAX:
             return 0
@@ -145,7 +146,7 @@ class ConnectionQuotas:
         return self._settings["quota.window.size.seconds"] * 1000
 
     def _recorded(self, rate: Rate, now: Millis, limit: float, *, keep: bool) -> int:
-        """Count one, and say how long it takes then to come back to the limit, a window at most."""
+        """Count one connection, and return the time until the rate is back at the limit, at most one window."""
         rate.record(now, 1)
         wait_ms = min(rate.wait_ms(now, limit), self._window_ms)
         if wait_ms and not keep:

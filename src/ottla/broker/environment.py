@@ -38,5 +38,5 @@ class Environment:
     stopwatch: Stopwatch
 
     def time_slice(self) -> TimeSlice:
-        """A slice of work that makes files, from now on."""
+        """A slice of work that creates files, starting now."""
         return TimeSlice(self.stopwatch)

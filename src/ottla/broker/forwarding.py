@@ -45,7 +45,7 @@ from ottla.protocol.messages.envelope import EnvelopeResponse
 RETRY_MS: Final = 50
 NOT_ANSWERED: Final = "no controller has answered in time; whether it will be done is not known"
 MAKING_MS: Final = 10_000
-"""How long a topic that the controller is to make is waited for."""
+"""How long the node waits for a topic that the controller is to create, in milliseconds."""
 
 
 class ForwardedRequest(ParkedWork):
@@ -102,7 +102,8 @@ class _AwaitedTopic(ParkedWork):
         self._ticket: Ticket = 0
 
     def begin(self, forwarding: Forwarding, wanted: NewTopic, piece: Request) -> Parked:
-        """Ask for the topic; the piece is answered None, or with the StoreFailed that says why there is none."""
+        """Ask for the topic. The piece is answered with None, or with the StoreFailed that explains why there is
+        none."""
         self._ticket = self._parking.park(piece, None, self)
         forwarding.make(piece.now, wanted, self)
         return Parked(self._ticket)
@@ -205,8 +206,10 @@ class Forwarding:
     # ---- topics ----------------------------------------------------------------------------------------------------
 
     def create(self, now: Millis, wanted: Iterable[NewTopic], for_client: Request | None = None) -> None:
-        """Ask the controller for these topics, in the name of the client whose request wants them if there is one;
-        nobody waits for them, and one that is asked for is not asked for again before the answer."""
+        """Ask the controller for these topics, on behalf of the client whose request needs them, if there is one.
+
+        No request waits for the result. A topic with a pending request is not requested again.
+        """
         new = [topic for topic in wanted if topic.name not in self._creating]
         if not new or self._controller_id == NOBODY:
             return
@@ -229,7 +232,7 @@ class Forwarding:
         self._ask_for(now, wanted)
 
     def making_internal(self, name: str) -> Generator[Any, Any, None]:
-        """The step of a longer work that has one of the broker's own topics made. Raises StoreFailed."""
+        """The step of a longer work that creates one of the broker's own topics. Raises StoreFailed."""
         if self._members.is_controller:
             yield partial(self._topics.creating_internal, name=name)
             return

@@ -47,7 +47,7 @@ class Traffic:
 
 
 class Metrics:
-    """All counters of a node. The shell counts connections and requests, the handlers count topics' traffic."""
+    """All counters of a node. The I/O host counts connections and requests, the handlers count topics' traffic."""
 
     __slots__ = (
         "_latency",
@@ -64,7 +64,7 @@ class Metrics:
         self._micros = [0] * API_KEYS_MAX
         self.topics: dict[str, Traffic] = {}
         self.deleted = Traffic()
-        """Traffic of topics that are gone, and failures that no topic can be named for."""
+        """Traffic of deleted topics, and failures that belong to no topic."""
         self.connections = 0
         self.connections_accepted = 0
         self.connections_refused = 0
@@ -86,7 +86,7 @@ class Metrics:
         return found
 
     def traffic_asked_of(self, topic: str | None) -> Traffic:
-        """The counters that a request for this topic goes to, which may not exist."""
+        """The counters for a request for this topic, which may not exist."""
         return self.deleted if topic is None else self.topics.get(topic, self.deleted)
 
     def produce_failed(self, topic: str | None) -> None:
@@ -110,7 +110,8 @@ class Metrics:
         return sums
 
     def latency(self, api_key: int) -> tuple[list[int], int]:
-        """(requests per bucket, microseconds in all) of one API; bucket b holds times below 2**b microseconds."""
+        """The requests per bucket and the total microseconds of one API; bucket b holds times below 2**b
+        microseconds."""
         return self._latency[api_key << 6 : (api_key + 1) << 6], self._micros[api_key]
 
     def served(self) -> list[int]:

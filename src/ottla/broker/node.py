@@ -96,7 +96,7 @@ _COORDINATORS: Final = {
     SHARE_GROUP_STATE_TOPIC: "share_state",
     TRANSACTION_STATE_TOPIC: "transactions",
 }
-"""Topic: the hosts of the coordinators whose memory it is."""
+"""Topic: the hosts of the coordinators whose state it holds."""
 CLOCK_STEP_MS: Final = 1_000
 """A smaller change of the wall clock is drift or slewing, and needs no timer to be set again."""
 
@@ -145,7 +145,7 @@ class Node:
         self.throttle = Throttle(self.outbox)
         self.connection_quotas = ConnectionQuotas(self.settings)
         self.listening: tuple[Listening, ...] = ()
-        """The listeners of this node's shell, where it has said so."""
+        """The listeners of this node's I/O host, if it has set them."""
         self.parking = Parking(self.outbox, self.schedule, self.throttle, faults)
         self.environment = Environment(
             node_id=self.node_id,
@@ -234,8 +234,8 @@ class Node:
         )
 
     def _compare_store(self) -> None:
-        """Find out whether the store is older than the one that an earlier life here has seen; `store.lost` says so
-        from now on."""
+        """Find out whether the store is older than the one that an earlier incarnation here has seen; sets
+        `store.lost`."""
         if self.store_memory is None or self.membership is None:
             forget_seen(self.environment.files, self.environment.directory)
         else:
@@ -297,7 +297,7 @@ class Node:
         return completing(list(self.upkeep.partitions), directory, self.files.pins_max // 2)
 
     def stop(self, now: Millis) -> None:
-        """Close cleanly: parked requests are not answered (their connections go with the process), and no timer fires
+        """Close cleanly: parked requests are not answered (the process closes their connections), and no timer fires
         any more."""
         self.schedule.stop()
         for host in self._in_use(*_COORDINATORS.values()):
@@ -430,9 +430,9 @@ class Node:
     ) -> list[Part] | Parked | None:
         """Serve one frame (without its length prefix); `frame` must be writable and is not kept.
 
-        `decoded`: what `decode` gave for it, where the shell has asked. Returns the parts of the answer, `Parked`, or
-        None where the request has no answer. Raises Refused where Kafka closes the connection: an unknown API, an
-        unsupported version, a frame that does not parse, a client that has yet to say who it is.
+        `decoded`: the result of `decode` for it, if the host has called that. Returns the parts of the answer,
+        `Parked`, or None if the request has no answer. Raises Refused if Kafka would close the connection: an unknown
+        API, an unsupported version, a frame that does not parse, an unauthenticated client.
         """
         if self.membership is not None:
             self._look_at_lease(self.membership, now)
@@ -479,8 +479,10 @@ class Node:
     # ---- the disk --------------------------------------------------------------------------------------------------
 
     def unreadable(self, part: FileSlice, why: str) -> None:
-        """The shell could not read this part of an answer that it was sending, when it was too late to say so in the
-        answer. Whoever asks for these bytes again is told, for this partition alone, until they can be read."""
+        """The host could not read this part of an answer that it was already sending.
+
+        Later requests for these bytes get an error, for this partition alone, until they can be read.
+        """
         for partition in self.replicas:
             log = partition.log
             if any(segment.file is part.file for segment in log.segments):
@@ -489,13 +491,13 @@ class Node:
                 self.failures.read_failed(partition, why)
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
-        """The fsyncs asked for by a Sync effect have ended; see there for `failures`. A log goes by its own files."""
+        """The fsyncs of a Sync effect have ended; see there for `failures`. A log checks only its own files."""
         self.upkeep.synced(now, token, failures)
         for replication in self._in_use("replication"):
             replication.synced(now)
 
     def not_stored(self, path: str) -> None:
-        """The file of a Store effect could not be written: what it should have held is asked for again."""
+        """The file of a Store effect could not be written: its content is requested again."""
         self.upkeep.checkpoints.not_stored(path)
 
     def _taken_back(self, now: Millis, partition: Partition) -> None:
@@ -636,8 +638,11 @@ class Node:
         return len(placed.replicas) > 1 and self.node_id in placed.replicas
 
     def _load_code_of(self, topic_name: str) -> None:
-        """Load what this node needs to be such a coordinator. It may have to when another one dies: then its clients
-        wait, and loading it takes some 200 ms of CPU."""
+        """Load the code that this node needs as such a coordinator.
+
+        It may have to coordinate when another node fails: then its clients wait, and loading takes some 200 ms of
+        CPU.
+        """
         getattr(self, _COORDINATORS[topic_name])
         if topic_name == SHARE_GROUP_STATE_TOPIC:
             _ = self.share

@@ -1,7 +1,7 @@
 """Parks requests: tickets, their deadlines, their connections, and the four ways in which waiting ends.
 
-Knows: which request a ticket stands for, when it must be answered at the latest, and which tickets a lost connection
-leaves behind. Does not know what a request waits for: that is the `ParkedWork` of the handler that parked it.
+Each ticket has a request, a deadline and a connection. The `ParkedWork` of the handler that parked the request knows
+what the request waits for.
 
 Invariant: a ticket is in `_waiting` exactly as long as its answer is owed.
 """
@@ -26,7 +26,7 @@ class ParkedWork:
     __slots__ = ()
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
-        """The deadline has come: answer with what there is."""
+        """The deadline has passed: answer with what is available."""
         raise NotImplementedError
 
     def ready(self, now: Millis, ticket: Ticket) -> None:
@@ -38,11 +38,12 @@ class ParkedWork:
         raise NotImplementedError
 
     def lost(self, now: Millis, ticket: Ticket) -> None:
-        """The partition that it waited in ends, or this node leads it no more: say so."""
+        """The partition that the request waited for is removed, or this node no longer leads it: answer with that
+        error."""
         raise NotImplementedError
 
     def abandon(self, ticket: Ticket) -> None:
-        """The client is gone: forget the ticket wherever it was noted."""
+        """The client has disconnected: remove the ticket wherever it was noted."""
         raise NotImplementedError
 
     def grew(self, size: int) -> bool:
@@ -64,7 +65,7 @@ class Waiting:
 class Parking:
     """All parked requests of a node; its answers go into the outbox. A `partitions.partition.Wakes`.
 
-    `fault` hears of exceptions that nobody expected: the request they came from is closed with its connection.
+    `fault` receives unexpected exceptions: the connection of the request that caused one is closed.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Parking:
         return len(self._waiting)
 
     def park(self, request: Request, deadline: Millis | None, work: ParkedWork) -> Ticket:
-        """Keep the request for later; `work.at_deadline` is called when the deadline comes first."""
+        """Keep the request for later. If the deadline passes first, `work.at_deadline` is called."""
         ticket = self._next_ticket
         self._next_ticket += 1
         self._waiting[ticket] = Waiting(request, deadline, work)

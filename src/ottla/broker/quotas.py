@@ -17,7 +17,7 @@ from ottla.machine import Millis
 
 
 class Quotas(Protocol):
-    """Says who has used too much."""
+    """Decides which clients are above their quota."""
 
     def charge(self, now: Millis, session: Session, client_id: str, *, produced: int, fetched: int) -> int:
         """Charge the sender for one request: the bytes that it produces, or that its answer returns to a consumer.
@@ -32,7 +32,7 @@ class Quotas(Protocol):
         ...
 
     def spent(self, now: Millis, session: Session, micros: int) -> None:
-        """Serving the last request of this session took so long; what it does once it had to wait is not counted."""
+        """Serving the last request of this session took this long; work done after it had to wait is not counted."""
         ...
 
     def mutated(self, now: Millis, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
@@ -44,7 +44,7 @@ class Quotas(Protocol):
         ...
 
     def fetched_max(self, session: Session, client_id: str) -> int | None:
-        """The most bytes for which a fetch can ever be within its quota; None where it has none."""
+        """The most bytes for which a fetch can ever be within its quota; None if it has no quota."""
         ...
 
 
@@ -69,7 +69,7 @@ class Throttle:
         return throttle_ms
 
     def charge_fetch(self, now: Millis, session: Session, client_id: str | None, fetched: int) -> int:
-        """As `charge`, for a fetch that is answered without records where it is throttled."""
+        """As `charge`, for a fetch that is answered without records if it is throttled."""
         throttle_ms = self.charge(now, session, client_id, fetched=fetched)
         if throttle_ms and self.quotas is not None:
             self.quotas.uncharge(now, session, client_id or "", fetched=fetched)
@@ -81,14 +81,19 @@ class Throttle:
         return wanted if most is None else min(wanted, most)
 
     def charge_appended(self, now: Millis, request: Request) -> None:
-        """Charge a request for what it has produced before it is answered: others of its client are served behind it
-        meanwhile, but not once it is throttled."""
+        """Charge a request for the bytes that it has produced, before it is answered.
+
+        Later requests of its client are served meanwhile, but not once it is throttled.
+        """
         request.throttled_until = now + self.charge(now, request.session, request.client_id, produced=request.produced)
         request.produced = 0
 
     def charge_message(self, now: Millis, request: Request, message: Any) -> None:
-        """As `charge`, for a request that is answered with this message, which says for how long where it can. For
-        longer where it says so already, because of what the request has changed here or at the controller."""
+        """As `charge`, for a request that is answered with this message, which reports the throttle time if it can.
+
+        The time is longer if the message already has one, because of what the request has changed here or at the
+        controller.
+        """
         throttle_ms = self.charge(now, request.session, request.client_id, produced=request.produced)
         throttle_ms = max(throttle_ms, request.throttled_until - now)
         told_ms = getattr(message, "throttle_time_ms", None)
@@ -110,9 +115,9 @@ class Throttle:
 
 
 class Mutations:
-    """Charges one request for the partitions that it makes and deletes, where the controller serves it.
+    """Charges one request for the partitions that it creates and deletes, on the controller.
 
-    `throttle_ms`: for how long its client is throttled because of them, for the answer.
+    `throttle_ms`: how long its client is throttled because of them, for the answer.
     """
 
     __slots__ = ("_charged", "_request", "_strict", "_throttle", "throttle_ms")

@@ -39,13 +39,13 @@ from ottla.machine.timers import Timers
 AT_ONCE: Final[Millis] = 0
 """The deadline of work that waits only for its turn."""
 REST_MS: Final = 60_000
-"""How long a timer rests whose work failed unexpectedly."""
+"""How long a timer rests after its work failed unexpectedly."""
 NEVER: Final[Millis] = 1 << 62
 """Later than any deadline."""
 _COMING: Final[Millis] = -NEVER
-"""In place of the time of an entry: its turn in this pass is still to come."""
+"""Replaces the time of an entry whose turn in this pass has not come yet."""
 _SWEPT_FROM: Final = 1024
-"""Entries from which on those are swept that stand for nothing."""
+"""The number of entries from which on stale ones are swept."""
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 WorkT = TypeVar("WorkT")
@@ -106,7 +106,7 @@ class _Entry:
         self._schedule.along[self] = None
 
     def stay(self) -> None:
-        """Come along no more."""
+        """Stop participating in each pass."""
         self._schedule.along.pop(self, None)
 
 
@@ -159,7 +159,7 @@ class KeyedTimers(Timers[KeyT]):
         self._entry.nearer(due)
 
     def pop_all(self, now: Millis) -> list[KeyT]:
-        """Take everything that is due at `now`, by time and key."""
+        """Remove and return all that is due at `now`, by time and key."""
         due: list[KeyT] = []
         while (key := self.pop(now)) is not None:
             due.append(key)
@@ -167,8 +167,8 @@ class KeyedTimers(Timers[KeyT]):
 
 
 class Limits(Generic[KeyT]):
-    """Moments by key, several for a key perhaps; what `living` does not hold any more has none. Cheaper than
-    `KeyedTimers` where most end before they are due: nothing is cancelled."""
+    """Deadlines by key, possibly several per key; a key that `living` no longer has counts as none. Cheaper than
+    `KeyedTimers` if most end before they are due: nothing is cancelled."""
 
     __slots__ = ("_entry", "_heap", "_living", "_swept_at")
 
@@ -195,7 +195,7 @@ class Limits(Generic[KeyT]):
         return heap[0][0] if heap else None
 
     def pop_all(self, now: Millis) -> list[KeyT]:
-        """Take everything that is due at `now`, by time and key."""
+        """Remove and return all that is due at `now`, by time and key."""
         due: list[KeyT] = []
         heap = self._heap
         while heap and heap[0][0] <= now:
@@ -280,14 +280,14 @@ class Schedule:
         self.along: dict[_Entry, None] = {}
         """Those that fire in the next pass, whatever that is for."""
         self.earliest: Millis = NEVER
-        """Nothing is due before this. An I/O host whose own timer is not later need not ask for the deadline."""
+        """Nothing is due before this. An I/O host whose own timer is not later need not read the deadline."""
         self.ticks = 0
-        """How many passes there were: what a part may do between two of them it counts by this."""
+        """The number of passes so far. Parts of the node use it to limit work between two passes."""
 
     # ---- for the timers --------------------------------------------------------------------------------------------
 
     def new_entry(self, part: Timed, fire: Fire, due: Deadline) -> _Entry:
-        """For a timer that is being made."""
+        """The entry of a timer that is being created."""
         entry = _Entry(self, part, _RANKS[part] + len(self._entries), fire, due)
         self._entries.append(entry)
         return entry
@@ -346,7 +346,7 @@ class Schedule:
                 self._enter_again(entry)
 
     def _gather(self, now: Millis, last: int, coming: list[tuple[int, _Entry]], fired: list[_Entry]) -> None:
-        """Take from the heap what may be due: to those whose turn comes, or to those that have had theirs."""
+        """Take from the heap what may be due, into the entries whose turn comes or those that have had theirs."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             queued, order, entry = heappop(heap)

@@ -71,7 +71,7 @@ class Served:
         return import_module(f"ottla.broker.api.{self._module}")
 
     def refused(self, request: Any, error: ErrorCode, sentence: str) -> Any:
-        """The answer to a request of what only the controller serves, where nothing of it was done."""
+        """The answer to a request that only the controller serves, if none of it was done."""
         return self.module().refused(request, error, sentence)
 
     def decode(self, frame: memoryview, position: int, version: int) -> Any:

@@ -35,12 +35,12 @@ from ottla.metadata.store import StoreFailed
 from ottla.metadata.topics import PartitionRecord, TopicImage
 
 RETRY_MS: Final = 200
-"""How long the work rests that the store could not take."""
+"""How long work rests that the store could not accept, in milliseconds."""
 
 
 class Controller:
-    """See the module's docstring. `rules_of`: what a topic asks of its elections; `return_every_ms`: how
-    often leaderships go back to the preferred replicas by themselves, None for not at all."""
+    """See the module's docstring. `rules_of`: a topic's rules for elections; `return_every_ms`: how often leaderships
+    return to the preferred replicas automatically, None for never."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Controller:
                 self.look(now)
 
     def nodes_at(self, topic: TopicImage, index: int) -> Standing:
-        """How the nodes stand for this partition, as far as this one knows."""
+        """The state of the nodes for this partition, as far as this one knows."""
         return turnover(self._metadata.image, self.present or {}).at((topic.id, index), topic.partitions[index])[0]
 
     def moves_away(self, place: Place, nodes: Standing) -> bool:
-        """Whether this node leads the partition, and that would not stay as it is where the nodes stand so."""
+        """Whether this node leads the partition, and an election with this state of the nodes would change that."""
         topic = self._metadata.image.topics_by_id.get(place[0])
         if topic is None or topic.partitions[place[1]].leader != self._members.node_id:
             return False
@@ -94,9 +94,11 @@ class Controller:
         return settled(placed, nodes, self.rules_of(topic)) is not placed
 
     def elected(self, topic: TopicImage, index: int, placed: PartitionRecord, *, unclean: bool) -> PartitionRecord:
-        """The partition led by its preferred replica. `unclean`: where it has no leader, led by any live replica; where
-        replicas refuse to follow the leader it has, led by it in an epoch in which they give in. The same object where
-        nothing changes."""
+        """The partition led by its preferred replica; the same object if nothing changes.
+
+        `unclean`: if it has no leader, any live replica leads. If replicas refuse to follow its leader, the leader
+        keeps leading in an epoch in which they give in.
+        """
         nodes = self.nodes_at(topic, index)
         if not unclean:
             return preferred(placed, nodes)
@@ -118,7 +120,7 @@ class Controller:
         self._change(now, self._work)
 
     def _change(self, now: Millis, work: Change) -> None:
-        """Hand in this work. Nothing else begins before it has ended, see `_ended`."""
+        """Submit this work. No other work begins before it has ended, see `_ended`."""
         self._is_looking = True
         self._return.cancel()
         self._metadata.change(now, work, self)
@@ -178,7 +180,7 @@ class Controller:
         self._notes(f"the controller's work waits for the metadata store: {error}")
 
     def _give_back(self, now: Millis) -> None:
-        """Leaderships go back to the preferred replicas, unless the settings have changed since the timer was set."""
+        """Return leaderships to the preferred replicas, unless the settings have changed since the timer was set."""
         return_at = self._return_at
         if return_at is not None and return_at <= now:
             self._balanced_at = now

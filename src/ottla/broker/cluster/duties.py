@@ -42,7 +42,7 @@ from ottla.metadata.store import ABSENT
 from ottla.metadata.topics import PartitionRecord, TopicImage, key_of
 
 ELECTIONS_AT_ONCE: Final = 1_000
-"""How many leaderships go back with one write, or as many as a topic has more."""
+"""How many leaderships return with one write, or more if a single topic has more."""
 Present = Mapping[int, str]
 """The incarnations of the live nodes, by id."""
 NO_NODES: Final = frozenset[int]()
@@ -60,21 +60,21 @@ def claim(image: MetadataImage, present: Present, node_id: int, incarnation: str
 
 @dataclass(frozen=True, slots=True)
 class Turnover:
-    """The nodes whose state changes, and how all stand before and after those that start are active."""
+    """The nodes whose state changes, and the state of all nodes before and after the starting ones are active."""
 
     states: dict[int, NodeState]
     before: Standing
     after: Standing
     failed: frozenset[int]
     offline: Mapping[Place, frozenset[int]]
-    """The nodes on which the log of a partition takes nothing."""
+    """The nodes on which the log of a partition is offline."""
     incomplete: Mapping[Place, frozenset[int]]
     """The nodes whose log of a partition may lack acknowledged records."""
     reports: Mapping[Place, Mapping[int, NodeRecord]]
-    """The rows that say of a partition where its log ends, or that its leader is not followed, by node."""
+    """The rows that report a partition's log end, or a refusal to follow its leader, by node."""
 
     def at(self, place: Place, placed: PartitionRecord) -> tuple[Standing, Standing]:
-        """How the nodes stand for this partition, before and after."""
+        """The state of the nodes for this partition, before and after."""
         before, after = self.before, self.after
         away = self.offline.get(place, NO_NODES)
         if place in self.incomplete:
@@ -121,7 +121,7 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
 
 
 def offline_at(image: MetadataImage) -> dict[Place, frozenset[int]]:
-    """The nodes on which the log of a partition takes nothing, as they say."""
+    """The nodes on which the log of a partition is offline, as they report."""
     return _by_place(image.nodes, lambda record: record.offline)
 
 
@@ -179,14 +179,13 @@ def duties(image: MetadataImage, turn: Turnover, rules_of: RulesOf) -> list[RowC
 
 
 def missing_commits(image: MetadataImage, node_ids: Iterable[int]) -> int:
-    """How many commits the store lacks, as those of these nodes report that start; 0 where it lacks none."""
+    """How many commits the store lacks, as these nodes report; 0 if it lacks none."""
     rows = [image.nodes[str(node_id)] for node_id in node_ids]
     return max((row.lost_commits for row in rows if row.state is NodeState.STARTING), default=0)
 
 
 def returned(image: MetadataImage, turn: Turnover) -> list[RowChange]:
-    """The rows with which partitions are led by their preferred replicas again, where these may lead; where they are
-    very many, those of some."""
+    """The rows that return partitions to their preferred replicas, if these may lead; of very many, only some."""
     rows: list[RowChange] = []
     left = ELECTIONS_AT_ONCE
     for topic in image.topics.values():

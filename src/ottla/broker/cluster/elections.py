@@ -101,7 +101,7 @@ def undecided(placed: PartitionRecord, lost_commits: int) -> PartitionRecord:
 
 
 def preferred(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
-    """The record led by the first replica of its assignment, where that may lead."""
+    """The record led by the first replica of its assignment, if that one may lead."""
     first = placed.replicas[0]
     if placed.leader == first or first not in placed.isr or first not in nodes.active:
         return placed
@@ -109,13 +109,14 @@ def preferred(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
 
 
 def accepted(placed: PartitionRecord) -> PartitionRecord:
-    """The record led by the same replica, in an epoch in which those that refuse to follow it give up what it lacks."""
+    """The record led by the same replica, in an epoch in which the refusing replicas give up the records that it
+    lacks."""
     after = placed.led_anew(placed.leader)
     return replace(after, unclean_epoch=after.leader_epoch)
 
 
 def with_isr(placed: PartitionRecord, isr: Collection[int], rules: Rules, *, recovering: bool) -> PartitionRecord:
-    """The record after its leader has said who is in sync."""
+    """The record after its leader has reported the in-sync replicas."""
     left = [member for member in placed.isr if member not in isr]
     enough = len(isr) >= min(rules.min_isr, len(placed.replicas))
     elr = () if enough else _without([*placed.elr, *left], set(isr))

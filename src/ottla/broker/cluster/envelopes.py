@@ -23,7 +23,7 @@ from ottla.protocol.framing import RequestHeader, decode_request_header, encode_
 from ottla.protocol.messages.envelope import EnvelopeRequest
 
 NO_HOST: Final = bytes(4)
-"""The address of a client whose host is no IP address: the node itself, or a test."""
+"""The address of a client without an IP address: the node itself, or a test."""
 
 
 def wrapped(request: Request, tries: Sequence[str] = ()) -> EnvelopeRequest:

@@ -21,7 +21,7 @@ from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
 
 ANY_EPOCH = -1
-"""The broker epoch of a replica that the leader does not know."""
+"""The broker epoch of a replica if the leader does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _stands(placed: PartitionRecord, proposal: IsrProposal) -> bool:
 
 
 def _is_eligible(record: NodeRecord | None, broker_epoch: int) -> bool:
-    """Whether this life of the node may count as in sync."""
+    """Whether this incarnation of the node may count as in sync."""
     if record is None or record.state is not NodeState.ACTIVE:
         return False
     return broker_epoch in (ANY_EPOCH, record.broker_epoch)

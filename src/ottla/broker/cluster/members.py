@@ -45,7 +45,7 @@ then wait up to a second before they move to their new leader."""
 
 
 class NotController(StoreFailed):
-    """Another node writes what the cluster agrees on; this one has asked the store for nothing."""
+    """Another node is the controller; this one has sent nothing to the store."""
 
     def __init__(self) -> None:
         super().__init__("another node is the controller, or none is")
@@ -59,15 +59,15 @@ def error_of(failed: StoreFailed) -> ErrorCode:
 
 
 class Members:
-    """The nodes of the cluster that this node knows of. `incarnation`: the name of this life of it; None for a node
-    that is alone: it shares its metadata with nobody."""
+    """The nodes of the cluster that this node knows. `incarnation`: the name of this incarnation; None for a standalone
+    node, which shares its metadata with no other."""
 
     def __init__(self, metadata: Metadata, node_id: int, rack: str | None, incarnation: str | None = None) -> None:
         self.node_id = node_id
         self.incarnation = incarnation
         self.is_alone = incarnation is None
         self.has_joined = self.is_alone
-        """Whether this life of the node may lead: the controller has made it active."""
+        """Whether this incarnation may lead: the controller has made it active."""
         self._metadata = metadata
         self._rack = rack
         self._rows: Mapping[str, NodeRecord] | None = None
@@ -76,33 +76,36 @@ class Members:
         self._reached: dict[str, Mapping[int, NodeRecord]] = {}
         """Those of `_serving` that clients of a listener reach, by the listener's name."""
         self._lost: dict[int, Millis] = {}
-        """The nodes taken for dead that are still listed, and until when."""
+        """The nodes considered dead that are still listed, and until when."""
 
     def lost(self, now: Millis, node_id: int) -> None:
         """A node that served is now considered dead."""
         self._lost[node_id] = now + LISTED_MS
 
     def listed(self, now: Millis, address: Address) -> list[Member]:
-        """The nodes as Metadata tells them: those that serve, those lost a moment ago, and this one, also where it has
-        yet to be taken in: librdkafka drops what it has asked a node that is not listed. By id."""
+        """The nodes for Metadata, by id: the serving ones, those lost a moment ago, and this one even if it is not
+        active yet.
+
+        librdkafka drops its requests to a node that is not listed.
+        """
         self._lost = {node_id: until for node_id, until in self._lost.items() if now < until}
         lost = [member for member in self.fenced(address) if member.node_id in self._lost] if self._lost else []
         own = Member(self.node_id, *address.advertised, self._rack)
         return sorted({member.node_id: member for member in (own, *self.shown(address), *lost)}.values())
 
     def shown(self, address: Address) -> list[Member]:
-        """All nodes that serve, by id, for a client that came in at `address`."""
+        """All serving nodes, by id, for a client that connected to `address`."""
         if self.is_alone:
             return [Member(self.node_id, *address.advertised, self._rack)]
         return self._named(address, self.reached(address).items())
 
     def fenced(self, address: Address) -> list[Member]:
-        """The nodes that are registered and do not serve, by id: they are down, or have yet to be taken in."""
+        """The nodes that are registered and do not serve, by id: they are down, or not active yet."""
         rows = [(int(name), record) for name, record in self._metadata.image.nodes.items()]
         return [] if self.is_alone else self._named(address, (row for row in rows if row[1].state not in SERVING))
 
     def of(self, address: Address, node_ids: Iterable[int]) -> list[Member]:
-        """Those of these nodes that serve, for hints where a client should go."""
+        """Those of these nodes that serve, as hints where a client should connect."""
         wanted = set(node_ids)
         if self.is_alone:
             return [member for member in self.shown(address) if member.node_id in wanted]
@@ -152,7 +155,7 @@ class Members:
 
     @property
     def is_controller(self) -> bool:
-        """Whether this life of this node writes what the cluster agrees on, as far as it knows."""
+        """Whether this incarnation of this node is the controller, as far as it knows."""
         if self.is_alone:
             return True
         known = self._metadata.image.controller

@@ -47,7 +47,7 @@ from ottla.metadata.row_kinds import Record, Row, encoded
 from ottla.metadata.store import CommitUnknown, Delete, Guard, MetadataStore, Put, StoreFailed, Write
 
 PLANS_MAX: Final = 10
-"""How often a change is planned while others are faster."""
+"""How often a change is planned while other writers are faster."""
 CHANGES_MAX: Final = 10_000
 """How many changes may wait for their turn; more of them fail."""
 RETRY_MS: Final = 500
@@ -62,7 +62,7 @@ class NotInTime(StoreFailed):
 
 
 class RowChange(NamedTuple):
-    """A row to be written, or to be removed where `record` is None; `expected` as in `store.Put`."""
+    """A row to be written, or to be removed if `record` is None; `expected` as in `store.Put`."""
 
     key: str
     record: Record | None
@@ -94,7 +94,7 @@ Change: TypeAlias = Callable[[Millis], Planned]
 
 
 def planned(batch: Batch) -> Planned:
-    """The plan to write this batch, whatever the image says."""
+    """The plan to write this batch, independent of the image."""
     yield batch
 
 
@@ -102,7 +102,7 @@ class AwaitsChange(Protocol):
     """Waits for a change; notified exactly once, perhaps before `Metadata.change` returns."""
 
     def change_ended(self, now: Millis, result: Any) -> None:
-        """The change is through, and this is what its plan returned."""
+        """The change has ended, with this result of its plan."""
         ...
 
     def change_failed(self, now: Millis, error: Exception) -> None:
@@ -127,7 +127,7 @@ class NobodyAwaits:
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """A change that waits for its turn, or whose turn has come. `number`: the how manieth it is."""
+    """A change that waits for its turn, or whose turn has come. `number`: its number in order."""
 
     number: int
     change: Change
@@ -144,7 +144,7 @@ class _Turn:
 
 
 class Metadata:
-    """`tell` is given every delta that the image moves by. `node_id`: whose mark the batches write."""
+    """`tell` gets every delta that changes the image. `node_id`: whose mark the batches write."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Metadata:
         self.image = read_image(self._store)
 
     def move(self, delta: MetadataDelta) -> MetadataImage:
-        """The image moves on by this delta; returns what it was before."""
+        """Apply this delta to the image; returns the previous image."""
         before, self.image = self.image, changed(self.image, delta)
         return before
 
@@ -211,7 +211,7 @@ class Metadata:
     # ---- changes ---------------------------------------------------------------------------------------------------
 
     def change(self, now: Millis, change: Change, awaits: AwaitsChange, until: Millis | None = None) -> None:
-        """Make this change once all before it have ended; its plan hears NotInTime where that is not `until` then."""
+        """Make this change once all before it have ended. If that is later than `until`, its plan gets NotInTime."""
         if until is not None and until <= now:
             self._refuse(now, change, awaits, NotInTime())
             return
@@ -315,7 +315,7 @@ class Metadata:
             self._step(now, turn)
 
     def _step(self, now: Millis, turn: _Turn, failed: StoreFailed | None = None) -> None:
-        """Go on with the plan of this turn: to its next batch, or to its end."""
+        """Continue the plan of this turn to its next batch, or to its end."""
         assert turn.planned is not None
         if turn.is_given_up:
             self._turn = None
@@ -362,7 +362,7 @@ class Metadata:
         self._outbox.add(Reread(turn.token, self.image, self._mark_key))
 
     def _refuse(self, now: Millis, change: Change, awaits: AwaitsChange, why: StoreFailed) -> None:
-        """Let a change fail for which the store is not asked, as where the store does."""
+        """Fail a change without asking the store, as if the store had failed."""
         planned = change(now)
         try:
             next(planned)
@@ -374,7 +374,7 @@ class Metadata:
             self._fail(now, planned, awaits, why)
 
     def _fail(self, now: Millis, planned: Planned, awaits: AwaitsChange, why: StoreFailed) -> None:
-        """The batch that this plan has yielded is not done as far as it can know; it ends with that."""
+        """The batch that this plan has yielded has failed, as far as the plan can know; the plan ends with that."""
         try:
             planned.throw(why)
         except StopIteration as ended:

@@ -34,14 +34,14 @@ CLIENT_ID: Final = "ottla-node"
 FETCH_LINE: Final = 1
 """The line of followers' fetches, which wait at the leader."""
 STATE_LINE: Final = 2
-"""The line of what share groups write, which waits until it is committed. Everything else takes line 0."""
+"""The line of share groups' writes, whose requests wait until they are committed. All other requests use line 0."""
 
 
 class Asker(Protocol):
     """Has sent a request to another node."""
 
     def answered(self, now: Millis, answer: object) -> None:
-        """The wire message that came back, or `Unanswered`."""
+        """The wire message of the answer, or `Unanswered`."""
         ...
 
 
@@ -87,7 +87,7 @@ class Peers:
         return len(self._under_way)
 
     def share(self, secret: str) -> None:
-        """Before the first request: what the nodes of this cluster know each other by."""
+        """Before the first request: set the secret by which the nodes of this cluster identify each other."""
         self._has_secret = True
         self._client_id = f"{CLIENT_ID}:{secret}"
 
@@ -165,7 +165,7 @@ class Peers:
         return bool(self._own or self._own_answers)
 
     def take_own(self, now: Millis) -> list[OwnRequest]:
-        """The requests to serve; each takes its answer itself."""
+        """The requests to serve; each receives its answer itself."""
         own, self._own = self._own, deque()
         return [OwnRequest(self, token, now, message, version) for token, message, version in own]
 

@@ -30,8 +30,8 @@ from ottla.metadata.topics import PartitionRecord
 
 
 def reassigned(placed: PartitionRecord, target: Sequence[int], nodes: Standing) -> PartitionRecord:
-    """The record when its replicas begin to move to these nodes; the move may be at its end with that. `target`: not
-    empty, nobody twice."""
+    """The record at the start of a move to these nodes; the move may end with it. `target`: not empty, without
+    duplicates."""
     before = placed.origin
     removing = tuple(sorted(set(placed.replicas) - set(target)))
     replicas = (*target, *removing)
@@ -47,13 +47,13 @@ def completed(placed: PartitionRecord, nodes: Standing, before: PartitionRecord 
 
 
 def is_complete(placed: PartitionRecord) -> bool:
-    """Whether replicas are moved and all are where they shall be."""
+    """Whether a move is in progress and all replicas of the target are in sync."""
     return placed.is_moving and set(placed.target) <= set(placed.isr)
 
 
 def cancelled(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord | None:
-    """The record when its replicas move no more and are where they were; None where that would lose what was
-    acknowledged."""
+    """The record after the move is cancelled and the replicas are as before; None if that would lose acknowledged
+    records."""
     before = placed.origin
     isr = tuple(node_id for node_id in placed.isr if node_id in before)
     elr = tuple(node_id for node_id in placed.elr if node_id in before)

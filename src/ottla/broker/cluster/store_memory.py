@@ -81,8 +81,10 @@ class StoreMemory:
     # ---- start and stop --------------------------------------------------------------------------------------------
 
     def begin(self, store: MetadataStore, name: str) -> StoreStatus:
-        """Compare the store with the file, and add this start, of that name, to its history. `store.lost` says
-        afterwards how many commits are missing. Raises StoreFailed, OSError."""
+        """Compare the store with the file, and add this start, of that name, to the store's history.
+
+        Afterwards `store.lost` is the number of missing commits. Raises StoreFailed, OSError.
+        """
         try:
             seen = read_seen(self._files, self._path) or Seen(0)
         except CheckpointUnreadable as unreadable:
@@ -119,7 +121,7 @@ class StoreMemory:
             self._note(image, durable=self._durable)
 
     def reported(self, image: MetadataImage) -> None:
-        """The controller has seen the row of this node, with what its start found missing."""
+        """The controller has seen this node's row, with the missing commits that its start found."""
         if self._lost:
             self._lost = 0
             self._note(image, durable=self._durable)

@@ -89,8 +89,8 @@ class _Request:
 
 
 class Elsewhere:
-    """The calls of one node to share coordinators on others. `here` takes a call whose partition this node has come to
-    lead."""
+    """The calls of one node to share coordinators on other nodes. `here` gets a call whose partition this node now
+    leads."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Elsewhere:
         return index in self._queues or self._leader_of(index) not in (None, self._node_id)
 
     def ask(self, now: Millis, index: int, asked: Asked, at: int, call: Call) -> None:
-        """Make this call; its reply is put into `asked`, never before this returns."""
+        """Send this call; its reply is put into `asked`, never before this returns."""
         queue = self._queues.setdefault(index, _Queue())
         give_up_at = now + self._settings["share.coordinator.write.timeout.ms"]
         queue.waiting.append(_Step(asked, at, call, give_up_at))
@@ -127,7 +127,7 @@ class Elsewhere:
         return None if leader is None or leader[0] < 0 else leader[0]
 
     def _send(self, now: Millis, index: int) -> None:
-        """Ask for as much as goes into one request."""
+        """Send as many calls as fit into one request."""
         queue = self._queues[index]
         leader = self._leader_of(index)
         if leader is None:
@@ -175,7 +175,7 @@ class Elsewhere:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _send_waiting(self, now: Millis) -> None:
-        """Send what waits, and refuse what has waited for too long."""
+        """Send the waiting calls, and refuse those that have waited for too long."""
         while (index := self._again.pop(now)) is not None:
             queue = self._queues[index]
             while queue.waiting and queue.waiting[0].give_up_at <= now:

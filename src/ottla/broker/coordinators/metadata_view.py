@@ -1,4 +1,4 @@
-"""Shows the group coordinator's shards their node: its topics, and what groups are configured to.
+"""Shows the group coordinator's shards their node: its topics, and the configs of groups.
 
 Source: the metadata image and GroupConfigManager that Kafka's GroupMetadataManager is given.
 """
@@ -94,7 +94,7 @@ class NodeMetadataView(Subscriber):
 
 
 class GroupShards:
-    """Makes group shards that see their node; a `broker.shards.ShardClass`."""
+    """Makes group shards that see their node; a `coordinators.shards.ShardClass`."""
 
     def __init__(self, metadata: Metadata, settings: LiveSettings) -> None:
         self._settings = settings

@@ -38,7 +38,7 @@ class Round(NamedTuple):
 
 
 Work: TypeAlias = Generator[Round | slices.Piece | Change | None, Any, Any]
-"""None: let others have their turn; the replies are none then."""
+"""None lets other requests have their turn; it gets no replies."""
 
 
 class _RoundRequest(CoordinatorRequest):
@@ -52,7 +52,7 @@ class _RoundRequest(CoordinatorRequest):
 
 
 def ask_in_rounds(turns: slices.Slices, request: Request, work: Work) -> Any:
-    """Let `work` answer the request: at once where every reply is, and there are few."""
+    """Let `work` answer the request: at once if every reply is immediate, and there are few."""
     return turns.begin(request, _in_turns(request, work), is_long=False, outlives=True)
 
 

@@ -65,11 +65,11 @@ LOAD_SLICE_BYTES: Final = 128 * 1024
 """How much of a log is replayed at once: some 20 ms of work."""
 
 LOAD_AGAIN_MS: Final = 100
-"""A shard whose log took no record, and again none so soon after, is not loaded before this time has passed: it comes
-to the same record at once."""
+"""A shard whose log refused a record twice in so short a time is not loaded again before this time has passed: it would
+fail at once at the same record."""
 
 SKIP_DAMAGED: Final = "ottla.coordinator.skip.damaged"
-"""The setting with which an operator gives up what can't be read."""
+"""The setting with which an operator gives up unreadable records."""
 
 NO_STEP: Final[Ticket] = 0
 """The ticket of a call that the node makes by itself, without a waiting request."""
@@ -88,7 +88,7 @@ _COORDINATOR_ERRORS: Final = {
 
 
 SHARDS_PER_TICK: Final = 4
-"""So many take a step that is due before requests have their turn: a step may be milliseconds of work."""
+"""How many shards take a due step before requests have their turn: a step may be milliseconds of work."""
 
 
 SUSPENDED_MS: Final = 100
@@ -122,9 +122,9 @@ class ShardClass(Protocol):
 
 
 class CoordinatorRequest(ParkedWork):
-    """One request on its way. `calls` are (partition index, call); `replies` come in in any order.
+    """One request in progress. `calls` are (partition index, call); `replies` arrive in any order.
 
-    APIs that ask several shards, or have more to say than the shard, derive from it and make the answer in `finish`.
+    APIs that ask several shards, or answer more than the shard, derive from it and build the answer in `finish`.
     """
 
     __slots__ = ("calls", "held", "host", "missing", "on_its_way", "replies", "steps", "ticket")
@@ -211,7 +211,8 @@ class CoordinatorRequest(ParkedWork):
 
 
 class Held(NamedTuple):
-    """The reply of a decision that is not committed yet: to which call of the request (`at`), and what it waits for."""
+    """The reply of a decision that is not committed yet: the call of the request (`at`), and the offset it waits
+    for."""
 
     hosted: Hosted
     leader_epoch: int
@@ -257,7 +258,7 @@ class ShardAsk:
 
 
 class UncommittedAsks(ParkedWork):
-    """Requests of a shard that leave once its decision is committed; where that is lost they never do."""
+    """A shard's requests that are sent once its decision is committed; if that is lost they are never sent."""
 
     __slots__ = ("_asks", "_host", "_hosted")
 
@@ -275,8 +276,8 @@ class UncommittedAsks(ParkedWork):
 
 
 class ShardHost:
-    """The shards of one internal topic. `commits_within`: the setting that says for how long an answer waits until what
-    was decided is committed."""
+    """The shards of one internal topic. `commits_within`: the setting for how long an answer waits for the commit of
+    its decision."""
 
     def __init__(
         self,
@@ -305,7 +306,7 @@ class ShardHost:
         self._damaged: dict[int, Partition] = {}
         """Partitions whose log can't be replayed: they have no coordinator until the node restarts."""
         self._failed: dict[int, Millis] = {}
-        """When the logs of these partitions took no record last."""
+        """When the logs of these partitions last refused a record."""
         self._gone = Backlog[str](schedule, timed, self._tell_of_gone)
         self._timers = KeyedTimers[int](schedule, timed, self._expire)
         self._steps: dict[Ticket, tuple[CoordinatorRequest, int, Hosted]] = {}
@@ -328,7 +329,7 @@ class ShardHost:
             self.tell_all(now, call)
 
     def _expire(self, now: Millis) -> None:
-        """One step of every shard whose deadline has come."""
+        """One step of every shard whose deadline has passed."""
         due: list[int] = []
         while len(due) < SHARDS_PER_TICK and (index := self._timers.pop(now)) is not None:
             due.append(index)
@@ -345,8 +346,10 @@ class ShardHost:
                     self._environment.fault(f"the coordinator of {hosted.partition.name} failed and starts over", error)
 
     def topic_deleted(self, now: Millis, topic: Any) -> None:
-        """A topic went: the shards that spoke of it hear so with the next tick, of all that went meanwhile at once; if
-        it was the shards' own topic, they go with it."""
+        """A topic was deleted: the shards that refer to it are notified on the next tick, once for all deletions.
+
+        If it was the shards' own topic, they are removed with it.
+        """
         if topic.name == self.topic_name:
             for hosted in list(self._hosted.values()):
                 self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
@@ -427,8 +430,10 @@ class ShardHost:
         self._carry_out(now, hosted, hosted.shard.decide(now, step, call))
 
     def answer_here(self, now: Millis, index: int, call: Call) -> object | None:
-        """The reply to a question that changes nothing and is answered without waiting; None where it has to be asked
-        like any other: of another node, of a shard that is loading, or behind records that are not committed."""
+        """The reply to a read-only question that is answered without waiting; None if it has to be submitted.
+
+        That is so for another node, a shard that is loading, or records that are not committed.
+        """
         hosted = self._hosted.get(index)
         if hosted is None or not hosted.loaded or self._usable(now, index) is not hosted:
             return None
@@ -439,8 +444,8 @@ class ShardHost:
         return answer.reply
 
     def change_here(self, now: Millis, index: int, call: Call) -> object | None:
-        """The reply to a call that may write a record, where that is committed at once; None where it has to be asked
-        like any other."""
+        """The reply to a call that may write a record, if that is committed at once; None if the call has to be
+        submitted."""
         hosted = self._hosted.get(index)
         if hosted is None or not hosted.loaded or self._usable(now, index) is not hosted:
             return None
@@ -452,7 +457,7 @@ class ShardHost:
         return asked.replies[0]
 
     def forget(self, step: Ticket) -> None:
-        """The client of this step is gone."""
+        """The client of this step has disconnected."""
         known = self._steps.pop(step, None)
         if known is not None:
             known[2].shard.abandon(step)
@@ -483,7 +488,7 @@ class ShardHost:
     # ---- decisions -------------------------------------------------------------------------------------------------
 
     def _carry_out(self, now: Millis, hosted: Hosted, decision: Decision) -> None:
-        """Append and apply the records, then release the answers or hold them back until all is committed."""
+        """Append and apply the records, then send the answers or hold them back until all is committed."""
         if decision.records:
             try:
                 self._append(now, hosted, decision)
@@ -593,7 +598,8 @@ class ShardHost:
         self.taken_back(now, partition)
 
     def taken_back(self, now: Millis, partition: Partition) -> None:
-        """The end of this partition's log is gone, with records that its shard may have applied: it starts over."""
+        """The end of this partition's log was cut off, with records that its shard may have applied: the shard starts
+        over."""
         if partition.topic_name != self.topic_name:
             return
         self._damaged.pop(partition.index, None)  # it may have been copied again since
@@ -709,7 +715,7 @@ class ShardHost:
         self._loading.remove(hosted)
 
     def _apply(self, now: Millis, hosted: Hosted, batch: memoryview) -> None:
-        """Replay one batch; one that is sound and holds no records that can be read was written so."""
+        """Replay one batch; a sound batch without readable records was written that way."""
         header = peek(batch)
         try:
             records = decode_records(batch)
@@ -744,7 +750,7 @@ class ShardHost:
             assert self._hosted.get(hosted.index) is hosted, f"step {step} waits for a shard that is gone"
 
     def _check_timer(self, hosted: Hosted) -> None:
-        """The timer of a shard is not later than the shard is due, unless the node has not heard of its cluster."""
+        """The timer of a shard is not later than the shard is due, unless the node has no contact to its cluster."""
         due, at = hosted.shard.deadline(), self._timers.at(hosted.index)
         if due is not None and not self._leadership.is_in_doubt(self.topic_name, hosted.index):
             assert at is not None, f"{hosted.partition.name} has no timer"

@@ -54,8 +54,8 @@ class Verifier:
         self._leadership = leadership
 
     def asks(self, *, second_version: bool) -> bool:
-        """Whether this node asks about producers of this version: always in the second, where asking is what adds the
-        partition to the transaction."""
+        """Whether this node asks about producers of this version: always in the second, where asking adds the partition
+        to the transaction."""
         return second_version or bool(self.settings["transaction.partition.verification.enable"])
 
     def coordinator_of(self, transactional_id: str) -> int | None:
@@ -74,8 +74,11 @@ class Verifier:
         *,
         adds: bool,
     ) -> Errors | None:
-        """The errors by partition where this node coordinates the id and knows at once; None where the coordinator has
-        to be asked. `adds`: the partitions are to be added, else they were to be before."""
+        """The errors by partition if this node coordinates the id and knows them at once; None if the coordinator has
+        to be asked.
+
+        `adds`: the partitions are to be added now; otherwise they must have been added before.
+        """
         if not transactional_id:
             return None
         index = self._transactions.partition_for(transactional_id)
@@ -173,7 +176,7 @@ class Verification(ParkedWork):
         """It waits in no partition."""
 
     def abandon(self, ticket: Ticket) -> None:
-        """The client is gone: nothing is appended for it."""
+        """The client has disconnected: nothing is appended for it."""
         self._piece.take_answer(dict.fromkeys(self._partitions, ErrorCode.NETWORK_EXCEPTION))
 
 

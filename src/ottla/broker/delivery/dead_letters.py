@@ -71,7 +71,7 @@ class Unusable(Exception):
 
 
 class ToBeMade(Exception):
-    """The dead-letter topic is being made."""
+    """The dead-letter topic is being created."""
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class UncommittedLetters(ParkedWork):
 
 
 class Making:
-    """A dead-letter topic that is being made."""
+    """A dead-letter topic that is being created."""
 
     __slots__ = ("_letters", "_name")
 
@@ -166,7 +166,7 @@ class DeadLetters:
         """When the next dead letters of a group are written, by number and name."""
         self._written: dict[Key, int] = {}
         self._making: set[str] = set()
-        """Dead-letter topics that are being made."""
+        """Dead-letter topics that are being created."""
         self._why_not = ""
         """Why the last of these could not be made."""
         self._unread = -1

@@ -68,7 +68,7 @@ class GroupCommit:
         self._care.found_damage(partition, damage)
 
     def look_soon(self, now: Millis, partition: Partition) -> None:
-        """An append, or something else, may have brought the log's next deadline nearer."""
+        """An append, or another event, may have brought the log's next deadline nearer."""
         if not self.appended_to:
             self._look.set(now + LOOK_AFTER_MS)
         self.appended_to[partition] = None
@@ -119,7 +119,8 @@ class GroupCommit:
             self._in_flight[self._outbox.sync(files)] = commits
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> bool:
-        """The fsyncs of a Sync effect have ended; False where it was no round of these. A log goes by its own files."""
+        """The fsyncs of a Sync effect have ended; False if it was no round of these. A log checks only its own
+        files."""
         commits = self._in_flight.pop(token, None)
         if commits is None:
             return False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ottla.replica.followers import Followers
 
 LOOK_AGAIN: Final = 1 << 63
-"""So many bytes are said to be readable where something else has happened than that records came."""
+"""The byte count that wakes every fetch after an event other than new records."""
 EVERYTHING: Final = 1 << 62
 """More bytes than any fetch waits for."""
 
@@ -69,12 +69,12 @@ class Wakes(Protocol):
 class Partition:
     """A partition that has a replica on this node. `leads`: this node is its leader, in `leader_epoch`.
 
-    `holding`: records were appended that are not committed before an fsync covers them, because the node's durability
-    is fsync or flush.messages asks for it; or before other replicas have them. Otherwise an append is committed at
-    once: the page cache is enough.
+    `holding`: some appended records are not committed before an fsync covers them, or before other replicas have them.
+    An fsync is needed if the node's durability is fsync or flush.messages asks for it. Otherwise an append is committed
+    at once: the page cache is enough.
 
-    `followers`: how far the other replicas are, while this node leads and there are any. `leader_high_watermark`: what
-    the leader last said, while this node follows; None before.
+    `followers`: the progress of the other replicas, while this node leads and there are any. `leader_high_watermark`:
+    the value that the leader last reported, while this node follows; None before.
     """
 
     __slots__ = (
@@ -125,11 +125,11 @@ class Partition:
         self.is_incomplete = False
         """Whether the log may lack acknowledged records, or have them damaged, and the cluster may count on them."""
         self.is_emptied = False
-        """Whether the log had records and has none of them: its end may not decide who leads."""
+        """Whether the log had records and has lost all of them: its end may not decide who leads."""
         self.damaged_from: int | None = None
         """The first offset that has to be copied again from another replica."""
         self.refused_epoch = -1
-        """The leader epoch whose leader this replica does not follow, as that lacks what is committed here."""
+        """The leader epoch whose leader this replica refuses to follow, as that leader lacks records committed here."""
         self.sent_to: dict[int, int] = {}
         """From which offset on each other replica last got records."""
         self.leader_high_watermark: int | None = None
@@ -145,7 +145,7 @@ class Partition:
 
     @property
     def commits_at_once(self) -> bool:
-        """Whether what is appended next is committed with that, as nothing has to cover it first."""
+        """Whether the next append is committed at once, as nothing has to cover it first."""
         held_back = self.holding or self._commits.by_fsync
         return not held_back and self.log.config.flush_messages > self.log.unflushed + 1
 
@@ -158,9 +158,9 @@ class Partition:
         self, now: Millis, batch: memoryview, origin: Origin = Origin.CLIENT, inside: Known | None = None
     ) -> Appended:
         """Append one batch as the leader; it is committed at once, or when the fsync that covers it ends.
-        `inside`: what was found inside it before.
 
-        Raises AppendRefused and StorageFailed as `Log.append_as_leader` does.
+        `inside`: what an earlier check found inside it. Raises AppendRefused and StorageFailed as
+        `Log.append_as_leader` does.
         """
         log = self.log
         try:
@@ -206,7 +206,7 @@ class Partition:
     def append_transactional(
         self, now: Millis, batch: memoryview, guard: Guard | None, inside: Known | None = None
     ) -> Appended:
-        """Append a client's batch to its transaction, or open that where the guard is good. Raises as `append`."""
+        """Append a client's batch to its transaction, or open one if the guard is valid. Raises as `append`."""
         if len(batch) >= HEADER_BYTES:
             delta, producer_id, epoch, sequence = peek_producer(batch)
             self.log.producers.verify_guard(producer_id, epoch, sequence, delta, guard)
@@ -220,7 +220,7 @@ class Partition:
         marker: EndTransactionMarker,
         transaction_version: int,
     ) -> Appended:
-        """End the producer's transaction here, also where it has none. Raises as `append`."""
+        """End the producer's transaction here, even if it has none. Raises as `append`."""
         producers, wall_ms = self.log.producers, self.log.wall.at(now)
         producers.verify_marker(
             producer_id, producer_epoch, marker.coordinator_epoch, transaction_version=transaction_version
@@ -237,7 +237,7 @@ class Partition:
         self._commit_waiters.append((offset, ticket, reply))
 
     def synced(self, now: Millis, offset: int) -> None:
-        """The disk has everything below `offset`: where no other replica has to have it too, it is committed."""
+        """Everything below `offset` is on disk: it is committed unless other replicas must have it too."""
         if self.followers is not None:
             self.advance(now)
         elif self.leads:
@@ -280,7 +280,7 @@ class Partition:
         self.holding = self.followers is not None
 
     def _hold(self, now: Millis, size: int) -> None:
-        """A batch was appended that an fsync has to cover, or that other replicas have to take, before it counts."""
+        """A batch was appended that does not count before an fsync covers it or other replicas have it."""
         commits, log = self._commits, self.log
         self.holding = True
         if self.followers is None or commits.by_fsync or log.config.flush_messages <= log.unflushed:
@@ -298,7 +298,8 @@ class Partition:
             commits.look_soon(now, self)
 
     def advance_as_follower(self, high_watermark: int) -> None:
-        """The leader says what is committed: so much of it as is here consumers here may read (KIP-392)."""
+        """The leader has reported its high watermark: consumers here may read up to it, as far as this log goes
+        (KIP-392)."""
         log = self.log
         self.leader_high_watermark = high_watermark
         if log.advance_high_watermark(min(high_watermark, log.log_end_offset)) and self._fetch_waiters:
@@ -306,7 +307,8 @@ class Partition:
 
     @property
     def offset_lag(self) -> int:
-        """How many offsets this replica is behind the high watermark that its leader last said; -1 if none is known."""
+        """How many offsets this replica is behind the high watermark that its leader last reported; -1 if none is
+        known."""
         if self.log.unopened or self.log.failed is not None:
             return -1
         if self.leads:
@@ -330,7 +332,7 @@ class Partition:
 
     @property
     def keeps_enough_copies(self) -> bool:
-        """Whether what is committed may be acknowledged to acks=all."""
+        """Whether committed records may be acknowledged to acks=all."""
         return self.followers is None or self.followers.enough_to_acknowledge
 
     def advance(self, now: Millis) -> None:
@@ -344,7 +346,7 @@ class Partition:
     # ---- who waits for records -------------------------------------------------------------------------------------
 
     def watch(self, ticket: Ticket, *, to_the_end: bool = False) -> None:
-        """Tell this ticket what more can be read, `to_the_end` of the log or as far as it is committed."""
+        """Notify this ticket when more can be read, `to_the_end` of the log or up to the high watermark."""
         if to_the_end:
             self._follower_fetches[ticket] = None
         else:
@@ -358,7 +360,7 @@ class Partition:
         return ticket in self._fetch_waiters
 
     def wake_fetches(self, size: int) -> None:
-        """`size` more bytes are readable: fetches whose min_bytes that fills are answered before the node rests."""
+        """`size` more bytes are readable: fetches whose min_bytes are reached are answered before the node rests."""
         for ticket in self._fetch_waiters:
             self._wakes.grew(ticket, size)
 

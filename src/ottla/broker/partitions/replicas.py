@@ -43,7 +43,7 @@ class Replicas:
         return None if found is None else found.partitions.get(index)
 
     def add(self, topic: LocalTopic) -> None:
-        """Partitions of this topic come here."""
+        """Partitions of this topic are placed on this node."""
         self.by_name[topic.name] = self.by_key[topic.name] = self.by_key[topic.id] = topic
 
     def remove(self, topic: LocalTopic) -> None:

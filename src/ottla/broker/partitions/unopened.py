@@ -49,11 +49,11 @@ class Unopened:
             write_unrecovered(environment.files, environment.directory, self._noted)
 
     def is_interrupted(self, place: tuple[str, int]) -> bool:
-        """Whether an earlier life of the node began to open the log of this partition and did not get to the end."""
+        """Whether an earlier incarnation of the node began to open this partition's log and did not finish."""
         return place in self._interrupted
 
     def note(self, places: Collection[tuple[str, int]]) -> None:
-        """All partitions but these are open, or gone."""
+        """All partitions except these are open, or deleted."""
         left = set(places)
         if left != self._noted:
             with suppress(OSError):  # a file that names too many only makes for more checks

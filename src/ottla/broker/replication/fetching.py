@@ -46,8 +46,8 @@ from ottla.replica.fetcher import (
 
 
 class FetchesOf:
-    """The fetches of one leader; who asks it (`peers.Asker`). `due`: when the next fetch is to be sent, or the last
-    answer goes on; NEVER while it waits for something else. It is reckoned anew once somebody has taken the fetcher."""
+    """The fetches from one leader; a `peers.Asker`. `due`: when to send the next fetch, or to continue with the last
+    answer; NEVER while it waits for another event. It is computed again after each use of the fetcher."""
 
     def __init__(self, fetching: Fetching, leader: int, fetcher: Fetcher) -> None:
         self.leader = leader
@@ -59,7 +59,7 @@ class FetchesOf:
 
     @property
     def fetcher(self) -> Fetcher:
-        """The machine, whose deadline may be another one afterwards."""
+        """The machine, whose deadline may change by its use."""
         self._due = None
         self._fetching.touched()
         return self._fetcher
@@ -108,13 +108,13 @@ class Fetching:
         self._unsynced: dict[Key, None] = {}
         """Partitions that wait for their fsync before they are fetched further."""
         self._refused: dict[Partition, int] = {}
-        """The end of the log when it last did not take what its leader sent."""
+        """The end of the log when it last refused what its leader sent."""
         self._reckoning = Reckoning(environment.schedule, Timed.REPLICATION, self._go_on_all, self._due)
 
     # ---- what is followed ------------------------------------------------------------------------------------------
 
     def follow(self, now: Millis, partition: Partition, leader: int) -> None:
-        """Fetch this partition of that leader, in the partition's epoch; nothing changes where that is so already."""
+        """Fetch this partition from that leader, in the partition's epoch; no change if it does so already."""
         key = key_of(partition)
         known = self._followed.get(key)
         self._mend(now, partition)
@@ -140,7 +140,7 @@ class Fetching:
             fetches.fetcher.stop(key)
 
     def _mend(self, now: Millis, partition: Partition) -> None:
-        """Once the cluster does not count on this log any more, cut what is damaged: the leader has it whole."""
+        """Once the cluster no longer counts on this log, cut off the damage: the leader has the whole log."""
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         partition.is_emptied = False
         if not partition.is_incomplete and partition.damaged_from is None:
@@ -162,8 +162,8 @@ class Fetching:
         self._upkeep.failures.mended(partition)
 
     def _cut_unless_it_has_epochs(self, now: Millis, partition: Partition) -> bool:
-        """Nothing else says where a log without epochs may be wrong. False where it could not be cut, and must not be
-        fetched for before it is."""
+        """Truncate a log without epochs, as nothing else shows where it may diverge. False if it could not be
+        truncated, and must not be fetched for before it is."""
         log = partition.log
         if log.latest_epoch < 0 and log.high_watermark < log.log_end_offset and log.failed is None:
             try:
@@ -226,7 +226,7 @@ class Fetching:
         self.send(now)
 
     def _go_on_all(self, now: Millis) -> None:
-        """Go on with answers that were too long for one slice, and send every fetch that is due."""
+        """Continue answers that were too long for one slice, and send every fetch that is due."""
         time_slice = self._environment.time_slice()
         for fetches in self._of_leader.values():
             if fetches.news and not time_slice.is_over:
@@ -234,7 +234,7 @@ class Fetching:
         self.send(now)
 
     def _take_slice(self, now: Millis, fetches: FetchesOf, time_slice: TimeSlice) -> None:
-        """Do what the leader's answer asks for, until the slice is over."""
+        """Apply the leader's answer, until the slice is over."""
         news, fetcher = fetches.news, fetches.fetcher
         while news:
             each = news.popleft()
@@ -305,7 +305,7 @@ class Fetching:
         self.go_on(news.key, partition)
 
     def _note_refusal(self, leader: int, partition: Partition, why: str) -> None:
-        """Say once that this log does not take what its leader sends, as that is asked for again and again."""
+        """Log once that this log refuses what its leader sends, as the same is fetched again and again."""
         offset = partition.log.log_end_offset
         if self._refused.get(partition) != offset:
             self._refused[partition] = offset
@@ -314,7 +314,7 @@ class Fetching:
             )
 
     def go_on(self, key: Key, partition: Partition) -> None:
-        """Fetch on from where the log ends now."""
+        """Continue to fetch from the present end of the log."""
         known = self._followed.get(key)
         if known is not None and known[0] is partition:
             known[1].fetcher.at(key, partition.leader_epoch, position_of(partition))
@@ -340,7 +340,7 @@ class Fetching:
         self.send(now)
 
     def taken_back(self, now: Millis, partition: Partition) -> None:
-        """The log takes records again, after its end was cut off."""
+        """The log accepts records again, after its end was cut off."""
         key = key_of(partition)
         if key in self._followed:
             self.go_on(key, partition)
@@ -370,8 +370,11 @@ class Fetching:
         self._was_cut(now, partition)
 
     def _may_refuse(self, partition: Partition) -> bool:
-        """Whether this replica keeps what it knows to be committed against a leader that lacks it: not where the
-        cluster has accepted the loss with the leader's election, nor where most replicas agree with the leader."""
+        """Whether this replica keeps its committed records against a leader that lacks them.
+
+        Not if the cluster has accepted the loss with the leader's election, nor if most replicas agree with the
+        leader.
+        """
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if placed is None or placed.unclean_epoch > partition.log.last_record_epoch:
             return False
@@ -389,7 +392,7 @@ class Fetching:
         self._upkeep.failures.has_news = True
 
     def begin_at(self, now: Millis, partition: Partition, offset: int) -> None:
-        """The leader begins behind this log's end: the log is empty and begins there. Raises StorageFailed."""
+        """The leader's log starts behind this log's end: empty this log and start there. Raises StorageFailed."""
         self._environment.notes(f"{partition.name} starts again at {offset}: its leader has no earlier records")
         partition.log.truncate_fully_and_start_at(offset, now=now)
         self._was_cut(now, partition)
@@ -410,7 +413,7 @@ class Fetching:
 
 
 def kept(news: News) -> News:
-    """The same, without the frame of the answer, which others will fill."""
+    """The same, without the frame of the answer, whose memory will be reused."""
     return replace(news, records=memoryview(bytearray(news.records))) if isinstance(news, Records) else news
 
 
@@ -420,6 +423,6 @@ def key_of(partition: Partition) -> Key:
 
 
 def position_of(partition: Partition) -> Position:
-    """Where its log stands."""
+    """The position of its log."""
     log = partition.log
     return Position(log.log_end_offset, log.latest_epoch, log.log_start_offset)

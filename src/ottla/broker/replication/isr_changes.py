@@ -28,7 +28,7 @@ from ottla.replica.followers import Followers, Proposal
 
 AGAIN_MIN_MS: Final = 20
 AGAIN_MAX_MS: Final = 1_000
-"""How long after a request without an answer the next one goes; each next time twice as long."""
+"""The longest pause before a request is sent again that got no answer; the pause doubles each time."""
 
 
 class _Proposed(NamedTuple):
@@ -38,12 +38,12 @@ class _Proposed(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        """Whether the leader that proposed this still waits for what comes of it."""
+        """Whether the leader that proposed this still waits for the outcome."""
         return self.partition.followers is self.followers and self.followers.proposal is self.proposal
 
 
 class IsrChanges:
-    """The proposals of one node; who has asked the controller (`peers.Asker`)."""
+    """The proposals of one node; a `peers.Asker`."""
 
     def __init__(self, node_id: int, registrations: Registrations, peers: Peers, schedule: Schedule) -> None:
         self._node_id = node_id

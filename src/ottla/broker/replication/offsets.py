@@ -42,7 +42,7 @@ class Follows(Protocol):
 
 
 class OffsetQuestion:
-    """One such question, of one partition in one leader epoch; who asks the leader (`peers.Asker`)."""
+    """One such question, about one partition in one leader epoch; a `peers.Asker`."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
-"""Replicates a node's partitions: it follows the leaders that the metadata image names, and is followed where it leads.
+"""Replicates a node's partitions: it follows the leaders that the metadata image names, and serves its own followers.
 
-Knows the partitions here that have replicas elsewhere. Of those that it follows it fetches (fetching.py); of those that
-it leads it notes how far followers are, moves the high watermark, and proposes changes of the in-sync replicas
-(isr_changes.py). Does not know how a leader is elected.
+It handles the partitions here that have replicas on other nodes. Those that it follows it fetches (fetching.py). For
+those that it leads it tracks followers, moves the high watermark, and proposes ISR changes (isr_changes.py).
 
 Source: Kafka's ReplicaManager.scala.
 """
@@ -57,7 +56,7 @@ class Replication:
     # ---- who leads -------------------------------------------------------------------------------------------------
 
     def follow(self, now: Millis, names: Iterable[str]) -> None:
-        """The image says something new of these topics, and the replicas here are as it says."""
+        """The image has news of these topics, and the replicas here match it already."""
         is_new_leader = False
         for name in names:
             local = self._replicas.by_name.get(name)
@@ -90,8 +89,8 @@ class Replication:
         return placed.leader
 
     def _look_at_damage(self, partition: Partition) -> None:
-        """A log that may lack records reports that until the cluster counts on it no more; then its end may decide who
-        leads. One that leads with damage reports it again: another replica shall lead once it is whole."""
+        """A log that may lack records reports that until the cluster no longer counts on it; then its end may decide
+        who leads. A leader with a damaged log reports it again: another replica should lead once that one is whole."""
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if partition.leads:
             partition.is_incomplete = partition.is_incomplete or partition.damaged_from is not None
@@ -99,11 +98,11 @@ class Replication:
             partition.is_incomplete = False
 
     def synced(self, now: Millis) -> None:
-        """Some fsyncs have ended: what this node follows may be fetched on."""
+        """Some fsyncs have ended: continue to fetch for the partitions that waited for them."""
         self._fetching.synced(now)
 
     def taken_back(self, now: Millis, partition: Partition) -> None:
-        """A log takes records again, after its end was cut off."""
+        """A log accepts records again, after its end was cut off."""
         self._fetching.taken_back(now, partition)
 
     # ---- where this node leads -------------------------------------------------------------------------------------
@@ -135,7 +134,7 @@ class Replication:
         return max(1, self._environment.settings["replica.lag.time.max.ms"] // 2)
 
     def _look_at_followers(self, now: Millis) -> None:
-        """Propose that those leave who have been behind for too long."""
+        """Propose to remove the replicas that have been behind for too long."""
         led = [partition for partition in self._replicas if partition.followers is not None]
         if led:
             self._look.set(now + self._look_every_ms)

@@ -44,7 +44,7 @@ _KRAFT_LOG = "__cluster_metadata-0"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A topic as its directories tell of it: id, and one more than the highest partition that has a directory."""
+    """A topic as its directories describe it: its id, and one more than the highest partition that has a directory."""
 
     topic_id: bytes
     partitions: int
@@ -78,7 +78,8 @@ class Sorted:
     owned: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     others: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     from_kafka: bool = False
-    """Kafka makes a directory for every partition, so the count is the topic's; Ottla with the first record."""
+    """Kafka creates a directory for every partition, so the count is the topic's; Ottla creates it with the first
+    record."""
 
 
 def place_of(entry: str) -> tuple[str, int] | None:
@@ -142,15 +143,17 @@ def sort_directories(
 
 
 def moved_away(node_id: int, found: Sorted, stored: Mapping[str, TopicRecord]) -> list[tuple[str, int]]:
-    """The partitions that have a directory here and, as the store says, all their replicas elsewhere: they were moved
-    while this node was down, and whoever has them now had everything before they were."""
+    """The partitions with a directory here whose replicas are, by the store, all on other nodes.
+
+    They were moved while this node was down, and their present replicas had all records before they were.
+    """
     placed = ((name, index, stored[name].partitions[index]) for name, index in found.owned)
     return [(name, index) for name, index, record in placed if record.replicas and node_id not in record.replicas]
 
 
 @dataclass(frozen=True, slots=True)
 class _Trouble:
-    """Why a directory does not say whose it is; damage stays, and anything else may pass."""
+    """Why a directory does not identify its topic; damage is permanent, any other reason may pass."""
 
     why: str
     is_damage: bool
@@ -164,7 +167,7 @@ def _owner_of(
     found: Sorted,
     troubled: dict[tuple[str, int], _Trouble],
 ) -> bytes | None:
-    """The id of the topic that owns a partition directory; None where that is not known, or nothing is in it."""
+    """The id of the topic that owns a partition directory; None if it is unknown, or the directory is empty."""
     try:
         owner = read_partition_metadata(files, path)
         if owner is None and all(name.endswith(".tmp") for name in files.listdir(path)):
@@ -190,6 +193,6 @@ def _owner_of(
 
 
 def stray_path(path: str, owner: bytes | None, tail: str = "") -> str:
-    """Where a stranger's directory goes: Kafka's suffix, in a name no longer than a file system takes."""
+    """The new path of an unknown topic's directory: Kafka's suffix, in a name that the file system accepts."""
     directory, _, name = path.rpartition("/")
     return f"{directory}/{fitting(name, f'.{(owner or bytes(16)).hex()}{tail}{STRAY_SUFFIX}')}"

@@ -30,9 +30,8 @@ NOTHING_KNOWN: Final = (0, 0, 0)
 
 
 class Logs:
-    """Opens logs. `unowned`: why the directory of a place is not opened for its topic, nor for another of the name.
-    `others`: places that were another topic's until this start. `config` is what the logs of the topic obey, one for
-    all of them."""
+    """Opens logs. `unowned`: why a partition's directory is not opened for its topic, nor for another of the name.
+    `others`: partitions that were another topic's until this start. All logs of a topic share one `config`."""
 
     def __init__(self, environment: Environment, upkeep: Upkeep) -> None:
         self._environment = environment
@@ -78,8 +77,8 @@ class Logs:
             return self._unopened(now, name, record, index, config, error)
 
     def _clear_of_others(self, name: str, record: TopicRecord, index: int) -> None:
-        """Put the directory aside that another topic of the name has left here, of which the metadata store knows
-        nothing: its records are not this topic's. Raises OSError."""
+        """Move away a directory here that belongs to another topic of the name, which the metadata store does not know.
+        Raises OSError."""
         files, directory = self._environment.files, self._directory(name, index)
         if not files.exists(directory):
             return
@@ -109,8 +108,8 @@ class Logs:
     def open_anew(
         self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig, why: str
     ) -> Log | None:
-        """An empty log in place of one whose files are damaged: their directory is renamed, and `why` says what comes
-        in its place. None where that can't be done."""
+        """An empty log in place of one whose files are damaged: their directory is renamed, and `why` names its
+        replacement. None if that fails."""
         stranger = Stranger(self._directory(name, index), record.topic_id, why)
         if put_aside(self._environment, stranger) is not None:
             return None

@@ -45,7 +45,7 @@ class Hears(Protocol):
     """Is notified of changes to partitions."""
 
     def topic_deleted(self, now: Millis, topic: TopicImage, partitions: Sequence[Partition]) -> None:
-        """The topic is gone, with these partitions of it on this node."""
+        """The topic was deleted, with these partitions of it on this node."""
         ...
 
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
@@ -116,7 +116,7 @@ class Placement(Subscriber):
         return self._opened
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
-        """The image says something new of these topics."""
+        """The image has news of these topics."""
         image = self._metadata.image
         for name in names:
             old, new = before.topics.get(name), image.topics.get(name)
@@ -140,7 +140,7 @@ class Placement(Subscriber):
     # ---- topics ----------------------------------------------------------------------------------------------------
 
     def _remove(self, now: Millis, topic: TopicImage) -> None:
-        """The topic is deleted: what is here of it goes."""
+        """The topic is deleted: remove its replicas here."""
         local = self._replicas.by_name.get(topic.name)
         partitions = [] if local is None else list(local.partitions.values())
         if local is not None:
@@ -153,7 +153,7 @@ class Placement(Subscriber):
         self._removals.add(deleted, [partition.log for partition in partitions])
 
     def _make_way(self, now: Millis, names: Sequence[str]) -> None:
-        """New topics may have these names: what deleted ones left behind must not become theirs."""
+        """New topics may have these names: move the directories of deleted ones out of their way."""
         self.logs.unowned.update(self._removals.clear_way(now, names))
         self._upkeep.checkpoints.names_made(set(names))
 
@@ -251,7 +251,7 @@ class Placement(Subscriber):
         return isinstance(log, UnopenedLog) and log.is_damaged and placed.leader != NOBODY and not is_counted
 
     def _begin(self, now: Millis, partition: Partition, placed: PartitionRecord) -> None:
-        """The log is open, or there is one that stands for it."""
+        """The log is open, or its substitute is."""
         log = partition.log
         if partition.leads:
             self._lead(now, partition, placed)
@@ -330,7 +330,7 @@ class Placement(Subscriber):
         self._hears.leader_changed(now, local, partition)
 
     def _give_up(self, now: Millis, local: LocalTopic, index: int) -> None:
-        """The partition has no replica here any more: its log goes."""
+        """The partition has no replica here any more: remove its log."""
         partition = local.partitions.pop(index)
         partition.leads = False
         partition.follow()

@@ -39,7 +39,7 @@ from ottla.metadata.topics import PREFIX, DeletedTopic, PartitionRecord, TopicIm
 
 
 class Topics:
-    """Plans how topics are made, changed and removed. A plan raises StoreFailed where the metadata store does."""
+    """Plans how topics are created, changed and deleted. A plan raises StoreFailed if the metadata store does."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Topics:
     # ---- changes ---------------------------------------------------------------------------------------------------
 
     def creating(self, now: Millis, wanted: Sequence[NewTopic]) -> Planned:
-        """Make these topics in one batch. Names, overrides and counts are checked already."""
+        """Create these topics in one batch. Names, overrides and counts are validated already."""
         if not wanted:
             return
         records = {
@@ -147,12 +147,12 @@ class Topics:
         yield Batch(rows, (), self._members.guards(rows))
 
     def creating_internal(self, now: Millis, name: str) -> Planned:
-        """Make one of the broker's own topics if there is none."""
+        """Create one of the broker's own topics if it does not exist."""
         if name not in self._metadata.image.topics:
             yield from self.creating(now, [new_internal(self._environment.settings, name)])
 
     def deleting(self, topics: Iterable[TopicImage]) -> Planned:
-        """Take these topics away in one batch."""
+        """Delete these topics in one batch."""
         going = list(topics)
         if going:
             deleted = [
@@ -167,8 +167,8 @@ class Topics:
             )
 
     def growing(self, topic: TopicImage, total: int, assignments: Sequence[Sequence[int]] = ()) -> Planned:
-        """Let the topic have `total` partitions; it has fewer now. `assignments`: the replicas of the new ones, where
-        somebody has said."""
+        """Grow the topic to `total` partitions; it has fewer now. `assignments`: the replicas of the new ones, if the
+        request assigns them."""
         factor = len(topic.partitions[0].target)
         added = self._placed(total - len(topic.partitions), factor, assignments)
         rows = [self._replacing(topic, replace(topic.record, partitions=topic.partitions + added))]
@@ -177,8 +177,10 @@ class Topics:
     def _placed(
         self, partitions: int, factor: int, assignments: Sequence[Sequence[int]]
     ) -> tuple[PartitionRecord, ...]:
-        """So many new partitions, each led by its first replica that is active; those that are not are not in sync.
-        Raises StoreFailed where there are too few nodes now."""
+        """This many new partitions, each led by its first active replica; inactive ones are not in sync.
+
+        Raises StoreFailed if there are too few nodes now.
+        """
         if self._members.is_alone:
             return placed_on(self._environment.node_id, partitions)
         racks = {node_id: record.rack for node_id, record in self._members.active().items()}
@@ -226,7 +228,7 @@ class Topics:
 
 
 def id_made_by(attempt: str, name: str) -> bytes:
-    """The id of the topic of this name that this try at a request makes, see `Session.tries`."""
+    """The id that this attempt of a request gives to its topic of this name, see `Session.tries`."""
     from hashlib import sha256  # a node that is alone starts without it
 
     return next(
