@@ -1,7 +1,8 @@
-"""Answers the four APIs of delegation tokens, as a broker that does without.
+"""Answers the four APIs of delegation tokens, like a broker without them.
 
-Kafka takes such requests only on connections that say who they are, and answers those that there are no tokens where it
-has no secret key for them.
+Kafka accepts such requests only on authenticated connections. If it has no secret key for tokens, it answers those that
+there are none.
+
 Source: KafkaApis.allowTokenRequests, DelegationTokenControlManager; KIP-48.
 """
 

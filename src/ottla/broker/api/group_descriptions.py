@@ -30,9 +30,9 @@ def named_once(group_ids: list[str]) -> list[str]:
 
 
 class DescribeGroups(CoordinatorRequest):
-    """Asks the shards of groups and puts their answers together in the order of the request.
+    """Asks the shards of groups and assembles their answers in the order of the request.
 
-    `described` holds the groups that the client may not see, and comes to hold all.
+    `described` starts with the groups that the client may not see, and gets all others.
     """
 
     __slots__ = ("described", "node", "order")

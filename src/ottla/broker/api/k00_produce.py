@@ -69,7 +69,7 @@ _KEY = int(SPEC.key)
 SMALL_BYTES = 1 << 16
 """A request up to this size has no room for too many partitions."""
 RECORD_ERRORS_MAX = 10_000
-"""In the answer to a request that takes more than one slice no more records are named as the ones to blame."""
+"""If a request needs more than one slice, its answer names at most this many records as the faulty ones."""
 ACKS_ALL = -1
 ACKS_0_FAILED = "a produce request with acks=0 failed"
 _SERVED_SINCE = 3
@@ -80,7 +80,7 @@ _BY_TOPIC_ID_SINCE = 13
 _ABORTABLE_SINCE = 11
 _ADDS_PARTITIONS_SINCE = 12
 _ATTRIBUTES_LOW = 22
-"""Where the lower byte of a batch's attributes stands."""
+"""The position of the lower byte of a batch's attributes."""
 
 INTERNAL_TOPICS_CLIENT = "__admin_client"
 """The only client id that may write to internal topics; Kafka's own admin tools use it."""
@@ -88,7 +88,7 @@ INTERNAL_TOPICS_CLIENT = "__admin_client"
 _INTERNAL_TOPICS_CLIENT = INTERNAL_TOPICS_CLIENT.encode()
 _ZSTD = 4
 _WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
-"""Refusals that tell no log start offset; the others do, as in Kafka's ReplicaManager.appendRecordsToLeader."""
+"""Refusals without a log start offset; the others have one, as in Kafka's ReplicaManager.appendRecordsToLeader."""
 _NONE = ErrorCode.NONE
 _NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _CLIENT_ID_LENGTH = struct.Struct(">h")
@@ -101,8 +101,8 @@ _COMMON_ANSWER_TAIL = struct.Struct(">BihqqqBBBBiB")
 
 
 class PartitionAppend:
-    """One partition of a produce request: where its batch goes, and what came of it. `is_known`: nothing has to be
-    looked for in the batch before it is appended, or `inside` is what was found."""
+    """One partition of a produce request: where its batch goes, and the result. `is_known`: the batch needs no check
+    before it is appended, or `inside` is the result of the check."""
 
     __slots__ = (
         "base_offset",
@@ -149,8 +149,8 @@ _Parsed: TypeAlias = tuple[str | None, int, int, list[PartitionAppend], str | No
 
 
 class TransactionalAppend(PartitionAppend):
-    """One partition of a produce request with a transactional id. `guard`: what a batch that opens a transaction needs;
-    None where it is open; `leader_epoch`: in which this node led the partition when that was seen."""
+    """One partition of a produce request with a transactional id. `guard`: needed by a batch that opens a transaction;
+    None if it is open. `leader_epoch`: the epoch in which this node led the partition at that check."""
 
     __slots__ = ("guard", "leader_epoch")
 
@@ -211,7 +211,7 @@ class ParkedProduce(ParkedWork):
         self.at_deadline(now, ticket)
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nothing to undo: the records stay, and the partition drops the ticket when it comes up."""
+        """Nothing to undo: the records stay, and the partition drops the ticket when it is due."""
 
     def answer(self, now: Millis, ticket: Ticket) -> None:
         parking = self.node.parking
@@ -239,12 +239,12 @@ class ParkedSlice(ParkedProduce):
 
 
 class SlicedProduce:
-    """A produce request for more partitions than one turn has room for, or whose batches cost more to look into.
+    """A produce request with more partitions than one slice handles, or whose batches are more expensive to check.
 
-    The records of a large batch are looked into before, where its topic asks for that, a slice a tick as well.
-    Partitions get their batches in the request's order, a slice a tick, also when the client is gone by then: nobody
-    tells it how far this came. A slice whose partitions hold their appends back waits for its commit before the next
-    one: a log that is cut back meanwhile must not take other records for these.
+    If the topic requires it, the records of a large batch are checked before, also a slice a tick. Partitions get their
+    batches in the request's order, a slice a tick, even if the client disconnects: it would not learn how far this
+    went. If the partitions of a slice hold their appends back, it waits for its commit before the next one. Otherwise a
+    log that is cut back meanwhile might confuse other records with these.
     """
 
     __slots__ = ("_acks", "_appends", "_deadline", "_done", "_errors_left", "_node")
@@ -286,7 +286,7 @@ class SlicedProduce:
         return response
 
     def _look_ahead(self, request: Request) -> Work:
-        """Look into the next batch, where that takes long."""
+        """Check the next batch, if that takes long."""
         append = self._appends[self._done]
         partition = _looked_into(self._node, request.now, request.session, append)
         append.is_known = True
@@ -379,7 +379,7 @@ def _charge(node: Node, now: Millis, session: Session, frame: memoryview) -> int
 
 
 def _client_id_of(frame: memoryview) -> str:
-    """The client id that a frame's header has, which was read as UTF-8 before; '' where it has none."""
+    """The client id in a frame's header, which was decoded as UTF-8 before; '' if there is none."""
     length: int = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
     return str(frame[10 : 10 + max(length, 0)], "utf-8")
 
@@ -437,7 +437,7 @@ def _opening(
 
 
 def _may_write(node: Node, session: Session, topic: str | bytes) -> bool:
-    """Whether the client may write to a topic; to one that is not there it may, as nothing comes of it."""
+    """Whether the client may write to a topic; to a missing one it may, as that has no effect."""
     name = None if node.access.authorizer is None else node.image.name_of(topic)
     return name is None or node.access.allows(session, Operation.WRITE, ResourceType.TOPIC, name)
 
@@ -473,8 +473,10 @@ def _refuse_those_of(
 def _verified_here(
     node: Node, now: Millis, version: int, transactional_id: str, opening: list[TransactionalAppend]
 ) -> bool:
-    """Whether the coordinator is this node and has said which of the appends are in the transaction: nothing can come
-    between its word and the append."""
+    """Whether this node is the coordinator and has said which of the appends are in the transaction.
+
+    Then nothing can happen between its answer and the append.
+    """
     producer, places = _asked_of(node, opening)
     adds = version >= _ADDS_PARTITIONS_SINCE
     errors = node.verifier.verify_here(now, transactional_id, producer, dict.fromkeys(places), adds=adds)
@@ -512,7 +514,7 @@ class VerifiedProduce(SlicedProduce):
 
 
 def _looked_into(node: Node, now: Millis, session: Session, append: PartitionAppend) -> Partition | None:
-    """The partition, where its configs ask for a look into the batch which takes longer than a turn has room for."""
+    """The partition, if its configs require a check of the batch that is too long for one slice."""
     records = append.records
     if records is None or len(records) < HEADER_BYTES or append.is_known or append.error:
         return None
@@ -536,8 +538,8 @@ def append_some(
     appends: list[PartitionAppend],
     begin: int,
 ) -> tuple[int, bool]:
-    """Append from the one at `begin` on, as many as a slice has room for: where the rest begins, and whether some of
-    them are held back."""
+    """Append from `begin` on, as many as fit into a slice. Returns where the rest begins, and whether some are held
+    back."""
     holding = False
     cost = BEYOND_USUAL
     time_slice = node.environment.time_slice()
@@ -558,7 +560,7 @@ def append_some(
 def append_one(
     node: Node, now: Millis, session: Session, version: int, client_id: str | None, acks: int, append: PartitionAppend
 ) -> None:
-    """Find the partition and append its batch, or say in `append` why not."""
+    """Find the partition and append its batch, or record the error in `append`."""
     if node.access.authorizer is not None and not _may_write(node, session, append.topic):
         append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return
@@ -667,10 +669,10 @@ class _Uncommon(Exception):
 
 
 def parse_common(frame: memoryview, version: int) -> _Parsed | None:
-    """Client id, acks, timeout_ms, appends and transactional id of a flexible request; None: ask the codec.
+    """Client id, acks, timeout_ms, appends and transactional id of a flexible request; None: use the codec.
 
-    Of client ids only INTERNAL_TOPICS_CLIENT is told apart from others. Counts and names of more than one length byte,
-    tagged fields and anything malformed are left to the codec.
+    Of client ids only INTERNAL_TOPICS_CLIENT is distinguished. Counts and names of more than one length byte, tagged
+    fields and anything malformed are left to the codec.
     """
     if version < _FLEXIBLE_SINCE:
         return None
@@ -728,14 +730,14 @@ def _parse_topics(frame: memoryview, position: int, by_id: bool, kind: type[Part
 
 
 def _short_length(byte: int) -> int:
-    """A compact length that takes one byte and is not null."""
+    """A compact length that has one byte and is not null."""
     if not 0 < byte < 0x80:
         raise _Uncommon
     return byte - 1
 
 
 def _long_size(frame: memoryview, size: int, position: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte is `size`: the number and where it ends."""
+    """The rest of an unsigned varint whose first byte is `size`: the number and its end."""
     size &= 0x7F
     for shift in (7, 14, 21, 28):
         byte = frame[position]

@@ -105,7 +105,7 @@ class ParkedFetch(ParkedWork):
 
 
 class ParkedCommittedFetch(ParkedFetch):
-    """The same of a reader of committed records: what an open transaction hides does not count until it ends."""
+    """The same for a reader of committed records: records hidden by an open transaction do not count until it ends."""
 
     __slots__ = ("forced", "hidden", "min_bytes", "stable")
 
@@ -204,7 +204,7 @@ def _has_more(fetch: Fetch, answers: list[PartitionAnswer]) -> bool:
 
 
 def _to_watch(fetch: Fetch, answers: list[PartitionAnswer]) -> list[Partition]:
-    """Where records may come that satisfy the fetch: what is held back does not."""
+    """The partitions in which new records may satisfy the fetch; throttled ones may not."""
     standing = [asked.caught_up_with[0] for asked in fetch.partitions if asked.caught_up_with is not None]
     return standing + [
         answer.partition for answer in answers if answer.partition is not None and not answer.is_held_back
@@ -284,7 +284,7 @@ def _all_in_slices(node: Node, fetch: Fetch) -> Generator[None, Any, tuple[list[
 def _wait(
     node: Node, fetch: Fetch, answers: list[PartitionAnswer], missing: int, deadline: Millis, piece: Request
 ) -> Parked | bool:
-    """Wait, unless enough has come to the partitions since they were read."""
+    """Wait, unless enough records have arrived since the partitions were read."""
     if any(asked.caught_up_with is not None and not stands(node, fetch, asked) for asked in fetch.partitions):
         return True
     for answer in answers:
@@ -378,7 +378,7 @@ def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Parti
 
 
 def _endpoints(node: Node, fetch: Fetch, told: list[PartitionAnswer]) -> list[Member]:
-    """Where the leaders of partitions are, for a client that has asked under an old epoch, or the wrong node."""
+    """The addresses of the partitions' leaders, for a client that used an old epoch, or asked the wrong node."""
     leaders = [answer.current_leader[0] for answer in told if answer.current_leader is not None]
     return node.members.of(fetch.session.address, leaders) if leaders else []
 
@@ -407,7 +407,7 @@ def _named(topics: list[FetchTopic], version: int) -> dict[tuple[TopicKey, int],
 def _resolve_session(
     node: Node, now: Millis, fetch: Fetch, body: FetchRequest, asked: dict[tuple[TopicKey, int], FetchPartition]
 ) -> ErrorCode | None:
-    """Fill in the partitions to read, opening, resuming or closing the session as KIP-227 says."""
+    """Set the partitions to read; opens, resumes or closes the session as in KIP-227."""
     by_id = fetch.version >= _BY_TOPIC_ID_SINCE
     sessions, epoch = node.fetch_sessions, body.session_epoch
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):

@@ -57,7 +57,7 @@ SPEC = ApiSpec(
 
 
 SEARCHES_AT_ONCE = 1
-"""Partitions whose log may be searched in one slice, by time or for the newest record: each may unpack a batch."""
+"""How many partitions' logs may be searched in one slice, by time or for the newest record: each may unpack a batch."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -75,7 +75,7 @@ _ASKED_SINCE = {
 }
 _OFFSET_NOT_AVAILABLE_SINCE = 5
 DEBUGGING: Final = -2
-"""The replica id of clients that look into a replica (ListOffsetsRequest.DEBUGGING_REPLICA_ID)."""
+"""The replica id of clients that inspect a replica (ListOffsetsRequest.DEBUGGING_REPLICA_ID)."""
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
@@ -164,7 +164,7 @@ def _answer(
 
 
 def _find_for_follower(partition: Partition, timestamp: int) -> TimestampOffset | ErrorCode:
-    """Where the log ends, or begins: followers ask for nothing else."""
+    """The end or the beginning of the log: followers ask for nothing else."""
     match timestamp:
         case -1:
             return TimestampOffset(-1, partition.log.log_end_offset, partition.leader_epoch)
@@ -196,7 +196,8 @@ def _find(partition: Partition, timestamp: int, readable: int) -> TimestampOffse
 
 
 def _lagging(partition: Partition, readable: int) -> bool:
-    """The high watermark has not reached the current epoch's beginning: what is readable may still be too little."""
+    """Whether the high watermark has not reached the current epoch's beginning: then the readable part may be too
+    short."""
     log = partition.log
     if log.log_end_offset in (readable, log.high_watermark):
         return False

@@ -68,7 +68,7 @@ _EMPTY_MEANS_NONE_SINCE = 1
 _LISTENER_NOT_FOUND_SINCE = 6
 _BY_TOPIC_ID_SINCE = 12
 NAMES_AT_ONCE = 50
-"""Topics that are missing are made so many in one commit."""
+"""How many missing topics are created in one commit."""
 LEADERS_AWAITED_MS: Final = 250
 """How long an answer waits for new leaders, in milliseconds: an election takes some 30 ms. Later requests of the client
 wait too."""
@@ -115,8 +115,8 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 class LeadersAwaited(ParkedWork):
-    """A request for topics of which some have lost their leader. It waits until others lead, or until it has waited
-    enough."""
+    """A request for topics of which some have lost their leader. It waits until others lead, or until its time is
+    up."""
 
     def __init__(self, node: Node, request: Request) -> None:
         self._node = node
@@ -151,7 +151,7 @@ def _awaits_leaders(node: Node, request: Request, now: Millis) -> bool:
 def _topics(
     node: Node, request: Request, missing: dict[str, MetadataResponseTopic]
 ) -> Iterator[list[MetadataResponseTopic]]:
-    """The topics of the answer, few at a time; `missing`: what is said of those that were made for it."""
+    """The topics of the answer, a few at a time; `missing`: the answers for those that were created for it."""
     asked = request.body.topics
     if asked is None or (request.version < _EMPTY_MEANS_NONE_SINCE and not asked):
         for topic in list(node.image.topics.values()):
@@ -205,9 +205,9 @@ def _missing(node: Node, request: Request, name: str) -> MetadataResponseTopic:
 
 
 def _make_missing(node: Node, request: Request) -> Work:
-    """Make the topics that are named and missing, where the request and the settings allow it, so many in one commit.
+    """Create the missing topics that are named, if the request and the settings allow it, some in each commit.
 
-    Returns what is answered for each of these: they are unknown this time.
+    Returns the answer for each of these: this time they are still unknown.
     """
     asked = request.body.topics
     answers: dict[str, MetadataResponseTopic] = {}
@@ -227,7 +227,7 @@ def _make_missing(node: Node, request: Request) -> Work:
 
 
 def _creating(node: Node, request: Request, names: list[str], mutations: Mutations, now: Millis) -> Planned:
-    """The plan to make what may be made; it ends with the names that this client may not create."""
+    """The plan to create the allowed topics; it returns the names that this client may not create."""
     denied: list[str] = []
     wanted: list[NewTopic] = []
     everywhere = node.access.on_cluster(request, Operation.CREATE)

@@ -77,8 +77,8 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _long_answer(node: Node, request: Request) -> Work:
-    """Looked up, encoded and answered a slice at a time; but the group decides on all records, and they are one batch,
-    as Kafka's are: nobody is to find half a commit."""
+    """Look up, encode and answer a slice at a time. The group decides on all records at once, and they are one batch,
+    as in Kafka: no reader may find half a commit."""
     body: OffsetCommitRequest = request.body
     settings = group_settings(node.settings)
     commit = PreparedCommit(body)

@@ -65,8 +65,8 @@ _BY_TOPIC_ID_SINCE = 10
 
 
 class FetchGroups(CoordinatorRequest):
-    """A fetch for one group or many. `order`: what was asked of each; `refused`: the topics refused beforehand;
-    `outbox`: of the node, where the client is hung up on if a group is not coordinated here, else None."""
+    """A fetch for one group or many. `order`: the request for each; `refused`: the topics refused beforehand; `outbox`:
+    the node's, if the client's connection is closed when a group is not coordinated here, otherwise None."""
 
     __slots__ = ("order", "outbox", "refused")
 
@@ -111,7 +111,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _never_retries(request: Request) -> bool:
-    """Whether this client would leave partitions unread that it hears NOT_COORDINATOR for."""
+    """Whether this client would not retry partitions with NOT_COORDINATOR, and leave them unread."""
     return "rdkafka" in request.session.software
 
 
@@ -120,7 +120,7 @@ def _hang_up(outbox: Outbox, request: Request) -> None:
 
 
 def _once(groups: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
-    """The groups without those of which everything is asked once more: an answer may be so many times as large."""
+    """The groups without repeated requests for everything, which would multiply the answer."""
     whole: set[str] = set()
     asked: list[OffsetFetchRequestGroup] = []
     for group in groups:
@@ -140,8 +140,11 @@ def _steps(group: OffsetFetchRequestGroup) -> int:
 
 
 def _long_answer(node: Node, request: Request, asked: list[OffsetFetchRequestGroup]) -> Work:
-    """Groups of which little is asked are asked some at a time. One of which more is asked, or all that it has, shows
-    what it has at one moment, as a group's offsets belong together; the answer is made of that in slices."""
+    """Groups with few requested offsets are asked some at a time.
+
+    A group with more, or with all of its offsets requested, answers with its state at one moment, as a group's offsets
+    belong together. The answer is encoded from that in slices.
+    """
     answered: list[bytes] = []
     few: list[OffsetFetchRequestGroup] = []
     steps = 0
@@ -222,7 +225,7 @@ def _all_seen(node: Node, request: Request, seen: OffsetsSeen) -> _LookedAt:
 
 
 def _sorted_out(node: Node, request: Request, topics: list[OffsetFetchRequestTopics]) -> _LookedAt:
-    """The topics that the client may ask for, then the others."""
+    """The topics that the client may ask about, then the others."""
     refused: list[tuple[OffsetFetchRequestTopics, ErrorCode]] = []
     for topic in topics:
         error = _error_of(node, request, topic)
@@ -309,7 +312,7 @@ def _sort_out(
 
 
 def _error_of(node: Node, request: Request, topic: OffsetFetchRequestTopics) -> ErrorCode:
-    """Why the client is not told of a topic, which gets both its name and its id."""
+    """The error for a topic that the client gets no offsets of; sets both its name and its id."""
     if request.version >= _BY_TOPIC_ID_SINCE:
         known = node.image.topics_by_id.get(topic.topic_id)
         if known is None:

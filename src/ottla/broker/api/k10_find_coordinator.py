@@ -76,7 +76,7 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 def _make_topic(node: Node, topic: str) -> Work:
-    """Have the coordinators' topic made."""
+    """Have the coordinators' topic created."""
     try:
         yield from node.forwarding.making_internal(topic)
     except StoreFailed as failed:

@@ -67,7 +67,7 @@ SPEC = ApiSpec(
 
 STRICT_SINCE = 6
 TOPICS_AT_ONCE = 20
-"""How many are checked, or made, before others have their turn."""
+"""How many topics are checked, or created, before other requests have their turn."""
 
 
 def handle(node: Node, request: Request) -> CreateTopicsResponse | Parked:
@@ -76,7 +76,7 @@ def handle(node: Node, request: Request) -> CreateTopicsResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> CreateTopicsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return CreateTopicsResponse(topics=[_failed(topic.name, error, sentence) for topic in request.body.topics])
 
 
@@ -135,7 +135,7 @@ def _plan(node: Node, request: Request, topic: CreatableTopic) -> NewTopic:
 
 
 def _made_before(node: Node, request: Request, name: str) -> NewTopic | None:
-    """The topic that an earlier try at this request has made; None where none has."""
+    """The topic that an earlier attempt of this request has created; None if none has."""
     known, tries = node.image.topics.get(name), request.session.tries
     if known is None or known.id not in [id_made_by(attempt, name) for attempt in tries]:
         return None
@@ -155,14 +155,14 @@ def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str
 
 
 def _make(node: Node, request: Request, wanted: list[NewTopic]) -> Work:
-    """Make these, in one commit, and say so."""
+    """Create these, in one commit, and report it."""
     if request.body.validate_only:
         return {new.name: _made(node, request, new) for new in wanted}
     return (yield lambda now: _making(node, request, now, wanted))
 
 
 def _making(node: Node, request: Request, now: Millis, wanted: list[NewTopic]) -> Planned:
-    """The plan to make these. They are checked again, as others may have been served since."""
+    """The plan to create these. They are checked again, as other requests may have been served since."""
     results: dict[str, CreatableTopicResult] = {}
     good: list[NewTopic] = []
     for new in wanted:

@@ -62,7 +62,7 @@ _BY_TOPIC_ID_SINCE = 6
 
 
 TOPICS_AT_ONCE: Final = 200
-"""How many go with one commit of the metadata store, before others have their turn."""
+"""How many topics one commit of the metadata store deletes, before other requests have their turn."""
 
 
 def handle(node: Node, request: Request) -> DeleteTopicsResponse | Parked:
@@ -70,7 +70,7 @@ def handle(node: Node, request: Request) -> DeleteTopicsResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> DeleteTopicsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return DeleteTopicsResponse(responses=[_failed(state, error, sentence) for state in _asked(request)])
 
 
@@ -94,7 +94,7 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 def _deleting(node: Node, request: Request, meant: Iterable[_Meant], mutations: Mutations, now: Millis) -> Planned:
-    """The plan to delete those of these topics that may go, in one commit; it ends with what is said of each."""
+    """The plan to delete those of these topics that may be deleted, in one commit; it returns the result of each."""
     results: list[DeletableTopicResult] = []
     going: dict[bytes, TopicImage] = {}
     for state, error, sentence in meant:
@@ -118,7 +118,7 @@ def _deleting(node: Node, request: Request, meant: Iterable[_Meant], mutations: 
 
 
 _Meant: TypeAlias = tuple[DeleteTopicState, ErrorCode, str | None]
-"""A topic that is meant, and what is wrong about how it is named."""
+"""A topic that the request names, and the error in how it is named."""
 
 
 def _disabled(request: Request, asked: list[DeleteTopicState]) -> Iterator[_Meant]:

@@ -87,7 +87,7 @@ def _answer(node: Node, request: Request, is_long: bool) -> Work:
 
 
 def _delete(node: Node, now: Millis, topic: str, index: int, offset: int) -> int | ErrorCode:
-    """The log start that now holds, or why nothing was done."""
+    """The new log start, or the error."""
     partition = node.leadership.led(topic, index)
     if isinstance(partition, ErrorCode):
         return partition

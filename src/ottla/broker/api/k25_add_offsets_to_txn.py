@@ -69,7 +69,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _add_once_made(node: Node, request: Request) -> Work:
-    """Make the groups' topic first: the partition that is added is one of it."""
+    """Create the groups' topic first: the added partition belongs to it."""
     try:
         yield from node.forwarding.making_internal(CONSUMER_OFFSETS_TOPIC)
     except StoreFailed as failed:

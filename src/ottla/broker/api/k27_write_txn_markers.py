@@ -61,11 +61,12 @@ SPEC = ApiSpec(
 
 
 COMMITTED_WITHIN_MS: Final = 30_000
-"""A marker that is not committed so soon is answered REQUEST_TIMED_OUT, and written once more (request.timeout.ms)."""
+"""A marker that is not committed by then is answered REQUEST_TIMED_OUT, and written again (request.timeout.ms)."""
 
 
 class ParkedMarkers(ParkedWork):
-    """Markers that wait for the high watermark. `waits_for`: where it has to be, and the results that wait for it."""
+    """Markers that wait for the high watermark. `waits_for`: the offset it must reach, and the results that wait for
+    it."""
 
     __slots__ = ("answer", "node", "waits_for")
 
@@ -101,7 +102,7 @@ class ParkedMarkers(ParkedWork):
 
 
 AT_ONCE: Final = 8
-"""So many steps are no slice's work, whatever files they make."""
+"""This few steps need no slices, whatever files they create."""
 
 
 def handle(node: Node, request: Request) -> Any:

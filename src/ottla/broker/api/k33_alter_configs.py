@@ -49,7 +49,7 @@ def handle(node: Node, request: Request) -> AlterConfigsResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> AlterConfigsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     responses = [
         AlterConfigsResourceResponse(error, sentence, each.resource_type, each.resource_name)
         for each in request.body.resources

@@ -61,7 +61,7 @@ def handle(node: Node, request: Request) -> CreatePartitionsResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> CreatePartitionsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     results = [CreatePartitionsTopicResult(topic.name, error, sentence) for topic in request.body.topics]
     return CreatePartitionsResponse(results=results)
 
@@ -87,7 +87,7 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 def _growing(node: Node, request: Request, asked: CreatePartitionsTopic, mutations: Mutations, now: Millis) -> Planned:
-    """The plan to let the topic grow, or only to look whether it may. Raises TopicRefused, StoreFailed."""
+    """The plan to grow the topic, or only to check whether it may grow. Raises TopicRefused, StoreFailed."""
     if not node.access.on_topic(request, Operation.ALTER, asked.name):
         raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = node.image.topics.get(asked.name)

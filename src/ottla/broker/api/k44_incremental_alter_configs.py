@@ -50,7 +50,7 @@ def handle(node: Node, request: Request) -> IncrementalAlterConfigsResponse | Pa
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> IncrementalAlterConfigsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     responses = [
         AlterConfigsResourceResponse(error, sentence, each.resource_type, each.resource_name)
         for each in request.body.resources

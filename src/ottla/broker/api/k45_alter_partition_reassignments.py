@@ -53,7 +53,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> AlterPartitionReassignmentsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     body: AlterPartitionReassignmentsRequest = request.body
     responses = [
         ReassignableTopicResponse(

@@ -51,7 +51,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> ListPartitionReassignmentsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return ListPartitionReassignmentsResponse(error_code=error, error_message=sentence)
 
 
@@ -74,7 +74,7 @@ def _named(node: Node, request: Request) -> ListPartitionReassignmentsResponse:
 
 
 def _of_topic(topic: TopicImage, indexes: Iterable[int]) -> OngoingTopicReassignment | None:
-    """Those of these partitions that are moved; None where none is."""
+    """Those of these partitions that are moving; None if none is."""
     moving = [
         OngoingPartitionReassignment(
             index,

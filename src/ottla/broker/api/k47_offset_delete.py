@@ -44,7 +44,8 @@ SPEC = ApiSpec(
 
 
 class DeleteOffsets(CoordinatorRequest):
-    """A deletion of which some topics were refused before the group saw it. An error of the group is all it says."""
+    """A deletion of which some topics were refused before the group got it. If the group reports an error, the answer
+    has only that."""
 
     __slots__ = ("refused",)
 

@@ -43,7 +43,7 @@ def handle(node: Node, request: Request) -> UnregisterBrokerResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> UnregisterBrokerResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return _refused(error, sentence)
 
 

@@ -43,7 +43,7 @@ SPEC = ApiSpec(
 
 
 class _Describe(CoordinatorRequest):
-    """`described` holds the ids that the client may not see, and comes to hold all."""
+    """`described` starts with the ids that the client may not see, and gets all others."""
 
     __slots__ = ("described", "node", "order")
 

@@ -87,7 +87,7 @@ def receive(
 
 
 def _asks_for_records(body: ShareFetchRequest) -> bool:
-    """A renewing request must not fetch: records could come that its member has no time for."""
+    """A renewing request must not fetch: its member may have no time for new records."""
     return bool(body.max_bytes or body.min_bytes or body.max_records or body.max_wait_ms)
 
 

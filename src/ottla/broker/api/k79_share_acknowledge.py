@@ -70,7 +70,7 @@ def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
 
 
 class ShareAcknowledge(ShareAcknowledging):
-    """A ShareAcknowledge whose answer is made here."""
+    """A ShareAcknowledge whose answer is built here."""
 
     __slots__ = ()
 

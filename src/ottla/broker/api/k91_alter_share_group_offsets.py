@@ -91,7 +91,7 @@ def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) ->
 def _sorted(
     node: Node, request: Request, body: AlterShareGroupOffsetsRequest
 ) -> Generator[None, Any, tuple[list[AlterShareGroupOffsetsResponseTopic], list[Share], _Wanted]]:
-    """The answer's topics with what is refused already, and what is left to do."""
+    """The answer's topics with those already refused, and the remaining work."""
     topics: list[AlterShareGroupOffsetsResponseTopic] = []
     shares: list[Share] = []
     wanted: _Wanted = []

@@ -1,6 +1,6 @@
-"""Lists what every shard of a coordinator has, in slices: ListGroups and ListTransactions.
+"""Lists the entries of every shard of a coordinator, in slices: ListGroups and ListTransactions.
 
-Knows how long filters are read and how the shards' lists become one. Does not know groups or transactions.
+It reads long filters in slices and merges the shards' lists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.wire import Message
 
 NAMES_AT_ONCE: Final = 5_000
-"""Of a filter: reading one takes a microsecond."""
+"""Names of a filter per slice: reading one takes a microsecond."""
 
 
 def sorted_out(

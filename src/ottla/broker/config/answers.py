@@ -42,7 +42,7 @@ class Entry:
 
 
 def topic_entries(settings: BrokerSettings, overrides: Mapping[str, str]) -> dict[str, Callable[[], Entry]]:
-    """Every property of a topic, each made when asked for."""
+    """Every property of a topic, each made on demand."""
 
     def entry(name: str) -> Entry:
         key = TOPIC_CONFIGS[name]

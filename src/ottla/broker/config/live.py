@@ -22,11 +22,11 @@ from ottla.metadata.image import MetadataDelta
 from ottla.metadata.row_kinds import Configs
 
 EVERY_BROKER: Final = ""
-"""The name of the entity whose properties hold for every broker that sets none itself."""
+"""The name of the entity whose properties apply to every broker that sets none itself."""
 
 
 class Subscriber:
-    """Is told when the configuration has changed, and does nothing unless it says otherwise."""
+    """Is notified of configuration changes, and by default does nothing."""
 
     def settings_changed(self, now: Millis) -> None:
         """Called when broker settings change."""
@@ -55,7 +55,7 @@ class LiveSettings:
         self._subscribers: dict[str, Subscriber] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """The broker's value in force: int, float, bool, str, a tuple of str, or None where it is not set."""
+        """The broker's value in force: int, float, bool, str, a tuple of str, or None if it is not set."""
         return self.current.values[name]
 
     def subscribe(self, name: str, subscriber: Subscriber) -> None:
@@ -65,12 +65,12 @@ class LiveSettings:
         self._subscribers = dict(sorted({**self._subscribers, name: subscriber}.items()))
 
     def load(self) -> None:
-        """Let the broker's stored layers take effect; before any log is opened."""
+        """Apply the broker's stored layers, before any log is opened."""
         if self._metadata.image[BROKER_CONFIGS]:
             self.current = self._obeyed()
 
     def follow(self, now: Millis, delta: MetadataDelta) -> None:
-        """The image says something new: what it says of brokers and of groups holds from now on."""
+        """Apply the image's news of brokers and groups."""
         if delta.names(BROKER_CONFIGS):
             self.current = self._obeyed()
             for subscriber in self._subscribers.values():
@@ -108,7 +108,7 @@ class LiveSettings:
         yield _keeping(BROKER_CONFIGS.prefix + name, overrides)
 
     def altering_group(self, now: Millis, name: str, overrides: dict[str, str], by: str) -> Planned:
-        """Replace a group's properties; where that pauses it, `by` is noted. Raises ConfigRefused, StoreFailed."""
+        """Replace a group's properties; if that pauses it, `by` is noted. Raises ConfigRefused, StoreFailed."""
         check_group(overrides, self.current, self.of_group(name))
         noted = with_pause_noted(self.of_group(name), overrides, self._wall.at(now), by)
         yield _keeping(GROUP_CONFIGS.prefix + name, noted)
@@ -119,7 +119,7 @@ class LiveSettings:
         return str(self["node.id"])
 
     def _obeyed(self) -> BrokerSettings:
-        """The settings with every stored property that this version can take."""
+        """The settings with every stored property that this version accepts."""
         own = self._own
         layers: dict[str, dict[str, str]] = {own: {}, EVERY_BROKER: {}}
         settings = self.current.with_dynamic({}, {})

@@ -168,11 +168,11 @@ class DeadLetters:
         self._making: set[str] = set()
         """Dead-letter topics that are being created."""
         self._why_not = ""
-        """Why the last of these could not be made."""
+        """Why the last of these could not be created."""
         self._unread = -1
-        """Where the last place that could not be copied ended: it is said once, not for each part of it."""
+        """The end of the last range that could not be copied: it is logged once, not for each part of it."""
         self.failures = 0
-        """Attempts that the dead-letter topic did not take."""
+        """Attempts that the dead-letter topic refused."""
 
     def written(self, key: Key) -> int:
         """DeadLetters of this share partition since the node started."""
@@ -267,7 +267,7 @@ class DeadLetters:
             self._end(group_id)
 
     def _part_end(self, pending: PendingRange, left: int) -> int:
-        """Where the next part ends: after `left` records, or behind a batch whose claim of records can't be true."""
+        """The end of the next part: after `left` records, or behind a batch whose record count can't be true."""
         end = pending.first + left
         if end >= pending.end:
             return pending.end
@@ -463,7 +463,7 @@ class DeadLetters:
         return found
 
     def _readable(self, pending: PendingRange, header: BatchHeader, raw: bytes, position: int) -> list[Record]:
-        """The pending's records of this batch, or what stands for them."""
+        """The pending records of this batch, or a dead letter in their place."""
         try:
             records = decode_records(raw, position, parts_max=PARTS_MAX)
         except CorruptRecords as error:
@@ -481,7 +481,7 @@ class DeadLetters:
     # ---- the circuit breaker ---------------------------------------------------------------------------------------
 
     def _count(self, now: Millis, hosted: HostedShare, queue: GroupQueue, letters: int) -> None:
-        """Pause the group where it gives up more records within a minute than it is allowed to."""
+        """Pause the group if it gives up more records within a minute than it may."""
         limit = hosted.config.dead_letters_per_minute_max
         if not limit:
             queue.minute = 0

@@ -25,7 +25,7 @@ _DIGITS_MAX: Final = 18
 def delays_in(batch: bytes, low: int, high: int, wall_ms: WallMillis) -> list[tuple[int, int, int]]:
     """(first, end, until) of the records in [low, high) that must wait beyond `wall_ms`, ascending; neighbours joined.
 
-    `until` is what the wall clock will show then.
+    `until` is a time of the wall clock.
     """
     if not batch[22] & ATTRIBUTES_COMPRESSION and _COMMON_BYTES not in batch:
         return []

@@ -79,12 +79,12 @@ LOAD_RETRY_MS: Final = 20
 """Until a coordinator that is loading is asked again; twice as long each time."""
 LOAD_RETRY_MS_MAX: Final = 1_000
 LOADS_AT_ONCE: Final = 100
-"""Share partitions that begin to be loaded before others have their turn: each takes some 0.2 ms the first time."""
+"""How many share partitions begin to load before other work has its turn: each needs some 0.2 ms the first time."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedPartition:
-    """One share partition as people want to see it. `held` is cut to the number asked for, the counts are not."""
+    """One share partition for display. `held` is cut to the requested number, the counts are not."""
 
     group_id: str
     topic: str
@@ -166,16 +166,16 @@ class ShareHost(Subscriber):
         self._looked = 0
         """How many runs of share partitions were checked for expiring locks since then."""
         self._without_topic: list[HostedShare] = []
-        """Those that are loaded as soon as the coordinators' topic is made."""
+        """Share partitions that load as soon as the coordinators' topic is created."""
         self._acknowledging = Backlog[ShareWaiter](schedule, Timed.SHARE, self._acknowledge_more)
-        """Requests that acknowledge more than is taken at once."""
+        """Requests that acknowledge more than one slice processes."""
         self._pruning = Timer(schedule, Timed.SHARE, self._prune)
         environment.settings.subscribe("share groups", self)
 
     # ---- life and time ---------------------------------------------------------------------------------------------
 
     def acknowledge_later(self, asked: ShareWaiter) -> None:
-        """The next slice of this request's acknowledgements has to come with a later tick."""
+        """A later tick processes the next slice of this request's acknowledgements."""
         self._acknowledging.append(asked)
 
     def _acknowledge_more(self, now: Millis) -> None:
@@ -217,7 +217,7 @@ class ShareHost(Subscriber):
             self._load(now, self._loading[due[1]])
 
     def disconnected(self, now: Millis, connection: int) -> None:
-        """A connection is gone, and with it the sessions opened over it: what their members hold comes back."""
+        """A connection has closed, and with it the sessions opened over it: release their members' records."""
         for session in self.sessions.of_connection(connection):
             self.close_session(now, session)
 
@@ -230,7 +230,7 @@ class ShareHost(Subscriber):
                 self.close_session(now, session)
 
     def topic_deleted(self, now: Millis, topic: TopicImage) -> None:
-        """Its share partitions go, and what their coordinators remember of them."""
+        """Drop the topic's share partitions, and their coordinators' state."""
         if topic.name == SHARE_GROUP_STATE_TOPIC:
             for key in list(self._hosted):
                 self._drop(now, key)
@@ -428,7 +428,7 @@ class ShareHost(Subscriber):
         self.settle(now, hosted)
 
     def _reset_offset(self, now: Millis, hosted: HostedShare) -> int:
-        """Where a group begins that has never read this partition (`share.auto.offset.reset`)."""
+        """The start offset of a group that has never read this partition (`share.auto.offset.reset`)."""
         log, reset = hosted.partition.log, hosted.config.reset
         if reset == "earliest":
             return log.log_start_offset
@@ -529,12 +529,12 @@ class ShareHost(Subscriber):
         return self._call(key, delete.DeleteShareGroupStateRequest(group_id, topics))
 
     def prune_later(self, now: Millis) -> None:
-        """The share coordinators on this node are in use, or may be: what they need no more goes now and then."""
+        """The share coordinators on this node are in use, or may be: prune their state from time to time."""
         if self._pruning.at is None:
             self._pruning.set(now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"])
 
     def _call(self, key: Key, body: Any) -> tuple[int, Call]:
-        """The body's call and the shard that answers for this key; where there can't be one, it answers so."""
+        """The body's call and the shard that answers for this key; if there can't be one, the call reports that."""
         index = self._states.partition_for(coordinator_key(*key))
         return index, Call(body.API_KEY, body.MAX_VERSION, "", "", body)
 
@@ -544,14 +544,15 @@ class ShareHost(Subscriber):
         return SHARE_GROUP_STATE_TOPIC not in self.metadata.image.topics
 
     def making_state_topic(self) -> Generator[Any, Any, None]:
-        """The step of a longer work that has `__share_group_state` made where there is none."""
+        """The step of a longer work that creates `__share_group_state` if it does not exist."""
         try:
             yield from self._forwarding.making_internal(SHARE_GROUP_STATE_TOPIC)
         except StoreFailed as failed:
             self.environment.notes(f"{SHARE_GROUP_STATE_TOPIC} can't be made: {failed}")
 
     def change_ended(self, now: Millis, result: None) -> None:
-        """The topic of the share coordinators is made, or can't be: who waited for it loads now, or later."""
+        """The topic of the share coordinators is created, or can't be: load the share partitions that waited for it
+        now, or later."""
         waiting, self._without_topic = self._without_topic, []
         for hosted in waiting:
             if self._hosted.get(hosted.key) is not hosted:
@@ -606,7 +607,7 @@ class ShareHost(Subscriber):
     # ---- looking ---------------------------------------------------------------------------------------------------
 
     def lag(self, topic_id: bytes, partition: int, start_offset: int, complete_count: int) -> int:
-        """Records that a group still has to process; -1 where that is not known, here."""
+        """Records that a group still has to process; -1 if that is not known here."""
         led = self.leadership.led(topic_id, partition)
         return -1 if isinstance(led, ErrorCode) else lag_of(led.log.high_watermark, start_offset, complete_count)
 
@@ -659,7 +660,7 @@ class ShareHost(Subscriber):
 
 
 def _remove(index: dict[KeyT, dict[Key, HostedShare]], name: KeyT, key: Key) -> None:
-    """Take one share partition out of those of a group or a topic."""
+    """Remove one share partition from those of a group or a topic."""
     of_name = index[name]
     del of_name[key]
     if not of_name:
@@ -667,7 +668,7 @@ def _remove(index: dict[KeyT, dict[Key, HostedShare]], name: KeyT, key: Key) -> 
 
 
 def lag_of(end_offset: int, start_offset: int, complete_count: int) -> int:
-    """Records that a group still has to process in a partition that ends there; -1 where it has not begun."""
+    """Records that a group still has to process in a partition with this end; -1 if it has not begun."""
     if start_offset < 0 or complete_count < 0:
         return -1
     return max(end_offset - start_offset - complete_count, 0)

@@ -43,7 +43,7 @@ class ShareMembers:
                 del self._of_connection[connection]
 
     def disconnected(self, now: Millis, connection: int) -> None:
-        """A connection is gone."""
+        """A connection has closed."""
         members = self._of_connection.pop(connection, {})
         for member in members:
             del self._connection_of[member]

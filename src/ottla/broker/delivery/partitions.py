@@ -22,8 +22,8 @@ from ottla.share.records import Key
 
 
 class ShareWaiter(ParkedWork):
-    """A parked request that share partitions may be able to answer. `ticket`: None before it is parked, and when its
-    client is gone."""
+    """A parked request that share partitions may be able to answer. `ticket`: None before it is parked, and after its
+    client has disconnected."""
 
     __slots__ = ("ticket",)
 
@@ -38,7 +38,7 @@ class ShareWaiter(ParkedWork):
         raise NotImplementedError
 
     def acknowledge_more(self, now: Millis) -> None:
-        """Hand over the next slice of what this request acknowledges."""
+        """Submit the next slice of this request's acknowledgements."""
         raise NotImplementedError
 
 
@@ -71,14 +71,14 @@ class HostedShare:
         self.partition = partition
         self.machine: SharePartition | None = None
         self.log_end_offset = 0
-        """Where what was remembered of the log ends, as far as the log still has it."""
+        """The end of the cached part of the log, as far as the log still has it."""
         self.state_epoch = 0
         self.shard_index = -1
         """Which partition of `__share_group_state` remembers it."""
         self.retry_ms: Millis = 0
         self.waiters: dict[Ticket, ShareWaiter] = {}
         self.awaited: dict[int, tuple[ShareWaiter, int]] = {}
-        """By number of a write: who waits for it, and for which of its partitions."""
+        """By number of a write: the request that waits for it, and the index of its partition."""
         self.unsaved: set[int] = set()
         """Numbers of writes that the coordinator does not have, or not yet, though this machine's state includes
         them."""
@@ -114,7 +114,7 @@ class HostedShare:
             self.partition.unwatch(self.gate)
 
     def wake(self) -> None:
-        """Look after the waiters before the node rests."""
+        """Check the waiting requests before the node rests."""
         if self.waiters and self.gate is not None:
             self._parking.grew(self.gate, 1)
 
@@ -144,7 +144,7 @@ class HostedShare:
 
 
 class Gate(ParkedWork):
-    """Stands among the partition's fetches for everyone who waits at a share partition."""
+    """Represents all requests that wait at a share partition among the partition's fetches."""
 
     __slots__ = ("_hosted",)
 

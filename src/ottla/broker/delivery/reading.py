@@ -64,8 +64,8 @@ class Budget:
 class Reader:
     """One fetch of one share partition: pieces in, acquired ranges and slices out.
 
-    Batches that lie side by side are acquired together: [first, cursor) is what has been seen and not been locked yet,
-    [begin, stop) where it stands in the file, `bounds` where its batches end.
+    Adjacent batches are acquired together. [first, cursor) are the offsets seen and not locked yet, [begin, stop) their
+    position in the file, `bounds` the ends of their batches.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Reader:
 
     _file: File
     _cut_from: tuple[File, int] | None
-    """The batch that the last part was cut from: the same answer must not hold it whole as well."""
+    """The batch that the last part was cut from: the same answer must not include it whole as well."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Reader:
         self._bounds: list[int] = []
 
     def fill(self, members: int) -> None:
-        """Acquire what there is and the budget allows; `members` share it. Raises StorageFailed, OSError."""
+        """Acquire the available records within the budget; `members` share it. Raises StorageFailed, OSError."""
         machine, log, budget = self._machine, self._log, self._budget
         if machine.start < log.log_start_offset:
             machine.log_start_moved(log.log_start_offset)
@@ -150,7 +150,7 @@ class Reader:
                 machine.skip(piece.first, end)  # compaction took everything up to there
 
     def _take(self, piece: Piece, end: int, result: ReadResult) -> bool:
-        """Go through the batches of one read up to `end`, or until the budget is used up; whether it led on."""
+        """Process the batches of one read up to `end`, or until the budget is used up; returns whether it advanced."""
         batches = result.slice
         assert batches is not None
         self._file = batches.file
@@ -201,11 +201,11 @@ class Reader:
         return min(self._budget.records_left, self._budget.share_left, self._locks_left())
 
     def _locks_left(self) -> int:
-        """How many records the members may still hold."""
+        """How many more records the members may lock."""
         return max(self._machine.settings.record_locks_max - self._machine.in_flight, 0)
 
     def _extend(self, position: int, header: RawHeader, high: int) -> None:
-        """The batch there, up to `high`, is to be acquired too, or what there is room for."""
+        """Acquire also the batch at `position`, up to `high`, or as much as there is room for."""
         budget, room = self._budget, self._room()
         if budget.exactly:
             high = min(high, self._first + room)
@@ -225,7 +225,7 @@ class Reader:
         self._bounds.append(high)
 
     def _cut(self, position: int, size: int, high: int) -> None:
-        """Lock what is left of a batch up to `high` and send only that."""
+        """Lock the rest of a batch up to `high` and send only that."""
         low = self._cursor
         self._close()
         self._first, self._cursor = low, high
@@ -285,7 +285,7 @@ class Reader:
         self._bounds.clear()
 
     def _lock(self, bounds: list[int]) -> None:
-        """Acquire [first, cursor); ranges end where batches do, once they are as long as the member likes them."""
+        """Acquire [first, cursor); ranges end at batch ends, once they have the length that the member asked for."""
         first, end = self._first, self._cursor
         if first >= end:
             return

@@ -26,7 +26,7 @@ FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = (1 << 31) - 1
 
 PARTITIONS_MAX: Final = 200_000
-"""Twice what a node may have; each takes some 200 bytes."""
+"""Twice what a node may have; each needs some 200 bytes."""
 
 Place: TypeAlias = tuple[bytes, int]
 """Topic id and partition index."""
@@ -48,7 +48,7 @@ class ShareSession:
         self.epoch = self.epoch + 1 if self.epoch < _EPOCH_MAX else 1
 
     def in_turn(self) -> list[Place]:
-        """The partitions, beginning with another one at every request, so that each comes first in its turn."""
+        """The partitions, starting with a different one at every request, so that each is first in its turn."""
         places = list(self.partitions)
         if len(places) > 1:
             at = self.epoch % len(places)
@@ -73,7 +73,7 @@ class ShareSessions:
         return len(self._sessions)
 
     def open(self, group_id: str, member_id: str, connection: int, places: dict[Place, None]) -> ShareSession | None:
-        """A new session; what the member had before must have been closed. None: there are too many."""
+        """A new session; the member's earlier one must have been closed. None if there are too many."""
         key = (group_id, member_id)
         assert key not in self._sessions
         if len(self._sessions) >= self._settings["group.share.max.share.sessions"]:
@@ -104,7 +104,7 @@ class ShareSessions:
         return self._sessions.get((group_id, member_id))
 
     def resume(self, group_id: str, member_id: str, epoch: int, connection: int) -> ShareSession | ErrorCode:
-        """The open session whose turn this epoch is; FINAL_EPOCH is anyone's turn."""
+        """The open session whose next epoch this is; FINAL_EPOCH is always accepted."""
         session = self._sessions.get((group_id, member_id))
         if session is None:
             return ErrorCode.SHARE_SESSION_NOT_FOUND

@@ -34,6 +34,6 @@ def nearest(followers: Followers, nodes: Mapping[str, NodeRecord], listener: str
 
 
 def _rack_of(nodes: Mapping[str, NodeRecord], node_id: int) -> str | None:
-    """Where an active node stands."""
+    """The rack of an active node."""
     record = nodes.get(str(node_id))
     return None if record is None or record.state is not NodeState.ACTIVE else record.rack

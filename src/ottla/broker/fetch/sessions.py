@@ -32,11 +32,11 @@ FINAL_EPOCH = -1
 EVICTION_MS = 120_000
 NOT_TOLD = -1
 PARTITIONS_MAX = 200_000
-"""Twice what a node may have; each takes some 350 bytes."""
+"""Twice what a node may have; each needs some 350 bytes."""
 
 
 class FetchPartition:
-    """One partition of a fetch: what is asked, and what the session's client was last told."""
+    """One partition of a fetch: the request for it, and the values last reported to the session's client."""
 
     __slots__ = (
         "caught_up_with",
@@ -88,7 +88,7 @@ class FetchPartition:
         self.caught_up_with = None
 
     def tell(self, error: int, has_records: bool, high_watermark: int, log_start_offset: int, diverging: bool) -> bool:
-        """Note what an incremental answer would say; True when the partition has to be in it."""
+        """Note the values of an incremental answer; True if the partition has to be in it."""
         changed = has_records or diverging or error != 0
         if high_watermark != self.told_high_watermark:
             changed = True
@@ -116,7 +116,7 @@ class FetchPartition:
 
 
 class FetchSession:
-    """One client's session. `epoch` is what its next request must carry."""
+    """One client's session. `epoch` is the epoch that its next request must carry."""
 
     __slots__ = ("connection", "created", "epoch", "identity", "last_used", "partitions")
 
@@ -141,7 +141,7 @@ class FetchSession:
             self.partitions.pop(key, None)
 
     def move_to_end(self, partition: FetchPartition) -> None:
-        """A partition that gave records goes last, so that the others get their turn."""
+        """A partition that returned records moves to the end, so that the others get their turn."""
         key = (partition.topic, partition.index)
         known = self.partitions.pop(key, None)
         if known is not None:
@@ -193,9 +193,9 @@ class FetchSessions:
     def resume(
         self, now: Millis, connection: int, identity: int, epoch: int, by_id: bool, more: int
     ) -> FetchSession | ErrorCode:
-        """The session an incremental request belongs to, its epoch moved on; or the error that ends the request.
+        """The session of an incremental request, with its epoch advanced; or the error that ends the request.
 
-        `more`: how many partitions the request names; a session that there is no room for then is at its end.
+        `more`: how many partitions the request names; a session that is too large then ends.
         """
         session = self._sessions.get(identity)
         if session is None:
@@ -219,7 +219,7 @@ class FetchSessions:
         return session
 
     def update(self, session: FetchSession, asked: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]) -> None:
-        """The client names what it asks of these partitions from now on, and which ones it leaves."""
+        """Apply the client's changed requests for partitions, and the partitions that it removes."""
         before = len(session.partitions)
         session.update(asked, forgotten)
         self._partitions += len(session.partitions) - before
@@ -231,7 +231,7 @@ class FetchSessions:
             del self._of_connection[session.connection]
 
     def _make_room(self, wanted: int, but: FetchSession | None) -> bool:
-        """Let `wanted` partitions fit beside those of the sessions without `but`; False where they are too many."""
+        """Make `wanted` partitions fit beside those of the sessions without `but`; False if they are too many."""
         total = wanted + self._partitions - (0 if but is None else len(but.partitions))
         if total <= PARTITIONS_MAX:
             return True

@@ -24,10 +24,10 @@ FILES_AT_ONCE: Final = 500
 def completing(
     partitions: Sequence[Partition], directory: Syncable, pins_max: int
 ) -> Generator[list[Syncable], Mapping[int, str], None]:
-    """Batches of files, each to be synced whole; what failed is sent back: the place in the batch, and why.
+    """Batches of files, each to be synced whole; failures are sent back: the index in the batch, and why.
 
-    `directory`: the one that all logs are in, which is synced once for all that are new in it. A log that can't be
-    completed here is left to its `close`, which will meet the same again and tell.
+    `directory`: the data directory, which is synced once for all new logs. A log that can't be completed here is left
+    to its `close`, which will fail in the same way and report it.
     """
     with suppress(OSError):
         yield from _names_of_newborn([partition.log for partition in partitions], directory)
@@ -48,7 +48,7 @@ def completing(
 
 
 def _names_of_newborn(logs: Sequence[Log], directory: Syncable) -> Generator[list[Syncable], Mapping[int, str], None]:
-    """The directory, where names of logs wait for the disk. Raises OSError."""
+    """The directory, if names of logs wait for the disk. Raises OSError."""
     newborn = [log for log in logs if log.syncing.newborn]
     if newborn:
         directory.pin()

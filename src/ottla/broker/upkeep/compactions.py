@@ -1,7 +1,7 @@
-"""Compacts logs, one at a time, in slices between requests, and says which is next.
+"""Compacts logs, one at a time, in slices between requests, and chooses the next one.
 
-Knows which log needs it most and which have had their turn in this round. Does not know how a log is compacted
-(`ottla.log.compaction`).
+It picks the log that needs compaction most, among those that have not had their turn in this round.
+`ottla.log.compaction` compacts a log.
 
 Source: Kafka's LogCleaner.java and LogCleanerManager.java.
 """
@@ -20,7 +20,7 @@ from ottla.machine import Millis
 
 NOTED_MAX: Final = 1_000
 SLICE_PAUSE_MS: Final = 5
-"""Between two slices of a compaction, so that it takes at most about half of the loop."""
+"""The pause between two slices of a compaction, so that it uses at most about half of the loop."""
 
 
 class Compactions:
@@ -103,7 +103,7 @@ class Compactions:
             self._token = self._outbox.sync([file])
 
     def synced(self, now: Millis, token: int, failed: str | None) -> bool:
-        """A sync has ended; False where no compaction waits for it."""
+        """A sync has ended; False if no compaction waits for it."""
         if token != self._token:
             return False
         self._token = None
@@ -121,7 +121,7 @@ class Compactions:
             self._end()
 
     def _begin(self, now: Millis) -> None:
-        """Choose the log that needs it most; each has one turn in a round, also where its compaction gave up."""
+        """Choose the log that needs it most; each has one turn in a round, even if its compaction gave up."""
         ratios = {
             partition: self._cleanable_ratio(now, partition)
             for partition in list(self._partitions)
@@ -140,7 +140,7 @@ class Compactions:
             self._next_slice.set(now)
 
     def in_sync(self, partition: Partition) -> bool:
-        """Whether every replica of it is, as far as this node has heard."""
+        """Whether every replica of the partition is in sync, as far as this node knows."""
         topic = self._metadata.image.topics.get(partition.topic_name)
         placed = None if topic is None else topic.partitions[partition.index]
         return placed is not None and len(placed.isr) == len(placed.replicas)

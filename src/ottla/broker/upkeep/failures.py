@@ -1,7 +1,7 @@
-"""Keeps what is wrong with which partition: failed writes, reads and fsyncs, said once until they work again.
+"""Tracks the failures of partitions: failed writes, reads and fsyncs, logged once until they work again.
 
-Knows what is done about each: a write is tried again with the next append, a read with the next fetch, and a log whose
-fsync failed is cut back to what is known to be on the disk, or stays shut. Does not know how a log does that.
+A failed write is retried by the next append, a read by the next fetch. A log whose fsync failed is cut back to what is
+known to be on disk, or stays closed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
 REOPEN_MS: Final = 5_000
 """How often the node tries to reopen a log that a failed fsync closed, in milliseconds."""
 RETRY_MS: Final = 5_000
-"""How long after a failed write a replica with nothing to write counts as one that takes none."""
+"""How long after a failed write a replica with nothing to write counts as offline."""
 
 
 class Failures:
     """The failures of one node's partitions; a `partitions.commits.Care`.
 
-    `partitions`: those that are open, with the keys of their timers. `taken_back` hears of a partition whose end was
-    cut off: nobody was told of it but a coordinator in this node.
+    `partitions`: the open ones, with the keys of their timers. `taken_back` is called with a partition whose end was
+    cut off; no client had seen that end, but a coordinator on this node had.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Failures:
             self._works_again(due[1], WRITE, "is taken to take writes again")
 
     def _reopen_all(self, now: Millis) -> None:
-        """Try to open the shut logs again, where a cut that failed is all that keeps them shut."""
+        """Try to reopen the closed logs that are closed only because a truncation failed."""
         shut = [partition for partition, what in self._wrong.items() if what == SHUT and partition.log.in_doubt]
         left = [partition for partition in shut if not self._reopen(now, partition, str(partition.log.failed))]
         if left:

@@ -1,5 +1,6 @@
-"""Checks whose a data directory is: `meta.properties` and the metadata store must name the same cluster and this node;
-and whether this version of Ottla is new enough for that cluster.
+"""Checks a data directory's owner: `meta.properties` and the metadata store must name the same cluster and this node.
+
+It also checks whether this version of Ottla is new enough for that cluster.
 
 Source: Kafka's MetaProperties.java.
 """
@@ -32,15 +33,15 @@ class StartRefused(Exception):
 
 
 def is_identified(files: FileSystem, directory: str) -> bool:
-    """Whether an earlier life of a node was in this directory."""
+    """Whether an earlier incarnation of a node used this directory."""
     return files.exists(f"{directory}/{META_PROPERTIES}")
 
 
 def identify(
     files: FileSystem, directory: str, store: MetadataStore, node_id: int, entropy: Entropy, *, alone: bool
 ) -> str:
-    """The id of the cluster, which a fresh directory and a fresh store are given. `alone`: the store is this node's
-    only, which takes over what is in its directory. Raises StartRefused, StoreFailed."""
+    """The id of the cluster; a fresh directory and a fresh store get one. `alone`: the store belongs to this node only,
+    which adopts the contents of its directory. Raises StartRefused, StoreFailed."""
     if (moved := store.get(MOVED_KEY)) is not None:
         place = decoded(store, MOVED_KEY, bytes.decode, moved.value)
         raise StartRefused(f"The metadata in {store.place} has moved: start the node with --metadata {place}.")
@@ -80,8 +81,11 @@ def identify(
 
 
 def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entropy: Entropy) -> None:
-    """Write the properties again where some bits of them have flipped, or their end is cut off: the metadata store
-    leaves no doubt what they said. Another number of the node may be meant, and stays. Raises OSError, StoreFailed."""
+    """Write the properties again if some of their bits have flipped, or their end is cut off.
+
+    The metadata store determines what they said. A different node id may be intended, and stays. Raises OSError,
+    StoreFailed.
+    """
     stored = store.get(CLUSTER_ID_KEY)
     if stored is None or not files.exists(path):
         return
@@ -130,7 +134,8 @@ def _cluster_id(
 
 
 def too_old_for(image: MetadataImage) -> str | None:
-    """The sentence that says which feature's level this version of Ottla does not support; None where it does all."""
+    """The message that names the feature whose level this version of Ottla does not support; None if it supports
+    all."""
     above = beyond(image.levels, HIGHEST)
     if above is None:
         return None

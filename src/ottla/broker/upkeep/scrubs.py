@@ -19,7 +19,7 @@ from ottla.machine import Millis
 
 SETTING: Final = "ottla.scrub.bytes.per.second"
 FIRST_AFTER_MS: Final = 60_000
-"""How long after its start a node begins the first pass: it has other things to do."""
+"""How long after its start a node begins the first pass, as it is busy before."""
 EVERY: Final = "ottla.scrub.interval.ms"
 SLICE_PAUSE_MS: Final = 20
 

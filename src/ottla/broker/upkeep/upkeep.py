@@ -29,7 +29,7 @@ from ottla.machine import Millis
 from ottla.metadata.store import MetadataStore, StoreFailed
 
 REST_MS: Final = 60_000
-"""How long a log whose upkeep failed unexpectedly is left alone."""
+"""How long a log rests after its upkeep failed unexpectedly."""
 AGAIN_MS: Final = 30_000
 """How long after upkeep of a log failed it is tried again."""
 FLUSH_PINS: Final = 16
@@ -131,7 +131,7 @@ class Upkeep:
         self._to_flush.pop(partition, None)
 
     def wall_clock_was_set(self, now: Millis) -> None:
-        """Retention goes by timestamps: what is next is due at another moment."""
+        """Retention depends on timestamps: the next check is due at a different time."""
         for partition in self.partitions:
             self.commits.look_soon(now, partition)
 
@@ -178,7 +178,7 @@ class Upkeep:
         self._go_on(now, Maintained(partition, partition.log.maintaining(now), partition.log.log_start_offset))
 
     def _go_on(self, now: Millis, maintained: Maintained) -> None:
-        """Take the next step of a log's upkeep; a name that went waits for the disk before another one goes."""
+        """Take the next step of a log's upkeep; a removed name waits for the disk before the next one is removed."""
         partition = maintained.partition
         log = partition.log
         start = log.log_start_offset
