@@ -140,7 +140,7 @@ class ClientQuotas:
             )
             if len(self._clients) >= CLIENTS_MAX:
                 del self._clients[next(iter(self._clients))]
-        self._clients[who] = client  # the last one is who came last
+        self._clients[who] = client  # the last entry is the most recent
         return client
 
     def _limited(self, kind: str, user: str, client_id: str, unit: int = 1) -> _Limited | None:

@@ -121,7 +121,7 @@ class ConnectionQuotas:
             rate = self._rate()
             if len(self._came) >= ADDRESSES_MAX:
                 del self._came[next(iter(self._came))]
-        self._came[address] = rate  # the last one is who came last
+        self._came[address] = rate  # the last entry is the most recent
         return self._recorded(rate, now, limit, keep=False)
 
     def _delay_ms(self, now: Millis) -> int | None:

@@ -168,7 +168,7 @@ class Forwarding:
             except MalformedFrame as error:
                 answer = Unanswered(str(error))
         if isinstance(answer, EnvelopeResponse):
-            forwarded.tries.pop()  # nothing came of it
+            forwarded.tries.pop()  # this attempt had no effect
         if isinstance(answer, Unanswered | EnvelopeResponse):
             self._rest(now, forwarded)
         else:
@@ -198,7 +198,7 @@ class Forwarding:
             self._peers.ask(now, self._controller_id, wrapped(forwarded.request, forwarded.tries), forwarded)
 
     def _rest(self, now: Millis, forwarded: ForwardedRequest) -> None:
-        if self._parking.request_of(forwarded.ticket) is None:  # its client is gone
+        if self._parking.request_of(forwarded.ticket) is None:  # its client has disconnected
             del self._waiting[forwarded.ticket]
             return
         self._resting.set(forwarded.ticket, now + RETRY_MS)

@@ -176,7 +176,7 @@ class Node:
         self.slices = Slices(self.parking, self.schedule, self.metadata)
         self._served = served.load(internal=joining is not None)
 
-    # ---- life ------------------------------------------------------------------------------------------------------
+    # ---- lifecycle -------------------------------------------------------------------------------------------------
 
     def start(self, now: Millis) -> None:
         """Load metadata, open every log, begin to load the coordinators.
@@ -307,8 +307,8 @@ class Node:
             self.store_memory.finish(self.image)
         self.upkeep.finish(now, self.store)
 
-    # Coordinators come with the first request for them, or at start where their topic exists: most nodes in tests never
-    # need one, and their modules are a third of what a node imports.
+    # Coordinators are created by the first request for them, or at start if their topic exists. Most nodes in tests
+    # never need one, and their modules are a third of what a node imports.
 
     @cached_property
     def group_shards(self) -> GroupShards:
@@ -447,7 +447,7 @@ class Node:
         if not served.min_version <= version <= served.max_version and not served.spec.answers_any_version:
             raise Refused(f"{served.name} version {version} is not served")
         if self.leadership.suspended and served.needs_lease:
-            # A client would ask here who leads instead, as librdkafka asks the broker that it used last.
+            # Otherwise a client would ask this node for the new leader: librdkafka asks the broker that it used last.
             self.outbox.add(Close(session.address.identity, "others may lead by now what this node led"))
         try:
             if served.receive is not None:
@@ -671,6 +671,6 @@ class Node:
             partition.resign(now)
             self.upkeep.forget(partition)
         if self._in_use("share_state"):
-            _ = self.share  # who lets its coordinators forget the topic
+            _ = self.share  # it has its coordinators forget the topic
         for host in self._in_use(*_COORDINATORS.values(), "share"):
             host.topic_deleted(now, topic)

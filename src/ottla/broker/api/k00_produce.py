@@ -243,8 +243,8 @@ class SlicedProduce:
 
     If the topic requires it, the records of a large batch are checked before, also a slice a tick. Partitions get their
     batches in the request's order, a slice a tick, even if the client disconnects: it would not learn how far this
-    went. If the partitions of a slice hold their appends back, it waits for its commit before the next one. Otherwise a
-    log that is cut back meanwhile might confuse other records with these.
+    went. If the partitions of a slice hold their appends back, the slice waits for its commit before the next one.
+    Otherwise a log that is cut back meanwhile might confuse other records with these.
     """
 
     __slots__ = ("_acks", "_appends", "_deadline", "_done", "_errors_left", "_node")
@@ -305,7 +305,7 @@ class SlicedProduce:
     def _end_slice(self, begin: int, piece: Request) -> Parked | None:
         some = self._appends[begin : self._done]
         for append in some:
-            append.records = append.inside = None  # what a batch was unpacked to is many times its size
+            append.records = append.inside = None  # an unpacked batch is many times its size
             append.record_errors = append.record_errors[: self._errors_left]
             self._errors_left -= len(append.record_errors)
         waits_for = uncommitted(some, self._acks) if self._acks else None

@@ -222,7 +222,7 @@ def _park(request: Request, deadline: Millis, parked: ParkedFetch) -> Ticket:
     return ticket
 
 
-# ---- more partitions than one turn has room for --------------------------------------------------------------------
+# ---- more partitions than fit into one slice -----------------------------------------------------------------------
 
 
 class ParkedSlicedFetch(ParkedFetch):
@@ -373,7 +373,7 @@ def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Parti
         if answer.error:
             traffic.failed_fetch_requests += 1
         elif answer.records is not None and fetch.isolation is not Isolation.LOG_END:
-            traffic.bytes_out += answer.records.length  # to clients: what followers read is no traffic of theirs
+            traffic.bytes_out += answer.records.length  # sent to clients: followers are not counted
     return answers
 
 

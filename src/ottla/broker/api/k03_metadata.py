@@ -239,7 +239,7 @@ def _creating(node: Node, request: Request, names: list[str], mutations: Mutatio
             new = plan_default_topic(node, name)
             check_room(node, sum(other.partitions for other in wanted) + new.partitions)
         except TopicRefused:
-            continue  # the answer stays what it is; CreateTopics would say why
+            continue  # the answer is unchanged; CreateTopics would return the reason
         wanted.append(new)
     if not node.members.is_controller:
         node.forwarding.create(now, wanted, request)

@@ -267,7 +267,7 @@ def _encode(
             yield
 
 
-# ---- groups of which little is asked -------------------------------------------------------------------------------
+# ---- groups with few requested offsets -----------------------------------------------------------------------------
 
 
 def _ask(node: Node, asked: list[OffsetFetchRequestGroup], request: Request, outbox: Outbox | None = None) -> Any:

@@ -74,7 +74,7 @@ def receive(
 
 def advertised(node: Node, version: int) -> ApiVersionsResponse:
     """The APIs and features of this node, as far as `version` can express them."""
-    # A feature whose lowest level is 0 is left out of older answers, which could not say so (KIP-584).
+    # A feature whose lowest level is 0 is left out of older answers, which can't express it (KIP-584).
     supported = [SupportedFeatureKey(name, 0, high) for name, high in HIGHEST.items()]
     levels = {name: node.image.level_of(name) for name in HIGHEST}
     return ApiVersionsResponse(

@@ -73,7 +73,7 @@ def receive(
         if body.is_renew_ack and _asks_for_records(body):
             error = ErrorCode.INVALID_REQUEST
         elif body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
-            error = ErrorCode.UNKNOWN_SERVER_ERROR  # what Kafka makes of its IllegalArgumentException
+            error = ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka maps its IllegalArgumentException
     if error is None:
         error = fetch.enter_session(now)
     if error is not None:

@@ -109,8 +109,8 @@ def _sorted(node: Node, request: Request) -> tuple[list[tuple[int, Call]], list[
     """The calls for single keys, and the answers that need no shard."""
     body = request.body
     allowed = node.access.on_cluster(request, Operation.CLUSTER_ACTION)
-    # The shard itself refuses to read and write what was never initialized, as Kafka's; a node of the cluster may know
-    # of topics that this one has yet to hear of, or has forgotten.
+    # As in Kafka, the shard itself refuses to read and write uninitialized state; a node of the cluster may know
+    # topics that this one does not know yet, or has forgotten.
     in_use = (ApiKey.READ_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE)
     checks = request.api_key not in in_use and not node.peers.trusts(request.session, request.client_id)
     calls: list[tuple[int, Call]] = []

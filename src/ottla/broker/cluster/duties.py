@@ -108,7 +108,7 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
             elif beyond(image.levels, record.features) is None:
                 states[node_id] = NodeState.ACTIVE
             if record.state is NodeState.STARTING and not record.intact:
-                damaged.add(node_id)  # also where it is given up at once: the next row of its life says nothing of it
+                damaged.add(node_id)  # also if it is fenced at once: the next row of its incarnation does not report it
         elif record.state is NodeState.LEAVING:
             leaving.add(node_id)
         else:

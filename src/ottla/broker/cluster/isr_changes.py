@@ -47,7 +47,7 @@ def altered(
     if _stands(placed, proposal):
         return placed
     if proposal.leader_epoch > placed.leader_epoch or proposal.partition_epoch > placed.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the leader has heard of what we have not
+        return ErrorCode.NOT_CONTROLLER  # the leader has newer metadata than this node
     if proposal.leader_epoch < placed.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if proposal.leader != placed.leader:

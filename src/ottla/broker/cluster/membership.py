@@ -322,7 +322,7 @@ class Membership:
         record = self.record
         if self._is_leaving:
             if record is None or (record.state is NodeState.STARTING and not record.intact):
-                return  # the controller has yet to see that bytes are gone
+                return  # the controller has still to learn of the lost bytes
             if record.state in (NodeState.ACTIVE, NodeState.STARTING):
                 yield Batch([state_row(record, node_id, NodeState.LEAVING)])
             return

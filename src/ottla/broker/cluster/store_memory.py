@@ -4,7 +4,7 @@
                       starts=88:NAME,90:NAME     the newest entries of the history (`metadata.history`) by then
                       lost=7                     commits found missing, until the controller has seen the node's row
 
-The node writes this file in its data directory before it acts on what may not be forgotten: a leader epoch of a
+The node writes this file in its data directory before it acts on a commit that must not be lost: a leader epoch of a
 partition that it has a replica of, or a smaller set of in-sync replicas. Whatever it acknowledges later depends on that
 commit. So a store that lacks the commit is older than what the file says. With `fsync` durability the file is synced.
 

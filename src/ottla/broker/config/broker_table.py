@@ -426,7 +426,7 @@ _ROWS: Final = (
          "Not served yet: the file with the trusted certificates. Any value stops the start."),
     _inert("ssl.truststore.certificates", _PASSWORD, None,
          "Not served yet: the trusted certificates, as PEM. Any value stops the start."),
-    # ---- described for tools, which may set them, without effect here ----------------------------------------------
+    # ---- described for tools that set them, without effect here ----------------------------------------------------
     _inert("num.io.threads", _INT, 8, "No effect: one event loop serves all requests.", low=1, update=_DYNAMIC),
     _inert("num.network.threads", _INT, 3, "No effect: one event loop serves all connections.", low=1, update=_DYNAMIC),
     _inert("background.threads", _INT, 10,

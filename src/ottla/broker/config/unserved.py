@@ -65,7 +65,7 @@ def is_protective(name: str) -> bool:
     """Whether a setting of this name promises protection, unless its value says otherwise."""
     if name.startswith(_LISTENER):
         of_listener = name.removeprefix(_LISTENER).partition(".")[2]
-        # A SASL mechanism may stand before the name: listener.name.NAME.scram-sha-512.sasl.jaas.config.
+        # A SASL mechanism may precede the name: listener.name.NAME.scram-sha-512.sasl.jaas.config.
         return is_protective(of_listener) or is_protective(of_listener.partition(".")[2])
     if name.startswith(_TUNING_PREFIXES):
         return False

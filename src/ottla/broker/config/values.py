@@ -372,7 +372,7 @@ def group_layers(settings: BrokerSettings, overrides: Mapping[str, str], name: s
     return below if text is None else [Layer(name, key.parse(text), Source.GROUP), *below]
 
 
-# ---- what all three share ------------------------------------------------------------------------------------------
+# ---- shared by all three -------------------------------------------------------------------------------------------
 
 
 def appended(current: str, addition: str) -> str:

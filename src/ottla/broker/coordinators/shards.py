@@ -312,7 +312,7 @@ class ShardHost:
         self._steps: dict[Ticket, tuple[CoordinatorRequest, int, Hosted]] = {}
         self._next_step: Ticket = 1
 
-    # ---- life ------------------------------------------------------------------------------------------------------
+    # ---- lifecycle -------------------------------------------------------------------------------------------------
 
     def start(self, now: Millis) -> None:
         """Begin to load every partition that has records."""
@@ -462,7 +462,7 @@ class ShardHost:
         if known is not None:
             known[2].shard.abandon(step)
 
-    # ---- transactions of others ------------------------------------------------------------------------------------
+    # ---- transactions of other coordinators ------------------------------------------------------------------------
 
     def append_marker(
         self,
@@ -479,7 +479,7 @@ class ShardHost:
         """
         hosted = self._usable(now, index)
         if hosted is None or not hosted.loaded:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # as Kafka says it: the coordinator of the transaction asks again
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # as in Kafka: the coordinator of the transaction retries
         appended = hosted.partition.append_marker(now, producer_id, producer_epoch, marker, transaction_version)
         hosted.shard.apply_marker(producer_id, producer_epoch, marker.committed)
         self._carry_out(now, hosted, NOTHING)
@@ -757,7 +757,7 @@ class ShardHost:
             assert at <= due + SUSPENDED_MS, f"{hosted.partition.name} is due at {due}, its timer at {at}"
 
 
-@lru_cache(maxsize=4096)  # a hash takes as long as a log takes to append, and the same few ids come again and again
+@lru_cache(maxsize=4096)  # a hash costs as much as an append to a log, and the same few ids recur
 def partition_of(key: str, partitions: int) -> int:
     """The absolute of Java's String.hashCode (UTF-16 units, 32 bits; its minimum counts as 0) modulo the partitions."""
     code = 0

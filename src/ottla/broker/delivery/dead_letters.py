@@ -530,7 +530,7 @@ def _mended(wall_ms: WallMillis, letter: Record, error: ErrorCode) -> list[Recor
     """The dead letter in a form that may suit a topic that refused it; empty if there is no such form."""
     if error is ErrorCode.INVALID_TIMESTAMP:  # the wall clock was set since the record was written
         return [] if letter.timestamp_ms == wall_ms else [Record(-1, wall_ms, letter.key, letter.value, letter.headers)]
-    # The topic takes smaller records than the one this came from: at least say which one it was.
+    # The topic accepts only smaller records than the source topic: at least identify the record.
     return [] if letter.value is None else [Record(-1, wall_ms, letter.key, None, _provenance(letter.headers))]
 
 

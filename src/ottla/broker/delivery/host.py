@@ -172,7 +172,7 @@ class ShareHost(Subscriber):
         self._pruning = Timer(schedule, Timed.SHARE, self._prune)
         environment.settings.subscribe("share groups", self)
 
-    # ---- life and time ---------------------------------------------------------------------------------------------
+    # ---- lifecycle and time ----------------------------------------------------------------------------------------
 
     def acknowledge_later(self, asked: ShareWaiter) -> None:
         """A later tick processes the next slice of this request's acknowledgements."""
@@ -446,7 +446,7 @@ class ShareHost(Subscriber):
                 return found.offset
         return log.high_watermark
 
-    # ---- what a machine wants --------------------------------------------------------------------------------------
+    # ---- effects of a machine --------------------------------------------------------------------------------------
 
     def settle(self, now: Millis, hosted: HostedShare) -> None:
         """A machine was stepped: submit its writes, write its dead letters, set its timer, wake the waiting fetches."""
@@ -604,7 +604,7 @@ class ShareHost(Subscriber):
                 if offset > partition.log.log_start_offset:
                     partition.log.delete_records_before(offset)
 
-    # ---- looking ---------------------------------------------------------------------------------------------------
+    # ---- checking --------------------------------------------------------------------------------------------------
 
     def lag(self, topic_id: bytes, partition: int, start_offset: int, complete_count: int) -> int:
         """Records that a group still has to process; -1 if that is not known here."""

@@ -101,7 +101,7 @@ class HostedShare:
             and machine.has_more(now, readable_end(self.partition.log, config.isolation))
         )
 
-    # ---- who waits -------------------------------------------------------------------------------------------------
+    # ---- waiting requests ------------------------------------------------------------------------------------------
 
     def wait(self, ticket: Ticket, waiter: ShareWaiter) -> None:
         if self.gate is None:

@@ -91,7 +91,7 @@ class ShareExchange(ShareWaiter):
             self.answers.append(answer)
         return answer
 
-    # ---- who may ---------------------------------------------------------------------------------------------------
+    # ---- permissions -----------------------------------------------------------------------------------------------
 
     def refusal(self) -> ErrorCode | None:
         """Why this group or this member gets no answer but an error."""
@@ -230,7 +230,7 @@ class ShareAcknowledging(ShareExchange):
         raise AssertionError("an acknowledgement waits for no records")
 
     def abandon(self, ticket: Ticket) -> None:
-        self.ticket = None  # what it acknowledged stands all the same
+        self.ticket = None  # its acknowledgements remain valid
 
 
 class ShareFetching(ShareExchange):
@@ -352,7 +352,7 @@ class ShareFetching(ShareExchange):
             reader.fill(share.sessions.members_of(self.group_id) if config.fair else 1)
         except OSError as failed:
             self.share.failures.read_failed(hosted.partition, failed)
-            if not answer.acquired:  # what was read before it is delivered; the next fetch meets the error first
+            if not answer.acquired:  # deliver the records read before it; the next fetch gets the error first
                 answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
         self.share.settle(now, hosted)
         if (answer.acquired or answer.error) and answer.place not in self.by_place:

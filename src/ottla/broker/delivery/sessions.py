@@ -113,7 +113,7 @@ class ShareSessions:
                 return ErrorCode.INVALID_SHARE_SESSION_EPOCH
             session.advance()
         if session.connection != connection:
-            # The member opened a new connection before the old one was seen to be gone.
+            # The member opened a new connection before the loss of the old one was noticed.
             self._leave_connection(session)
             session.connection = connection
             self._of_connection.setdefault(connection, {})[(group_id, member_id)] = None

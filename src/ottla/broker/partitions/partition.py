@@ -230,7 +230,7 @@ class Partition:
         producers.marker_written(producer_id, producer_epoch, transaction_version)
         return appended
 
-    # ---- who waits for a commit ------------------------------------------------------------------------------------
+    # ---- requests that wait for a commit ---------------------------------------------------------------------------
 
     def wait_for_commit(self, offset: int, ticket: Ticket, reply: object | None = None) -> None:
         """Once the high watermark reaches `offset`, send this reply, or resume the parked work if it is None."""
@@ -343,7 +343,7 @@ class Partition:
             if offset is not None:
                 self._commit_up_to(now, offset)
 
-    # ---- who waits for records -------------------------------------------------------------------------------------
+    # ---- requests that wait for records ----------------------------------------------------------------------------
 
     def watch(self, ticket: Ticket, *, to_the_end: bool = False) -> None:
         """Notify this ticket when more can be read, `to_the_end` of the log or up to the high watermark."""

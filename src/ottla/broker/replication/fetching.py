@@ -111,7 +111,7 @@ class Fetching:
         """The end of the log when it last refused what its leader sent."""
         self._reckoning = Reckoning(environment.schedule, Timed.REPLICATION, self._go_on_all, self._due)
 
-    # ---- what is followed ------------------------------------------------------------------------------------------
+    # ---- partitions that this node follows -------------------------------------------------------------------------
 
     def follow(self, now: Millis, partition: Partition, leader: int) -> None:
         """Fetch this partition from that leader, in the partition's epoch; no change if it does so already."""
@@ -261,7 +261,7 @@ class Fetching:
         partition = self._followed[key][0]
         return self._throttle.lists(partition.topic_name, partition.index)
 
-    # ---- what comes of an answer -----------------------------------------------------------------------------------
+    # ---- applying an answer ----------------------------------------------------------------------------------------
 
     def _carry_out(self, now: Millis, fetches: FetchesOf, partition: Partition, news: News) -> None:
         if partition.log.failed is not None:

@@ -115,7 +115,7 @@ class IsrChanges:
                     proposed = under_way.pop((topic.topic_id, part.partition_index), None)
                     if proposed is not None:
                         self._settle(now, proposed, part)
-            for proposed in under_way.values():  # the answer says nothing of these
+            for proposed in under_way.values():  # the answer lacks these
                 self._refuse(now, proposed, ErrorCode.NETWORK_EXCEPTION)
         self.send(now)
 

@@ -53,7 +53,7 @@ class Replication:
         self._keys: dict[str, dict[Key, None]] = {}
         """The partitions that are fetched, by topic."""
 
-    # ---- who leads -------------------------------------------------------------------------------------------------
+    # ---- leaders ---------------------------------------------------------------------------------------------------
 
     def follow(self, now: Millis, names: Iterable[str]) -> None:
         """The image has news of these topics, and the replicas here match it already."""
@@ -105,7 +105,7 @@ class Replication:
         """A log accepts records again, after its end was cut off."""
         self._fetching.taken_back(now, partition)
 
-    # ---- where this node leads -------------------------------------------------------------------------------------
+    # ---- partitions that this node leads ---------------------------------------------------------------------------
 
     def fetched(
         self,

@@ -170,7 +170,7 @@ class Placement(Subscriber):
             self._replicas.add(local)
         self._configure(now, local, log_config)
         if local.partitions and not here.keys() <= local.partitions.keys():
-            self._make_way(now, [topic.name])  # a replica may come back before its directory has gone
+            self._make_way(now, [topic.name])  # a replica may return before its old directory is removed
         for index, placed in here.items():
             partition = local.partitions.get(index)
             if partition is None:

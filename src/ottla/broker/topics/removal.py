@@ -175,7 +175,7 @@ class Removals:
             except (OSError, StorageFailed) as error:
                 self._stick(now, removal, error)
             else:
-                if removal.log is None and removal.name is not None:  # others are known by their names
+                if removal.log is None and removal.name is not None:  # all others are identified by their names
                     unsynced.append(removal)
         if unsynced:
             try:

@@ -151,8 +151,8 @@ class Failures:
             self._reopening.set(now + REOPEN_MS)
 
     def _reopen(self, now: Millis, partition: Partition, why: str) -> bool:
-        # A leader's followers may have what would be cut, and other records must not take its place; a follower has
-        # told its leader of all that it has, unless it waits for the disk with that.
+        # A leader's followers may have the records that would be cut, and no others must replace them; a follower has
+        # reported all its records to its leader, unless it reports only those on disk.
         others_know = partition.followers is not None or not (partition.leads or partition.fsyncs_each)
         if not partition.log.reopen(now, others_know=others_know):
             return False

@@ -100,7 +100,7 @@ def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entr
         return
     wrong_bits = differing_bits(found, wanted)
     is_cut = len(found) < len(wanted) or not found.endswith(b"\n")
-    is_garbled = not found.isascii()  # also where only the id of the directory is, which nothing else depends on
+    is_garbled = not found.isascii()  # also if only the directory's id is garbled, on which nothing else depends
     if wrong_bits > WRONG_BITS_MAX or not (wrong_bits or is_cut or is_garbled):
         return
     write_properties(files, path, {**properties, "directory.id": uuid_text(entropy.randbytes(16))})

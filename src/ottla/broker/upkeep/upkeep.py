@@ -163,7 +163,7 @@ class Upkeep:
         for name in self.checkpoints.take_due(now):
             self.checkpoints.store(name)
             if name == HIGH_WATERMARK and self.commits.by_fsync:
-                # They are the same then, and a start after a kill writes what is above it again.
+                # They are the same then, and a start after a kill rewrites everything above it.
                 self.checkpoints.store(RECOVERY_POINT)
             if name == RECOVERY_POINT:
                 self._flush_rolled(now)
