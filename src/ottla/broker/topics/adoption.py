@@ -1,7 +1,7 @@
 """Sorts partition directories: which topic each one belongs to, and how a start handles those that the store lacks.
 
 A directory itself names its topic, partition and topic id. So a data directory can be moved here after a clean stop of
-a Kafka broker, and topics survive the loss of our own store or of its newest commits. Everything that the directories
+a Kafka broker. Topics also survive the loss of our own store, or of its newest commits. Everything that the directories
 do not hold is lost. That includes topics' own configs (except those in Kafka's metadata log: kraft_configs.py), and
 partitions at the end of a topic that never had a record. Then it is unknown what may be deleted of these topics, so
 `broker/topics/topics.py` suspends their retention and compaction.
