@@ -14,6 +14,8 @@ pytestmark = FORM
 
 LEFT = {"CHANGELOG.md": 110}
 """Pages that are still to be rewritten, and how many matches they may have."""
+UNCLEAR_MAX = 0.002
+"""The share of the clauses of docstrings that may match."""
 WORDS_OF_A_PARAGRAPH = 100
 WORDS_OF_A_MESSAGE = 4
 """A shorter text in the code is a name or a part of one."""
@@ -58,6 +60,23 @@ def test_messages_read_plainly() -> None:
         for text in messages(path)
     }
     assert not {text: left for text, left in found.items() if left}
+
+
+def test_docstrings_read_plainly() -> None:
+    """A clause is what ends in a stop, a colon or a semicolon."""
+    clauses, found = 0, dict[str, list[tuple[str, str]]]()
+    for path in sources("src"):
+        for node in ast.walk(tree_of(path)):
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                prose = prose_of(node.value.value)
+                clauses += len(re.findall(r"[.;:]\s|\n\n|$", prose))
+                if left := list(unclear(prose)):
+                    found[f"{path.relative_to(TOP)}:{node.lineno}"] = left
+    assert len(found) < UNCLEAR_MAX * clauses, found
 
 
 @pytest.mark.parametrize(

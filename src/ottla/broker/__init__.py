@@ -1,5 +1,6 @@
-"""One node, without any I/O of its own: requests in, answers and effects out.
+"""Implements one node without any I/O of its own: requests go in, answers and effects come out.
 
-`node.Node` routes; `api` has one file per API key; each room between them owns a part of the node and sees those below
-it alone (ARCHITECTURE.md, section 3); the other modules are what several rooms share.
+`node.Node` routes requests; `api` has one file per API key. Each package between them owns one part of the node and
+imports only the packages below it (ARCHITECTURE.md, section 3). The modules in this directory are shared by several
+packages.
 """

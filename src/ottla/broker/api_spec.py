@@ -1,8 +1,8 @@
-"""Describes one API as far as a node needs to know it before the handler's module is imported.
+"""Describes the properties of one API that a node needs before it imports the handler's module.
 
-Each handler declares its `SPEC`; `tools/write_api_table.py` collects them in `api_table.py`, from which all that a node
-does with an API key follows: whether it is served and advertised, who may ask, how long a request may be, whether the
-controller or a leader has to answer it. To serve one more API is to write one module.
+Each handler declares its `SPEC`; `tools/write_api_table.py` collects them in `api_table.py`. The specs decide how a
+node treats an API key: whether it is served and advertised, who may send it, how long a request may be, and whether the
+controller or a leader has to answer it. To serve one more API, write one module.
 
 Sources: Kafka's ApiKeys.java (names, and which APIs are forwarded), KafkaApis.scala and ControllerApis.scala (the
 operations that are authorized), SaslServerAuthenticator.java.
@@ -18,7 +18,7 @@ from ottla.protocol.apis import ApiKey
 
 
 class Forwarding(Enum):
-    """What a node that is not the controller does with a request (KIP-590)."""
+    """How a node that is not the controller handles a request (KIP-590)."""
 
     NEVER = "it serves the request itself"
     WHOLE = "it hands the request on as it came"
@@ -26,7 +26,7 @@ class Forwarding(Enum):
 
 
 class RequestSize(Enum):
-    """What bounds a request beside `socket.request.max.bytes`, before its message is built."""
+    """The size limit of a request, apart from `socket.request.max.bytes`, checked before the message is decoded."""
 
     USUAL = "`LONG_BYTES_MAX` and `LONG_ELEMENTS_MAX`"
     LARGE_FIELDS = "`LONG_ELEMENTS_MAX`: it carries subscriptions or assignments, which clients have made"
@@ -36,17 +36,19 @@ class RequestSize(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSpec:
-    """What a node knows about an API.
+    """The properties of one API.
 
-    `versions`: the lowest and the highest that are served; `answers_any_version`: the handler answers others too
-    (KIP-511). `acl`: every operation that the handler asks the authorizer about, those for one request or another
-    together; what is asked for the authorized_operations of KIP-430 is not among them. `between_nodes`: nodes of the
-    cluster ask each other for it, for which Kafka wants ClusterAction on the cluster; where `acl` lacks that, nodes are
-    known by their secret alone. `internal`: nobody else asks, so it is not advertised, and a node alone does not serve
-    it. `before_authentication`: a client may ask before it has said who it is (KIP-43, KIP-152, KIP-368).
-    `needs_lease`: a leader's or coordinator's answer, which a node does not have while others may lead in its place.
-    `loaded_with`: the topic with whose first replica here a node of a cluster imports the handler, as it may have to
-    coordinate at once when another one dies.
+    - `versions`: the lowest and the highest version served.
+    - `answers_any_version`: the handler also answers versions outside that range (KIP-511).
+    - `acl`: every operation that the handler may check with the authorizer, over all kinds of requests. The checks for
+      the authorized_operations of KIP-430 are not included.
+    - `between_nodes`: nodes of the cluster send this request to each other. Kafka requires ClusterAction on the cluster
+      for it; if `acl` lacks that, the cluster's secret alone identifies the nodes.
+    - `internal`: no client sends this request. It is not advertised, and a standalone node does not serve it.
+    - `before_authentication`: a client may send it before it has authenticated (KIP-43, KIP-152, KIP-368).
+    - `needs_lease`: a leader or coordinator answers it, so a node must not answer while others may lead in its place.
+    - `loaded_with`: an internal topic. A cluster node imports the handler when it gets its first replica of this topic,
+      because it may have to coordinate at once when another node fails.
     """
 
     key: ApiKey

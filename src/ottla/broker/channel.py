@@ -1,16 +1,15 @@
-"""Keeps the rules of one connection: which request may be served next, and which answers may leave.
+"""Keeps the rules of one connection: which request may be served next, and which answers may be sent.
 
-Requests of a connection are served one at a time and in order, except Produce behind Produce whose batches are all
-appended: that is how one producer shares fsyncs with itself. Answers leave in the order of their requests. Nothing
-more is served while the client does not take what was sent to it, while the connection is muted (KIP-219), and once it
-is closing.
+Requests of a connection are served one at a time and in order. The exception is Produce after Produce whose batches are
+all appended: this lets one producer share an fsync among its own requests. Answers are sent in the order of their
+requests. No further request is served while the client does not read its answers, while the connection is muted
+(KIP-219), or once it is closing.
 
-Does not know: sockets, buffers, time, and what is in a frame beyond its API key. Whoever drives a node keeps a
-`Channel` for each connection: the server, the simulator, and the stage that tests put a node on. `began` is the
-shell's own note of when a request came, given back with its answer.
+The server, the simulator and the test harness each keep a `Channel` for every connection. A channel reads nothing of a
+frame but its API key. `began` is the I/O host's own note of when a request arrived, returned with its answer.
 
-Invariants: the first answer that is owed is not there yet, or it would have left. At most `REQUESTS_IN_FLIGHT_MAX`
-answers are owed at once.
+Invariants: the first owed answer is not ready, because a ready one would have been sent. At most
+`REQUESTS_IN_FLIGHT_MAX` answers are owed at once.
 
 Source: Kafka's KafkaChannel and SocketServer (a channel is muted while its request is processed).
 """
@@ -26,13 +25,12 @@ from ottla.protocol.apis import ApiKey
 REQUESTS_IN_FLIGHT_MAX = 128
 PRODUCE_KEY = int(ApiKey.PRODUCE)
 PRODUCE = PRODUCE_KEY.to_bytes(2, "big")
-"""What a Produce frame begins with."""
+"""The first two bytes of a Produce frame."""
 
 
 class Owed:
-    """An answer that a client is owed: its parts once they are there. `ticket` None: the node has not seen it yet.
-
-    `goes_on`: as in `Parked`."""
+    """An answer owed to a client, with its parts once they are ready. `ticket` is None until the node has received the
+    request. `goes_on`: as in `Parked`."""
 
     __slots__ = ("api_key", "began", "goes_on", "parts", "ticket")
 
@@ -45,14 +43,14 @@ class Owed:
 
 
 class Channel:
-    """One connection's requests in flight. What may leave now is returned, to be sent at once and in that order."""
+    """One connection's requests in flight. Its methods return the answers that may be sent now, in that order."""
 
     __slots__ = ("closing", "muted", "owed", "unsent", "waits")
 
     def __init__(self) -> None:
         self.owed: deque[Owed] = deque()
         self.unsent = False
-        """The client has not taken what was sent to it."""
+        """The client has not read all that was sent to it."""
         self.muted = False
         self.closing = False
         self.waits = False
@@ -77,7 +75,7 @@ class Channel:
         return is_appended and frame[:2] == PRODUCE and len(owed) < REQUESTS_IN_FLIGHT_MAX
 
     def served(self, api_key: int, answer: Sequence[Part] | Parked | None, began: int = 0) -> Sequence[Owed]:
-        """The node has served the next request, and this is what `Node.receive` returned."""
+        """The node has served the next request; `answer` is what `Node.receive` returned."""
         if isinstance(answer, Parked):
             owed = self.owe(api_key, began)
             owed.ticket, owed.goes_on = answer.ticket, answer.goes_on
@@ -89,14 +87,14 @@ class Channel:
         return ()
 
     def owe(self, api_key: int, began: int = 0) -> Owed:
-        """The next request is being read beside the loop; `read` says what came of it."""
+        """The next request is being decoded beside the loop; `read` reports the result."""
         owed = Owed(api_key, None, None, began)
         self.owed.append(owed)
         self.waits = True
         return owed
 
     def read(self, owed: Owed, answer: Sequence[Part] | Parked | None) -> Sequence[Owed]:
-        """The node has served the request of `owed`, and this is what it returned."""
+        """The node has served the request of `owed`; `answer` is what it returned."""
         if isinstance(answer, Parked):
             owed.ticket = answer.ticket
             return ()
@@ -106,7 +104,7 @@ class Channel:
     # ---- answers out -----------------------------------------------------------------------------------------------
 
     def answered(self, ticket: Ticket, parts: Sequence[Part]) -> Sequence[Owed] | None:
-        """The answer that `ticket` waited for is there. None: nobody here waits for it."""
+        """Record that the answer for `ticket` is ready. Returns None if no request of this connection waits for it."""
         for owed in self.owed:
             if owed.ticket == ticket and owed.parts is None:
                 owed.parts = parts
@@ -122,10 +120,10 @@ class Channel:
             self.waits = self.halted
         return leaving
 
-    # ---- what stands in the way ------------------------------------------------------------------------------------
+    # ---- reasons to serve nothing ----------------------------------------------------------------------------------
 
     def note_unsent(self, unsent: bool) -> None:
-        """Whether the client has yet to take what was sent to it."""
+        """Record whether the client has still to read what was sent to it."""
         self.unsent = unsent
         self._look()
 
@@ -135,7 +133,7 @@ class Channel:
         self._look()
 
     def close(self) -> None:
-        """The connection closes: what is still owed will not be sent."""
+        """The connection closes: the owed answers will not be sent."""
         self.closing = self.waits = True
         self.owed.clear()
 

@@ -1,12 +1,11 @@
-"""Measures what users and clients use of this node, and says for how long who has used too much is throttled.
+"""Measures what users and clients use of this node, and decides how long a client above its quota is throttled.
 
-Knows the quotas that hold and whose each one is: of those that fit a user and a client id the most specific one counts,
-and whoever it does not tell apart shares one rate. Who is above it waits for as long as it takes to come back below it
-(`rates`). Does not know how a client is made to wait: see `quotas`, nor which addresses connect too often: see
-`connection_quotas`.
+Of the quotas that match a user and a client id, the most specific one applies. All clients that this quota does not
+distinguish share one rate. A client above its quota is throttled until its rate is back below the quota (`rates`).
+`quotas` mutes the connections of such clients; `connection_quotas` limits how often addresses connect.
 
-Other nodes of the cluster are never throttled. Each node measures by itself, as Kafka's do. A change of any quota
-begins to count anew.
+Other nodes of the cluster are never throttled. Each node measures by itself, as in Kafka. A change of any quota resets
+all counts.
 
 Sources: KIP-13, KIP-55, KIP-124, KIP-257, KIP-599; Kafka's ClientQuotaManager.java (DefaultQuotaCallback),
 ControllerMutationQuotaManager.java.
@@ -31,25 +30,25 @@ CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 CLIENTS_MAX: Final = 10_000
-"""Of how many users with a client id it is remembered what they use; the one that was away longest is forgotten."""
+"""How many users with a client id are tracked; beyond that, the one that was idle longest is dropped."""
 _MICROS_OF_PERCENT: Final = 10_000
 """A percent of a second of the event loop."""
 _NOBODY: Final = ""
-"""Stands where a quota, or a rate, does not tell users or client ids apart."""
+"""The placeholder for a quota or rate that does not distinguish users or client ids."""
 
 _Names = tuple[str | None, str | None]
 """User and client id of a quota; None is the default."""
 
 
 class _Limited(NamedTuple):
-    """A limit a second, and the rate of those who share it."""
+    """A limit per second, and the rate of the clients that share it."""
 
     limit: float
     rate: Rate | Bucket
 
 
 class _Client(NamedTuple):
-    """What limits a user with a client id."""
+    """The quotas that apply to one user with one client id."""
 
     produced: _Limited | None
     fetched: _Limited | None
@@ -58,10 +57,11 @@ class _Client(NamedTuple):
 
 
 class ClientQuotas:
-    """Says who has used too much; a `quotas.Quotas`.
+    """Decides which clients are above their quota; a `quotas.Quotas`.
 
-    `quotas`: as the image has them; `samples`, `window_ms`: what rates are measured over; `burst_ms`: for
-    how long who changes no partitions saves up for it; `trusts`: whether a request comes from a node of the cluster.
+    `quotas`: as in the image; `samples`, `window_ms`: the windows over which rates are measured; `burst_ms`: for how
+    long a client that changes no partitions saves up its quota; `trusts`: whether a request comes from a node of the
+    cluster.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ClientQuotas:
                 limited.rate.record(now, micros)
 
     def fetched_max(self, session: Session, client_id: str) -> int | None:
-        """As `quotas.Quotas.fetched_max`: what fits into all windows but one."""
+        """As `quotas.Quotas.fetched_max`: the bytes that fit into all windows but one."""
         limited = self._client(session, client_id).fetched
         if limited is None:
             return None
@@ -140,7 +140,7 @@ class ClientQuotas:
             )
             if len(self._clients) >= CLIENTS_MAX:
                 del self._clients[next(iter(self._clients))]
-        self._clients[who] = client  # the last one is who came last
+        self._clients[who] = client  # the last entry is the most recent
         return client
 
     def _limited(self, kind: str, user: str, client_id: str, unit: int = 1) -> _Limited | None:

@@ -1,12 +1,11 @@
-"""Says which connections a node takes, when, and which it does not: how many are open, and how fast they come.
+"""Decides which connections a node accepts, and when, by the number of open connections and the rate of new ones.
 
-Knows the addresses that have connections open, and how often each connects. Who connects too often from an address that
-has a limit is let wait, and then closed, so that a client that tries again at once does not do so a thousand times a
-second. Where too many come in all, each is served as much later as it takes to keep to the limit. Does not know
-sockets: the shell asks.
+A connection above its address's rate limit is delayed and then closed. So a client that retries at once does not do so
+a thousand times a second. If the node as a whole gets too many connections, each one is served with a delay that keeps
+to the limit. The I/O host calls this module for each connection.
 
-Kafka counts a connection for the whole node before it looks at its address; here the address comes first, so that one
-that connects too often does not delay the others.
+Kafka counts a connection for the whole node before it checks its address. Here the address is checked first, so an
+address that connects too often does not delay the others.
 
 Sources: KIP-306, KIP-402, KIP-612; Kafka's SocketServer.scala (ConnectionQuotas, Acceptor).
 """
@@ -36,15 +35,15 @@ TOO_OFTEN: Final = "it connects too often"
 
 
 class Admission(NamedTuple):
-    """What becomes of a connection after `wait_ms`: it is served, or closed because of `refused`."""
+    """The decision about a connection: after `wait_ms` it is served, or closed because of `refused`."""
 
     wait_ms: int = 0
     refused: str | None = None
 
 
 class ConnectionQuotas:
-    """The connections of one node. One that is admitted counts until `ended`; one that waits to be closed until
-    `closed`. `room`: how many the process can have open."""
+    """The connections of one node. An admitted connection counts until `ended`; one that waits to be closed counts
+    until `closed`. `room`: how many connections the process can have open."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -57,11 +56,10 @@ class ConnectionQuotas:
         self._came: dict[Host, Rate] = {}
         self._served: Rate | None = None
         self._serves_at: Millis | None = None
-        """When the last one that came will have been served; the next one is not before it."""
+        """The time at which the last accepted connection is served; the next one is not served earlier."""
 
     def keep_to(self, quotas: Mapping[str, Configs]) -> None:
-        """Keep to these quotas of addresses from now on, and count anew. `quotas`: as the
-        image has them."""
+        """Apply these quotas of addresses from now on, and reset the counts. `quotas`: as in the image."""
         self._limits, self._default, self._came = {}, None, {}
         for name, limits in quotas.items():
             entity, limit = entity_of(name), limits.get(CONNECTION_CREATION_RATE)
@@ -73,7 +71,7 @@ class ConnectionQuotas:
                     self._limits[ip_address(address)] = float(limit)
 
     def admit(self, now: Millis, host: str) -> Admission:
-        """What becomes of a new connection of this address."""
+        """Decide about a new connection from this address."""
         address = host_of(host)
         open_max = min(self._settings["max.connections"], self.room)
         if self._open + self._closing >= open_max:
@@ -95,7 +93,7 @@ class ConnectionQuotas:
         return Admission(delay_ms)
 
     def ended(self, host: str) -> None:
-        """A connection of this address that was admitted is gone."""
+        """An admitted connection of this address has closed."""
         address = host_of(host)
         self._open -= 1
         left = self._of_address.pop(address) - 1
@@ -113,8 +111,8 @@ class ConnectionQuotas:
         return limits_by_address(overrides).get(address, most) if overrides else most
 
     def _wait_ms(self, now: Millis, address: Host) -> int:
-        """How long after this connection the address is down to its limit again; 0 where it is not above. One above is
-        not counted."""
+        """How long after this connection the address is back at its limit; 0 if it is not above. A connection above the
+        limit is not counted."""
         limit = self._limits.get(address, self._default)
         if limit is None:
             return 0
@@ -123,11 +121,12 @@ class ConnectionQuotas:
             rate = self._rate()
             if len(self._came) >= ADDRESSES_MAX:
                 del self._came[next(iter(self._came))]
-        self._came[address] = rate  # the last one is who came last
+        self._came[address] = rate  # the last entry is the most recent
         return self._recorded(rate, now, limit, keep=False)
 
     def _delay_ms(self, now: Millis) -> int | None:
-        """When this one is served, as the node takes so many a second; None where that is too late for it."""
+        """The delay of this connection, as the node accepts a limited number per second; None if the delay would be too
+        long."""
         limit = self._settings["max.connection.creation.rate"]
         if limit == INT_MAX:
             return 0
@@ -147,7 +146,7 @@ class ConnectionQuotas:
         return self._settings["quota.window.size.seconds"] * 1000
 
     def _recorded(self, rate: Rate, now: Millis, limit: float, *, keep: bool) -> int:
-        """Count one, and say how long it takes then to come back to the limit, a window at most."""
+        """Count one connection, and return the time until the rate is back at the limit, at most one window."""
         rate.record(now, 1)
         wait_ms = min(rate.wait_ms(now, limit), self._window_ms)
         if wait_ms and not keep:

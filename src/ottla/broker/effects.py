@@ -1,9 +1,9 @@
-"""Defines what a node wants its shell to do: effects as plain values, and the outbox that collects them.
+"""Defines what a node asks of its I/O host: effects as plain values, and the outbox that collects them.
 
-The shell takes the effects after every call of the node and carries them out in order; what comes of them comes back
-as an event (`Node.synced`, `Node.not_stored`, `Node.answered`, `Node.committed`, `Node.reread`). Also the parts of an
-answer: bytes-like objects and `FileSlice`s, which the shell sends in order, so that a fetch can leave without its
-records becoming Python objects.
+The host takes the effects after every call of the node and carries them out in order. It reports the results as events
+(`Node.synced`, `Node.not_stored`, `Node.answered`, `Node.committed`, `Node.reread`). This module also defines the parts
+of an answer: bytes-like objects and `FileSlice`s. The host sends them in order, so a fetch can be sent without turning
+its records into Python objects.
 
 Source: etcd/raft's Ready.
 """
@@ -32,7 +32,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close this connection after what was sent before."""
+    """Close this connection after all earlier answers are sent."""
 
     connection: int
     why: str
@@ -50,7 +50,7 @@ class Mute:
 class Sync:
     """Call `sync` on all of these off the loop, in order, then `node.synced(now, token, failures)`.
 
-    `failures` are the system's sentences by position in `files`; one that fails does not keep the others from it.
+    `failures` are the system's messages by position in `files`; after a failure the other files are still synced.
     """
 
     token: int
@@ -68,8 +68,8 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Replace the file at `path` by `content`, atomically and durably, off the loop, unless that is withdrawn by then;
-    `node.not_stored(path)` where it fails."""
+    """Replace the file at `path` by `content`, atomically and durably, off the loop, unless the effect is withdrawn by
+    then. If it fails, call `node.not_stored(path)`."""
 
     path: str
     content: bytes
@@ -80,8 +80,8 @@ class Store:
 class Ask:
     """Send this request, a whole frame, to another node; then `node.answered(now, token, answer)`, exactly once.
 
-    The answer is the frame without its length, or `Unanswered` where the node is not known, not reached or lost.
-    `line`: which connection to that node takes it; what one line carries is answered in its order.
+    The answer is the frame without its length, or `Unanswered` if the node is unknown, unreachable or lost. `line`
+    selects the connection to that node; requests on one line are answered in order.
     """
 
     token: int
@@ -92,8 +92,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Do all these writes of the metadata store or none, if every guard holds, off the loop; then
-    `node.committed(now, token, outcome)`, exactly once. One is under way at a time."""
+    """Do all these writes of the metadata store or none, if every guard holds, off the loop; then call
+    `node.committed(now, token, outcome)`, exactly once. Only one commit is in progress at a time."""
 
     token: int
     writes: Sequence[Write]
@@ -102,10 +102,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """Read what the metadata store has and `image` has not, off the loop; then `node.reread(now, token, answer)`.
+    """Read the rows that the metadata store has and `image` lacks, off the loop; then `node.reread(now, token,
+    answer)`.
 
-    Where it follows a commit whose outcome is unknown, it is read once nothing of that commit can come any more. `key`:
-    a row that is read with it.
+    After a commit whose outcome is unknown, the host reads once no write of that commit can arrive any more. `key`: a
+    row that is read as well.
     """
 
     token: int
@@ -136,14 +137,14 @@ class NotCommitted:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeUnknown:
-    """The store did not say what became of the commit."""
+    """The store did not report whether the commit was done."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a `Reread` found: the rows that are new, and the value of its key, None where there is none."""
+    """The result of a `Reread`: the new rows, and the value of its key (None if the key does not exist)."""
 
     delta: MetadataDelta
     value: bytes | None
@@ -161,7 +162,7 @@ Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask | Commit | Reread
 
 
 class Outbox:
-    """Collects the effects of a node in order, until its shell takes them."""
+    """Collects the effects of a node in order, until its host takes them."""
 
     __slots__ = ("_effects", "_next_token")
 
@@ -173,7 +174,7 @@ class Outbox:
         self._effects.append(effect)
 
     def sync(self, files: Sequence[Syncable]) -> int:
-        """Ask the shell to fsync all these; the token comes back in `Node.synced`."""
+        """Ask the I/O host to fsync all these files. Returns the token that `Node.synced` will receive."""
         token = self.new_token()
         self._effects.append(Sync(token, files))
         return token

@@ -1,5 +1,5 @@
-"""Holds what the shell gives a node and all its rooms share: files, clocks, chance, settings, timers, and where to
-tell."""
+"""Holds what the I/O host gives a node and all its packages share: files, clocks, randomness, settings, timers, log
+sinks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ottla.machine import Entropy, WallClock
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`notes` hears what may interest somebody, `warn` what somebody should do something about.
+    """The services of the I/O host. `notes` logs information; `warn` logs what an operator should act on.
 
-    `fault` is called with what failed and why, while an exception that nobody expected is handled; it raises where
-    nobody is there to hear it. `same_boot`: what the last node here wrote is in the page cache still. `stopwatch` times
-    slices of work and decides nothing else.
+    `fault` is called with a description and the exception while an unexpected exception is handled. It raises the
+    exception if the host provides no handler. `same_boot`: the machine has not restarted since the last node wrote
+    here, so its writes are still in the page cache. `stopwatch` times slices of work and affects no other decision.
     """
 
     node_id: int
@@ -38,5 +38,5 @@ class Environment:
     stopwatch: Stopwatch
 
     def time_slice(self) -> TimeSlice:
-        """A slice of work that makes files, from now on."""
+        """A slice of work that creates files, starting now."""
         return TimeSlice(self.stopwatch)

@@ -1,13 +1,13 @@
-"""Requests that only the controller serves: handed on to it, and its answer handed back; topics that it is to make.
+"""Forwards requests that only the controller serves, returns its answers, and has the controller create missing topics.
 
-Which APIs these are their specs say (`Forwarding`). A request goes in an envelope, with who sent it. It waits while
-there is no controller, and is sent again where it is lost on the way. Each time that it is sent has a name of its own,
-so that a topic which an earlier one has made is told as made (Kafka tells that it is there already); what else that did
-is told as it stands: a topic that is gone, an election that is not needed. When the request's time is up it is answered
-REQUEST_TIMED_OUT: nobody knows what became of it.
+Specs declare which APIs are forwarded (`Forwarding`). A request travels in an envelope with its client's identity. It
+waits while there is no controller, and is sent again if it is lost on the way. Each attempt has a name of its own. So a
+topic that an earlier attempt created is reported as created, where Kafka reports TOPIC_ALREADY_EXISTS. Other effects of
+an earlier attempt are reported as the controller finds them: a topic that does not exist, an election that is not
+needed. A request that runs out of time is answered REQUEST_TIMED_OUT, because its outcome is unknown.
 
-A topic that the node needs itself, for coordinators or dead letters, is made here where this node is the controller,
-and else by who is; whoever waits goes on once this node has heard that it is there.
+The node needs some topics itself, for coordinators or dead letters. If this node is the controller it creates them;
+otherwise it asks the controller. Work that waits for such a topic resumes once this node's image has it.
 
 Sources: Kafka's ForwardingManager.scala, AutoTopicCreationManager.scala; KIP-590.
 """
@@ -45,7 +45,7 @@ from ottla.protocol.messages.envelope import EnvelopeResponse
 RETRY_MS: Final = 50
 NOT_ANSWERED: Final = "no controller has answered in time; whether it will be done is not known"
 MAKING_MS: Final = 10_000
-"""How long a topic that the controller is to make is waited for."""
+"""How long the node waits for a topic that the controller is to create, in milliseconds."""
 
 
 class ForwardedRequest(ParkedWork):
@@ -66,7 +66,7 @@ class ForwardedRequest(ParkedWork):
         self._forwarding.give_up(now, self)
 
     def abandon(self, ticket: Ticket) -> None:
-        """It goes on: the controller may have it already."""
+        """Do nothing: the controller may already have the request."""
 
 
 class _Creation:
@@ -81,7 +81,7 @@ class _Creation:
 
 
 class _Wanted:
-    """A topic that somebody here waits for. `why_not`: what the controller said last."""
+    """A topic that some work on this node waits for. `why_not`: the controller's last error."""
 
     __slots__ = ("awaits", "give_up_at", "topic", "why_not")
 
@@ -93,7 +93,7 @@ class _Wanted:
 
 
 class _AwaitedTopic(ParkedWork):
-    """A piece of work that goes on once a topic is there; an `AwaitsChange`."""
+    """Work that resumes once a topic exists; an `AwaitsChange`."""
 
     __slots__ = ("_parking", "_ticket")
 
@@ -102,7 +102,8 @@ class _AwaitedTopic(ParkedWork):
         self._ticket: Ticket = 0
 
     def begin(self, forwarding: Forwarding, wanted: NewTopic, piece: Request) -> Parked:
-        """Ask for the topic; the piece is answered None, or with the StoreFailed that says why there is none."""
+        """Ask for the topic. The piece is answered with None, or with the StoreFailed that explains why there is
+        none."""
         self._ticket = self._parking.park(piece, None, self)
         forwarding.make(piece.now, wanted, self)
         return Parked(self._ticket)
@@ -157,7 +158,7 @@ class Forwarding:
         return Parked(forwarded.ticket)
 
     def answered(self, now: Millis, forwarded: ForwardedRequest, answer: Any) -> None:
-        """What came of it; where that is nothing it is sent again a little later."""
+        """Handle the outcome of a forwarded request. If it is lost, the request is sent again a little later."""
         if forwarded.ticket not in self._waiting:
             return
         request = forwarded.request
@@ -167,7 +168,7 @@ class Forwarding:
             except MalformedFrame as error:
                 answer = Unanswered(str(error))
         if isinstance(answer, EnvelopeResponse):
-            forwarded.tries.pop()  # nothing came of it
+            forwarded.tries.pop()  # this attempt had no effect
         if isinstance(answer, Unanswered | EnvelopeResponse):
             self._rest(now, forwarded)
         else:
@@ -183,7 +184,7 @@ class Forwarding:
 
     @property
     def _controller_id(self) -> int:
-        """Whom to ask; NOBODY also where that was an earlier life of this node."""
+        """The node id of the controller; `NOBODY` also if the controller was an earlier incarnation of this node."""
         controller_id = self._members.controller_id
         is_gone = controller_id == self._members.node_id and not self._members.is_controller
         return NOBODY if is_gone else controller_id
@@ -197,7 +198,7 @@ class Forwarding:
             self._peers.ask(now, self._controller_id, wrapped(forwarded.request, forwarded.tries), forwarded)
 
     def _rest(self, now: Millis, forwarded: ForwardedRequest) -> None:
-        if self._parking.request_of(forwarded.ticket) is None:  # its client is gone
+        if self._parking.request_of(forwarded.ticket) is None:  # its client has disconnected
             del self._waiting[forwarded.ticket]
             return
         self._resting.set(forwarded.ticket, now + RETRY_MS)
@@ -205,8 +206,10 @@ class Forwarding:
     # ---- topics ----------------------------------------------------------------------------------------------------
 
     def create(self, now: Millis, wanted: Iterable[NewTopic], for_client: Request | None = None) -> None:
-        """Ask the controller for these topics, in the name of the client whose request wants them if there is one;
-        nobody waits for them, and one that is asked for is not asked for again before the answer."""
+        """Ask the controller for these topics, on behalf of the client whose request needs them, if there is one.
+
+        No request waits for the result. A topic with a pending request is not requested again.
+        """
         new = [topic for topic in wanted if topic.name not in self._creating]
         if not new or self._controller_id == NOBODY:
             return
@@ -219,7 +222,8 @@ class Forwarding:
         self._peers.ask(now, self._controller_id, message, _Creation(self, names))
 
     def make(self, now: Millis, topic: NewTopic, awaits: AwaitsChange) -> None:
-        """Have this topic made where there is none; `awaits` is told as of a change, StoreFailed where it can't be."""
+        """Have this topic created if it does not exist. `awaits` is notified as of a change, with StoreFailed if
+        creation fails."""
         if self._members.is_controller or topic.name in self._metadata.image.topics:
             self._metadata.change(now, partial(self._making, topic), awaits)
             return
@@ -228,7 +232,7 @@ class Forwarding:
         self._ask_for(now, wanted)
 
     def making_internal(self, name: str) -> Generator[Any, Any, None]:
-        """The step of a longer work that has one of the broker's own topics made. Raises StoreFailed."""
+        """The step of a longer work that creates one of the broker's own topics. Raises StoreFailed."""
         if self._members.is_controller:
             yield partial(self._topics.creating_internal, name=name)
             return
@@ -246,7 +250,7 @@ class Forwarding:
         self._ask_again.set(wanted.topic.name, now + RETRY_MS)
 
     def asked_for(self, now: Millis, names: list[str], answer: object) -> None:
-        """What the controller says of topics that were wanted; whether they are there the image tells."""
+        """Handle the controller's answer about wanted topics. Whether they exist now, the image shows."""
         self._creating.difference_update(names)
         told = _read(answer).topics if isinstance(answer, CreateTopicsResponse) else ()
         for each in told:
@@ -255,7 +259,7 @@ class Forwarding:
                 wanted.why_not = each.error_message or ErrorCode(each.error_code).message
 
     def topics_changed(self, now: Millis, names: Iterable[str]) -> None:
-        """The image says something new of these topics: who waits for one of them goes on."""
+        """The image has news of these topics: resume the work that waits for one of them."""
         for name in names:
             if name in self._wanted and name in self._metadata.image.topics:
                 self._ask_again.cancel(name)

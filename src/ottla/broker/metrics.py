@@ -1,11 +1,10 @@
-"""Counts what one node does: plain integers, collected where the work is done, read by whoever exports them.
+"""Counts what one node does: plain integers, collected where the work is done and read by exporters.
 
-Knows: how many requests of each API were answered and how long they took, and what went in and out of each topic.
-Does not know: how the figures are named or exported (server/metrics.py), nor what can be read off the node itself when
-asked (log sizes, groups, partitions).
+It counts the answered requests of each API and their time, and the traffic of each topic. `server/metrics.py` names and
+exports the figures. Figures that can be read from the node on demand (log sizes, groups, partitions) are not kept here.
 
-Invariants: counters only grow; `Traffic` of a deleted topic is folded into `deleted`, so sums over all topics never go
-back. Nothing here may cost a request more than 0.3 us.
+Invariants: counters only grow. `Traffic` of a deleted topic is added to `deleted`, so sums over all topics never
+decrease. A request spends at most 0.3 us here.
 
 Source: Kafka's BrokerTopicMetrics and RequestMetrics (docs/operations/monitoring.md).
 """
@@ -16,7 +15,7 @@ BUCKETS = 64
 
 
 class Traffic:
-    """What went through one topic since the node started."""
+    """The traffic of one topic since the node started."""
 
     __slots__ = (
         "bytes_in",
@@ -48,7 +47,7 @@ class Traffic:
 
 
 class Metrics:
-    """All counters of a node. The shell counts connections and requests, the handlers count topics' traffic."""
+    """All counters of a node. The I/O host counts connections and requests, the handlers count topics' traffic."""
 
     __slots__ = (
         "_latency",
@@ -65,7 +64,7 @@ class Metrics:
         self._micros = [0] * API_KEYS_MAX
         self.topics: dict[str, Traffic] = {}
         self.deleted = Traffic()
-        """Traffic of topics that are gone, and failures that no topic can be named for."""
+        """Traffic of deleted topics, and failures that belong to no topic."""
         self.connections = 0
         self.connections_accepted = 0
         self.connections_refused = 0
@@ -87,7 +86,7 @@ class Metrics:
         return found
 
     def traffic_asked_of(self, topic: str | None) -> Traffic:
-        """The counters that a request for this topic goes to, which may not exist."""
+        """The counters for a request for this topic, which may not exist."""
         return self.deleted if topic is None else self.topics.get(topic, self.deleted)
 
     def produce_failed(self, topic: str | None) -> None:
@@ -111,7 +110,8 @@ class Metrics:
         return sums
 
     def latency(self, api_key: int) -> tuple[list[int], int]:
-        """(requests per bucket, microseconds in all) of one API; bucket b holds times below 2**b microseconds."""
+        """The requests per bucket and the total microseconds of one API; bucket b holds times below 2**b
+        microseconds."""
         return self._latency[api_key << 6 : (api_key + 1) << 6], self._micros[api_key]
 
     def served(self) -> list[int]:

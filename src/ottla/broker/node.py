@@ -1,9 +1,9 @@
 """Runs one node: routes requests to handlers, owns the topics, the shards and the parked requests.
 
-A node does no I/O of its own but through `FileSystem` and `MetadataStore`, has no clock and no randomness: the shell
+A node does I/O only through `FileSystem` and `MetadataStore`, and has no clock and no randomness. The I/O host
 (`ottla.server`, or `ottla.sim` under test) gives it time, entropy and frames, and carries out its effects.
 
-    shell                                    node
+    I/O host                                 node
     receive(now, session, frame)      ->     parts of the answer | Parked | None
     tick(now) when deadline() comes   ->
     disconnected(now, connection)     ->
@@ -15,13 +15,13 @@ A node does no I/O of its own but through `FileSystem` and `MetadataStore`, has 
     changed(now, delta)               ->
     wall_clock_is(now, ahead_ms)      ->
 
-`now` is a moment of the monotonic clock: every deadline is one, so that nobody who sets the wall clock makes a request
-wait or a member late. What is a timestamp comes from `wall`, see `machine.WallClock`.
+`now` is a time of the monotonic clock, and so is every deadline. So a step of the wall clock delays no request and
+expires no member. Timestamps come from `wall`; see `machine.WallClock`.
 
-Invariant: each frame gets exactly one answer, in `receive` or later by a Reply effect; acks=0 gets none.
+Invariant: each frame gets exactly one answer, from `receive` or later by a Reply effect; acks=0 gets none.
 
-An exception that nobody expected ends where it happened: in one shard, one log, one parked request. `faults` hears of
-it; without one it goes on up, so that tests and the simulator see every one.
+An unexpected exception affects only the part in which it happened: one shard, one log, one parked request. `faults`
+receives it. Without `faults` it propagates, so tests and the simulator see every one.
 
 Sources: ARCHITECTURE.md, section 2, rule 7; Kafka's KafkaApis.scala and ReplicaManager.scala.
 """
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replication import Replication
 
 LONG_BYTES_MAX: Final = 16 << 20
-"""Longer requests are refused, but for those that carry what clients have made: records, subscriptions, assignments."""
+"""Longer requests are refused, except those that carry client data: records, subscriptions, assignments."""
 LONG_ELEMENTS_MAX: Final = 250_000
 """Requests that name more are refused: a node has 100,000 partitions at most, each perhaps in a topic of its own."""
 _PREFIX = struct.Struct(">hhi")
@@ -96,9 +96,9 @@ _COORDINATORS: Final = {
     SHARE_GROUP_STATE_TOPIC: "share_state",
     TRANSACTION_STATE_TOPIC: "transactions",
 }
-"""Topic: the hosts of the coordinators whose memory it is."""
+"""Topic: the hosts of the coordinators whose state it holds."""
 CLOCK_STEP_MS: Final = 1_000
-"""A wall clock that differs by less has drifted, or was slewed; nothing needs to look again for that."""
+"""A smaller change of the wall clock is drift or slewing, and needs no timer to be set again."""
 
 
 def _let_through(what: str, error: Exception) -> None:
@@ -110,7 +110,7 @@ UNREADABLE_MAX = 16
 
 
 class Node:
-    """A single broker. See the module's docstring for how a shell drives it."""
+    """A single broker. The module's docstring describes how an I/O host drives it."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Node:
         self.throttle = Throttle(self.outbox)
         self.connection_quotas = ConnectionQuotas(self.settings)
         self.listening: tuple[Listening, ...] = ()
-        """The listeners of this node's shell, where it has said so."""
+        """The listeners of this node's I/O host, if it has set them."""
         self.parking = Parking(self.outbox, self.schedule, self.throttle, faults)
         self.environment = Environment(
             node_id=self.node_id,
@@ -176,7 +176,7 @@ class Node:
         self.slices = Slices(self.parking, self.schedule, self.metadata)
         self._served = served.load(internal=joining is not None)
 
-    # ---- life ------------------------------------------------------------------------------------------------------
+    # ---- lifecycle -------------------------------------------------------------------------------------------------
 
     def start(self, now: Millis) -> None:
         """Load metadata, open every log, begin to load the coordinators.
@@ -234,8 +234,8 @@ class Node:
         )
 
     def _compare_store(self) -> None:
-        """Find out whether the store is older than the one that an earlier life here has seen; `store.lost` says so
-        from now on."""
+        """Find out whether the store is older than the one that an earlier incarnation here has seen; sets
+        `store.lost`."""
         if self.store_memory is None or self.membership is None:
             forget_seen(self.environment.files, self.environment.directory)
         else:
@@ -287,15 +287,17 @@ class Node:
         )
 
     def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
-        """Before `stop`, for a shell that can sync many files at once: batches of files, each to be synced whole.
+        """Before `stop`, for an I/O host that can sync many files at once: yields batches of files, each to be synced
+        whole.
 
-        Send back what failed: the place in the batch, and the system's sentence. `stop` does the same one by one.
+        Send back the failures: the index in the batch, and the system's message. `stop` syncs the same files one by
+        one.
         """
         directory = self.files.directory(self.directory)
         return completing(list(self.upkeep.partitions), directory, self.files.pins_max // 2)
 
     def stop(self, now: Millis) -> None:
-        """Close cleanly: parked requests are not answered (their connections go with the process), and no timer fires
+        """Close cleanly: parked requests are not answered (the process closes their connections), and no timer fires
         any more."""
         self.schedule.stop()
         for host in self._in_use(*_COORDINATORS.values()):
@@ -305,8 +307,8 @@ class Node:
             self.store_memory.finish(self.image)
         self.upkeep.finish(now, self.store)
 
-    # Coordinators come with the first request for them, or at start where their topic exists: most nodes in tests never
-    # need one, and their modules are a third of what a node imports.
+    # Coordinators are created by the first request for them, or at start if their topic exists. Most nodes in tests
+    # never need one, and their modules are a third of what a node imports.
 
     @cached_property
     def group_shards(self) -> GroupShards:
@@ -389,21 +391,22 @@ class Node:
 
     @cached_property
     def replication(self) -> Replication:
-        """What this node fetches of other leaders, and what followers fetch of it."""
+        """The replication of this node: its fetches from other leaders, and the fetches of its followers."""
         from ottla.broker.replication.replication import Replication
 
         return Replication(self.environment, self.metadata, self.replicas, self.peers, self.upkeep, self.parking)
 
     def _in_use(self, *names: str) -> list[Any]:
-        """Those of these coordinators that somebody has asked for."""
+        """Those of these coordinators that a request has used."""
         return [self.__dict__[name] for name in names if name in self.__dict__]
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def decode(self, frame: memoryview) -> Decoded:
-        """What `receive` would begin with, on any thread: a shell may do it beside its loop where a frame is long.
+        """Decode a frame as `receive` would, on any thread: a host may do this beside its loop if a frame is long.
 
-        None where the API reads its frames itself. Raises Refused, also where a frame is longer than anybody needs.
+        Returns None if the API reads its frames itself. Raises Refused, also if a frame is longer than any request
+        needs.
         """
         api_key, version, _ = _PREFIX.unpack_from(frame)
         served = self._served.get(api_key)
@@ -427,9 +430,9 @@ class Node:
     ) -> list[Part] | Parked | None:
         """Serve one frame (without its length prefix); `frame` must be writable and is not kept.
 
-        `decoded`: what `decode` gave for it, where the shell has asked. Returns the parts of the answer, `Parked`, or
-        None where the request has no answer. Raises Refused where Kafka closes the connection: an unknown API, an
-        unsupported version, a frame that does not parse, a client that has yet to say who it is.
+        `decoded`: the result of `decode` for it, if the host has called that. Returns the parts of the answer,
+        `Parked`, or None if the request has no answer. Raises Refused if Kafka would close the connection: an unknown
+        API, an unsupported version, a frame that does not parse, an unauthenticated client.
         """
         if self.membership is not None:
             self._look_at_lease(self.membership, now)
@@ -444,7 +447,7 @@ class Node:
         if not served.min_version <= version <= served.max_version and not served.spec.answers_any_version:
             raise Refused(f"{served.name} version {version} is not served")
         if self.leadership.suspended and served.needs_lease:
-            # A client would ask here who leads instead, as librdkafka asks the broker that it used last.
+            # Otherwise a client would ask this node for the new leader: librdkafka asks the broker that it used last.
             self.outbox.add(Close(session.address.identity, "others may lead by now what this node led"))
         try:
             if served.receive is not None:
@@ -467,7 +470,7 @@ class Node:
         return [encode_response(header, answer)]
 
     def disconnected(self, now: Millis, connection: int) -> None:
-        """The connection of this identity is gone: what it waited for reaches nobody."""
+        """This connection is closed: drop the requests that wait for an answer on it."""
         self.parking.disconnected(connection)
         self.fetch_sessions.connection_lost(connection)
         for host in self._in_use("share", "share_members"):
@@ -476,8 +479,10 @@ class Node:
     # ---- the disk --------------------------------------------------------------------------------------------------
 
     def unreadable(self, part: FileSlice, why: str) -> None:
-        """The shell could not read this part of an answer that it was sending, when it was too late to say so in the
-        answer. Whoever asks for these bytes again is told, for this partition alone, until they can be read."""
+        """The host could not read this part of an answer that it was already sending.
+
+        Later requests for these bytes get an error, for this partition alone, until they can be read.
+        """
         for partition in self.replicas:
             log = partition.log
             if any(segment.file is part.file for segment in log.segments):
@@ -486,17 +491,18 @@ class Node:
                 self.failures.read_failed(partition, why)
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
-        """The fsyncs asked for by a Sync effect have ended; see there for `failures`. A log goes by its own files."""
+        """The fsyncs of a Sync effect have ended; see there for `failures`. A log checks only its own files."""
         self.upkeep.synced(now, token, failures)
         for replication in self._in_use("replication"):
             replication.synced(now)
 
     def not_stored(self, path: str) -> None:
-        """The file of a Store effect could not be written: what it should have held is asked for again."""
+        """The file of a Store effect could not be written: its content is requested again."""
         self.upkeep.checkpoints.not_stored(path)
 
     def _taken_back(self, now: Millis, partition: Partition) -> None:
-        """The end of this partition's log was cut off; nobody was told of it but the coordinator in this node."""
+        """The uncommitted end of this partition's log was cut off. No client had seen it, but the coordinator on this
+        node had."""
         for host in self._in_use(*_COORDINATORS.values()):
             host.taken_back(now, partition)
         for replication in self._in_use("replication"):
@@ -509,7 +515,7 @@ class Node:
         return self.schedule.deadline()
 
     def _look_at_lease(self, membership: Membership, now: Millis) -> None:
-        """Before anything is answered: a process that stood still may have been taken for dead meanwhile."""
+        """Check the lease before anything is answered: a process that was suspended may have been fenced meanwhile."""
         self.leadership.suspended = not membership.is_fresh(now)
         self.leadership.given_up = membership.given_up
 
@@ -519,7 +525,7 @@ class Node:
         self.schedule.tick(now)
 
     def wall_clock_is(self, now: Millis, ahead_ms: int) -> None:
-        """The wall clock is so far ahead of the monotonic one from now on: somebody set it, or it drifts."""
+        """The wall clock is now this far ahead of the monotonic one, because it was set or because it drifts."""
         by_ms, self.wall.ahead_ms = ahead_ms - self.wall.ahead_ms, ahead_ms
         if abs(by_ms) >= CLOCK_STEP_MS:
             self.notes(f"the wall clock was set {'forward' if by_ms > 0 else 'back'} by {abs(by_ms)} ms")
@@ -528,7 +534,8 @@ class Node:
                 host.wall_clock_was_set(now, by_ms)
 
     def take_effects(self, now: Millis) -> list[Effect]:
-        """What the shell has to do now, in order. Fetches that became ready are answered here, once for all appends."""
+        """The effects that the host has to carry out now, in order. Fetches that became ready are answered here, once
+        for all appends."""
         membership = self.membership
         if membership is not None:
             self._look_at_lease(membership, now)
@@ -540,19 +547,21 @@ class Node:
         while self.peers.has_own:
             self._serve_own(now)
             self.slices.serve_resumed(now)
-            self.parking.serve_ready(now)  # what the node asked of itself may be what somebody waits for: a marker
+            self.parking.serve_ready(now)  # a waiting request may need what the node sent to itself: a marker
         self.upkeep.commits.begin(now)
         return self.outbox.take()
 
     # ---- other nodes -----------------------------------------------------------------------------------------------
 
     def answered(self, now: Millis, token: int, answer: Buffer | Unanswered) -> None:
-        """What came of an Ask effect: the frame of the answer without its length, which is not kept, or that there is
-        none."""
+        """Handle the result of an Ask effect: the frame of the answer without its length, or that there is none.
+
+        The node does not keep the frame.
+        """
         self.peers.answered(now, token, answer)
 
     def _serve_own(self, now: Millis) -> None:
-        """Serve what the node asks itself, and hand over the answers that are there."""
+        """Serve the requests that the node sent to itself, and deliver the answers that are ready."""
         for request in self.peers.take_own(now):
             answer = self._served[request.api_key].handle(self, request)
             if not isinstance(answer, Parked):
@@ -563,19 +572,19 @@ class Node:
 
     @property
     def image(self) -> MetadataImage:
-        """What the cluster agrees on, as far as this node was told."""
+        """The newest metadata of the cluster that this node has received."""
         return self.metadata.image
 
     def committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None:
-        """What became of a Commit effect."""
+        """Handle the outcome of a Commit effect."""
         self.metadata.committed(now, token, outcome)
 
     def reread(self, now: Millis, token: int, answer: Reading | Unread) -> None:
-        """What a Reread effect has found."""
+        """Handle the result of a Reread effect."""
         self.metadata.reread(now, token, answer)
 
     def changed(self, now: Millis, delta: MetadataDelta) -> None:
-        """The metadata store has new rows, whoever wrote them. Deltas come in the order of their generations."""
+        """The metadata store has new rows, from any writer. Deltas arrive in the order of their generations."""
         before = self.metadata.move(delta)
         if self.membership is not None and self.membership.enter() and self.store_memory is not None:
             self.store_memory.reported(self.image)
@@ -605,7 +614,7 @@ class Node:
             self.membership.follow(now, delta)
 
     def _keep_to_quotas(self) -> None:
-        """Charge clients by the quotas that the image has; while there are none nobody counts."""
+        """Charge clients by the quotas of the image; without any quota nothing is counted."""
         quotas, settings = self.image[QUOTAS], self.settings
         self.connection_quotas.keep_to(quotas)
         self.throttle.quotas = None
@@ -629,8 +638,11 @@ class Node:
         return len(placed.replicas) > 1 and self.node_id in placed.replicas
 
     def _load_code_of(self, topic_name: str) -> None:
-        """Load what this node needs to be such a coordinator. It may have to when another one dies: then its clients
-        wait, and loading it takes some 200 ms of CPU."""
+        """Load the code that this node needs as such a coordinator.
+
+        It may have to coordinate when another node fails: then its clients wait, and loading takes some 200 ms of
+        CPU.
+        """
         getattr(self, _COORDINATORS[topic_name])
         if topic_name == SHARE_GROUP_STATE_TOPIC:
             _ = self.share
@@ -639,8 +651,11 @@ class Node:
                 each.module()
 
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
-        """Another node leads this partition from now on, or this one in a new epoch: whoever waits for it is told. What
-        a coordinator has left to do there the next one does at once, whether somebody asks for it or not."""
+        """Another node now leads this partition, or this one in a new epoch: notify the requests that wait for it.
+
+        A new coordinator at once completes what its predecessor left unfinished, whether or not a client asks for
+        it.
+        """
         partition.resign(now)
         self.failures.leader_changed(partition)
         if partition.leads and topic.name in _COORDINATORS:
@@ -649,12 +664,13 @@ class Node:
             host.leader_changed(now, topic, partition)
 
     def topic_deleted(self, now: Millis, topic: TopicImage, partitions: Iterable[Partition]) -> None:
-        """The topic is gone, with these partitions of it on this node: whoever waits for one of them is told."""
+        """The topic was deleted, with these partitions of it on this node: notify the requests that wait for one of
+        them."""
         self.metrics.topic_deleted(topic.name)
         for partition in partitions:
             partition.resign(now)
             self.upkeep.forget(partition)
         if self._in_use("share_state"):
-            _ = self.share  # who lets its coordinators forget the topic
+            _ = self.share  # it has its coordinators forget the topic
         for host in self._in_use(*_COORDINATORS.values(), "share"):
             host.topic_deleted(now, topic)

@@ -1,7 +1,7 @@
 """Parks requests: tickets, their deadlines, their connections, and the four ways in which waiting ends.
 
-Knows: which request a ticket stands for, when it must be answered at the latest, and which tickets a lost connection
-leaves behind. Does not know what a request waits for: that is the `ParkedWork` of the handler that parked it.
+Each ticket has a request, a deadline and a connection. The `ParkedWork` of the handler that parked the request knows
+what the request waits for.
 
 Invariant: a ticket is in `_waiting` exactly as long as its answer is owed.
 """
@@ -21,28 +21,29 @@ from ottla.protocol.framing import RequestHeader, encode_response
 
 
 class ParkedWork:
-    """What goes on with a parked request when its waiting ends, one way or another."""
+    """The work that continues a parked request when its waiting ends."""
 
     __slots__ = ()
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
-        """The deadline has come: answer with what there is."""
+        """The deadline has passed: answer with what is available."""
         raise NotImplementedError
 
     def ready(self, now: Millis, ticket: Ticket) -> None:
-        """Enough of what was waited for can be read: look again."""
+        """Enough of the awaited data can be read: try again."""
         raise NotImplementedError
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
-        """What was appended to `partition` is committed."""
+        """The request's append to `partition` is committed."""
         raise NotImplementedError
 
     def lost(self, now: Millis, ticket: Ticket) -> None:
-        """The partition that it waited in ends, or this node leads it no more: say so."""
+        """The partition that the request waited for is removed, or this node no longer leads it: answer with that
+        error."""
         raise NotImplementedError
 
     def abandon(self, ticket: Ticket) -> None:
-        """The client is gone: forget the ticket wherever it was noted."""
+        """The client has disconnected: remove the ticket wherever it was noted."""
         raise NotImplementedError
 
     def grew(self, size: int) -> bool:
@@ -64,7 +65,7 @@ class Waiting:
 class Parking:
     """All parked requests of a node; its answers go into the outbox. A `partitions.partition.Wakes`.
 
-    `fault` hears of exceptions that nobody expected: the request they came from is closed with its connection.
+    `fault` receives unexpected exceptions: the connection of the request that caused one is closed.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Parking:
         return len(self._waiting)
 
     def park(self, request: Request, deadline: Millis | None, work: ParkedWork) -> Ticket:
-        """Keep the request for later; `work.at_deadline` is called when the deadline comes first."""
+        """Keep the request for later. If the deadline passes first, `work.at_deadline` is called."""
         ticket = self._next_ticket
         self._next_ticket += 1
         self._waiting[ticket] = Waiting(request, deadline, work)
@@ -93,7 +94,7 @@ class Parking:
         return ticket
 
     def limit(self, ticket: Ticket, deadline: Millis) -> None:
-        """Call `work.at_deadline` at that moment too, if the ticket is there still."""
+        """Call `work.at_deadline` at that time too, if the ticket still exists."""
         self._limits.add(ticket, deadline)
 
     def request_of(self, ticket: Ticket) -> Request | None:
@@ -117,7 +118,7 @@ class Parking:
     # ---- answers ---------------------------------------------------------------------------------------------------
 
     def answer(self, now: Millis, ticket: Ticket, message: Any) -> None:
-        """Answer a parked request with a wire message; a ticket whose client is gone is passed over."""
+        """Answer a parked request with a wire message; a ticket whose client is gone is ignored."""
         waiting = self.take(ticket)
         if waiting is not None:
             request = waiting.request
@@ -135,7 +136,7 @@ class Parking:
             self._outbox.add(Reply(ticket, waiting.request.session.address.identity, parts))
 
     def give_up(self, ticket: Ticket, what: str, error: Exception) -> None:
-        """An exception that nobody expected ended this request: its connection is closed."""
+        """An unexpected exception ended this request: close its connection."""
         waiting = self.take(ticket)
         if waiting is not None:
             address = waiting.request.session.address
@@ -145,7 +146,7 @@ class Parking:
     # ---- how waiting ends ------------------------------------------------------------------------------------------
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition, reply: object | None) -> None:
-        """What `ticket` waited for in `partition` is below the high watermark."""
+        """The offset that `ticket` waited for in `partition` is below the high watermark."""
         if reply is not None:
             self.answer(now, ticket, reply)
             return
@@ -154,7 +155,7 @@ class Parking:
             waiting.work.committed(now, ticket, partition)
 
     def grew(self, ticket: Ticket, size: int) -> None:
-        """`size` more bytes are there for a parked fetch; it looks again in `serve_ready` once they are enough."""
+        """`size` more bytes are available to a parked fetch. Once they are enough, `serve_ready` resumes it."""
         waiting = self._waiting.get(ticket)
         if waiting is not None and waiting.work.grew(size):
             self._ready[ticket] = None
@@ -166,7 +167,7 @@ class Parking:
             waiting.work.lost(now, ticket)
 
     def disconnected(self, identity: int) -> None:
-        """The connection is gone: what it waited for reaches nobody."""
+        """The connection is closed: drop its parked requests."""
         for ticket in self.of_connection(identity):
             waiting = self.take(ticket)
             if waiting is not None:
@@ -174,7 +175,7 @@ class Parking:
             self._ready.pop(ticket, None)
 
     def serve_ready(self, now: Millis) -> None:
-        """Let everything look again that became ready, once for all appends."""
+        """Resume all parked requests that became ready, once for all appends."""
         while self._ready:
             ready, self._ready = self._ready, {}
             for ticket in ready:
@@ -186,7 +187,7 @@ class Parking:
                         self.give_up(ticket, "a waiting request", error)
 
     def deadlines(self) -> list[tuple[Ticket, Millis]]:
-        """Who waits for a deadline that has not come yet, and which."""
+        """The tickets with a deadline that has not passed yet, and the deadlines."""
         return list(self._limits)
 
     def _expire(self, now: Millis) -> None:

@@ -1,7 +1,7 @@
 """Counts how many partitions a Produce request names, before it is decoded.
 
-A Produce may be as long as `socket.request.max.bytes`, and a partition takes six bytes where it has no records: a
-hundred megabytes of such would be read for many seconds. A client's requests have some thousand partitions at most.
+A Produce may be as long as `socket.request.max.bytes`, and a partition without records needs six bytes. Decoding a
+hundred megabytes of them would take many seconds. Real clients' requests have some thousand partitions at most.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARTITIONS_MAX: Final = 20_000
 
 
 def refuse_too_many(frame: memoryview, position: int, version: int) -> None:
-    """Raises MalformedFrame where the request that begins at `position` names more than PARTITIONS_MAX."""
+    """Raises MalformedFrame if the request that begins at `position` names more than PARTITIONS_MAX."""
     try:
         _count(frame, position, version)
     except SHORT_INPUT as error:

@@ -1,8 +1,8 @@
-"""Charges requests for what clients use of a node, in one place: before the answer is encoded.
+"""Charges requests for what clients use of a node, in one place, before the answer is encoded.
 
-Knows how a client is told that it is throttled, and made to wait: the answer leaves at once and says for how long, and
-nothing more is read from the connection until then. Does not know any quota: that is the business of `Quotas`
-(`client_quotas`). A node has none as long as the cluster has none, and charges nothing then.
+A throttled client gets its answer at once, with the throttle time. Nothing more is read from its connection until that
+time has passed. `Quotas` (`client_quotas`) holds the quotas themselves. A node has none, and charges nothing, while the
+cluster has none.
 
 Sources: KIP-13, KIP-124, KIP-219; Kafka's ClientQuotaManager.java, ClientRequestQuotaManager.java, KafkaApis.scala.
 """
@@ -17,13 +17,13 @@ from ottla.machine import Millis
 
 
 class Quotas(Protocol):
-    """Says who has used too much."""
+    """Decides which clients are above their quota."""
 
     def charge(self, now: Millis, session: Session, client_id: str, *, produced: int, fetched: int) -> int:
-        """Count one request, and the bytes that it produces or that its answer has for a consumer, for who sent it.
+        """Charge the sender for one request: the bytes that it produces, or that its answer returns to a consumer.
 
-        Returns for how many milliseconds that client is throttled, because of these bytes or because of the time that
-        its requests have taken; 0 where it is within its quotas.
+        Returns how many milliseconds the client is throttled, because of these bytes or of the time that its requests
+        have taken; 0 if it is within its quotas.
         """
         ...
 
@@ -32,19 +32,19 @@ class Quotas(Protocol):
         ...
 
     def spent(self, now: Millis, session: Session, micros: int) -> None:
-        """Serving the last request of this session took so long; what it does once it had to wait is not counted."""
+        """Serving the last request of this session took this long; work done after it had to wait is not counted."""
         ...
 
     def mutated(self, now: Millis, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
-        """Count partitions that are to be made or deleted for who asks for it.
+        """Charge the sender for partitions that are to be created or deleted.
 
-        Returns for how many milliseconds that client is throttled. One that is `strict` is throttled instead: where it
-        has used too much already nothing is counted, and nothing may be done.
+        Returns how many milliseconds the client is throttled. If `strict`, and the client is above its quota already,
+        nothing is counted and the change must be refused.
         """
         ...
 
     def fetched_max(self, session: Session, client_id: str) -> int | None:
-        """The most bytes for which a fetch can ever be within its quota; None where it has none."""
+        """The most bytes for which a fetch can ever be within its quota; None if it has no quota."""
         ...
 
 
@@ -69,7 +69,7 @@ class Throttle:
         return throttle_ms
 
     def charge_fetch(self, now: Millis, session: Session, client_id: str | None, fetched: int) -> int:
-        """As `charge`, for a fetch that is answered without records where it is throttled."""
+        """As `charge`, for a fetch that is answered without records if it is throttled."""
         throttle_ms = self.charge(now, session, client_id, fetched=fetched)
         if throttle_ms and self.quotas is not None:
             self.quotas.uncharge(now, session, client_id or "", fetched=fetched)
@@ -81,14 +81,19 @@ class Throttle:
         return wanted if most is None else min(wanted, most)
 
     def charge_appended(self, now: Millis, request: Request) -> None:
-        """Charge a request for what it has produced before it is answered: others of its client are served behind it
-        meanwhile, but not once it is throttled."""
+        """Charge a request for the bytes that it has produced, before it is answered.
+
+        Later requests of its client are served meanwhile, but not once it is throttled.
+        """
         request.throttled_until = now + self.charge(now, request.session, request.client_id, produced=request.produced)
         request.produced = 0
 
     def charge_message(self, now: Millis, request: Request, message: Any) -> None:
-        """As `charge`, for a request that is answered with this message, which says for how long where it can. For
-        longer where it says so already, because of what the request has changed here or at the controller."""
+        """As `charge`, for a request that is answered with this message, which reports the throttle time if it can.
+
+        The time is longer if the message already has one, because of what the request has changed here or at the
+        controller.
+        """
         throttle_ms = self.charge(now, request.session, request.client_id, produced=request.produced)
         throttle_ms = max(throttle_ms, request.throttled_until - now)
         told_ms = getattr(message, "throttle_time_ms", None)
@@ -104,15 +109,15 @@ class Throttle:
         self._outbox.add(Mute(session.address.identity, until))
 
     def mutations(self, request: Request, strict_since: int = 0) -> Mutations:
-        """What this request changes, to be charged; `strict_since`: the first version that knows
+        """The partition mutations of this request, to be charged. `strict_since`: the first version that knows
         THROTTLING_QUOTA_EXCEEDED."""
         return Mutations(self, request, strict=request.version >= strict_since)
 
 
 class Mutations:
-    """Charges one request for the partitions that it makes and deletes, where the controller serves it.
+    """Charges one request for the partitions that it creates and deletes, on the controller.
 
-    `throttle_ms`: for how long its client is throttled because of them, for the answer.
+    `throttle_ms`: how long its client is throttled because of them, for the answer.
     """
 
     __slots__ = ("_charged", "_request", "_strict", "_throttle", "throttle_ms")
@@ -125,8 +130,10 @@ class Mutations:
         self.throttle_ms = 0
 
     def allows(self, now: Millis, topic: str | bytes, partitions: int) -> bool:
-        """Count so many partitions of this topic; False where the client has used too much already and is to be told
-        so. What is planned again is counted once."""
+        """Count this many partitions of the topic. False if the client is above its quota and must be refused.
+
+        A topic that is planned again is counted once.
+        """
         quotas = self._throttle.quotas
         if quotas is None or topic in self._charged:
             return True

@@ -1,7 +1,7 @@
-"""Measures what is used over time, and says how long to wait for it to come down to a limit.
+"""Measures usage over time, and computes how long to wait until it is back at a limit.
 
-A `Rate` is what came in the last windows. A `Bucket` fills at the limit and may be overdrawn once: what is used is paid
-back before anything more may be. Neither knows what is measured, or whose it is.
+A `Rate` counts the usage of the last windows. A `Bucket` fills at the limit and may be overdrawn once: the debt is paid
+back before anything more may be used.
 
 Sources: Kafka's Rate.java, SampledStat.java, TokenBucket.java, QuotaUtils.java.
 """
@@ -27,7 +27,7 @@ class Rate:
         self._samples = samples
         self._window_ms = window_ms
         self._begun: deque[tuple[Millis, float]] = deque()
-        """When each sample began, and what was used in it."""
+        """The start of each sample, and the usage in it."""
 
     def record(self, now: Millis, used: float) -> None:
         begun = self._begun
@@ -38,7 +38,7 @@ class Rate:
             begun.append((now, used))
 
     def wait_ms(self, now: Millis, limit: float) -> int:
-        """Until the rate is down to `limit` a second; 0 where it is not above."""
+        """The time until the rate is down to `limit` per second; 0 if it is not above."""
         begun = self._begun
         while begun and now - begun[0][0] >= self._samples * self._window_ms:
             begun.popleft()
@@ -52,8 +52,10 @@ class Rate:
 
 
 class Bucket:
-    """Holds what may still be used: as much as `limit` brings in `burst_ms` where nobody used any for that long. Who
-    uses more than is there owes it, and waits until it is paid back."""
+    """Holds the remaining quota, at most what `limit` gives in `burst_ms`.
+
+    A client that uses more than remains goes into debt, and waits until it is paid back.
+    """
 
     __slots__ = ("__weakref__", "_burst_ms", "_full_at", "_limit")
 
@@ -67,7 +69,7 @@ class Bucket:
         self._full_at = max(self._full_at, now) + used * 1000 / self._limit
 
     def wait_ms(self, now: Millis, limit: float) -> int:
-        """Until nothing is owed; 0 where nothing is."""
+        """The time until the debt is paid back; 0 if there is none."""
         return _told(self._full_at - now - self._burst_ms)
 
 

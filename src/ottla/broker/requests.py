@@ -1,4 +1,4 @@
-"""Defines requests and who sends them, as plain values."""
+"""Defines requests and their senders, as plain values."""
 
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -8,16 +8,16 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.framing import RequestHeader
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""The principal of who has not said who it is."""
+"""Principal of an unauthenticated client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a connection comes from and by which listener it came in; the same for its whole life.
+    """The peer address and the listener of a connection; unchanged while the connection exists.
 
-    `identity` is unique for each connection within a process. `listener` names the listener, in capitals; every node is
-    named to this client by its address of that listener. `advertised`: host and port that this client was told to use,
-    and is told again in Metadata, FindCoordinator and DescribeCluster.
+    `identity` is unique for each connection within a process. `listener` is the listener's name, in capitals; this
+    client gets every node's address on that listener. `advertised`: the host and port by which this client was told to
+    connect, repeated to it in Metadata, FindCoordinator and DescribeCluster.
     """
 
     identity: int
@@ -29,13 +29,13 @@ class Address:
 
     @property
     def requires_authentication(self) -> bool:
-        """Whether clients of this listener have to say who they are before they ask for anything else."""
+        """Whether clients of this listener have to authenticate before any other request."""
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Listening(NamedTuple):
-    """One listener of a node: its bound address, and the address that its clients are told, None for the one that each
-    of them came in by."""
+    """One listener of a node: its bound address, and its advertised address. None advertises the address by which each
+    client connected."""
 
     name: str
     host: str
@@ -44,18 +44,20 @@ class Listening(NamedTuple):
 
 
 NODE_ITSELF: Final = Address(-1, "")
-"""Where a request comes from that the node sends to itself."""
+"""The address of requests that the node sends to itself."""
 
 
 class Session:
-    """Who speaks on a connection, as far as that is known by now. What is kept for longer than a request is kept by the
-    address's identity, never by who spoke then.
+    """The state of one connection's client, as far as it is known. Data that outlives a request is keyed by the
+    address's identity, never by the principal.
 
-    `authenticated`: it may ask for everything; until then see `security.authentication`. `charged_as`: the client id
-    that its last request was charged to, None where nothing is charged. `muted`: its connection is to be muted, by an
-    effect that the shell has yet to carry out; it serves nothing more of it, and takes this back then. `software`: the
-    client's name and version as it gave them (KIP-511), empty until then. `tries`: the names of the times that another
-    node has sent the request it hands on, this one last; empty where a client asks.
+    - `authenticated`: the client may send any request; until then see `security.authentication`.
+    - `charged_as`: the client id that its last request was charged to, None if nothing is charged.
+    - `muted`: an effect that mutes the connection is still to be carried out. The host serves nothing more of the
+      connection, and then resets this flag.
+    - `software`: the client's name and version as it gave them (KIP-511), empty until then.
+    - `tries`: the names of all attempts of another node to forward the request, this attempt last; empty if a client
+      sent it.
     """
 
     __slots__ = ("address", "authenticated", "charged_as", "muted", "principal", "software", "tries")
@@ -71,13 +73,18 @@ class Session:
 
 
 PATIENCE_MS: Final = 10_000
-"""How long a request waits for the metadata store, or for the controller, that does not say for how long."""
+"""How long a request without a timeout of its own waits for the metadata store or the controller, in milliseconds."""
 
 
 class Request:
-    """One decoded request. `body` is the wire message of (api_key, version); `now` the time it was read, or a piece of
-    it is served; `begun` when all of it was read; `produced` how many bytes it has yet to be charged for;
-    `throttled_until`: when what it was charged for already is made up for."""
+    """One decoded request.
+
+    - `body`: the wire message of (api_key, version).
+    - `now`: when it was read, or when a piece of it is served.
+    - `begun`: when all of it was read.
+    - `produced`: the bytes for which it is still to be charged.
+    - `throttled_until`: when the charges so far are paid back.
+    """
 
     __slots__ = (
         "api_key",
@@ -116,32 +123,33 @@ class Request:
 
     @property
     def answer_by(self) -> Millis:
-        """When to answer where the metadata store, or the controller, has not: by the timeout that the request names,
-        less a tenth for the way back. Where that is 0 ms, or none, it is `PATIENCE_MS`."""
+        """When to answer if the metadata store or the controller has not: the request's timeout, less a tenth for the
+        way back. If that is 0 ms, or missing, it is `PATIENCE_MS`."""
         named = getattr(self.body, "timeout_ms", 0)
         return self.begun + (named if named > 0 else PATIENCE_MS) * 9 // 10
 
     def take_answer(self, message: Any) -> bool:
-        """Whether the answer goes to somebody in the node and not to the client; it has been handed over then."""
+        """Whether the answer goes to a part of the node and not to the client. If so, it has been delivered."""
         return False
 
 
 NODE_REQUEST: Final = Request(Session(NODE_ITSELF), ApiKey.WRITE_SHARE_GROUP_STATE, 1, 0, None, 0, None)
-"""In whose name the node parks what it waits for itself, and no client."""
+"""The request under which the node parks its own waiting, without a client."""
 
 Decoded: TypeAlias = tuple[RequestHeader, Any] | None
-"""A frame's header and message, None where they have not been read yet."""
+"""A frame's header and message; None if they have not been decoded yet."""
 
 
 class Refused(Exception):
-    """The peer broke the protocol: the shell logs the sentence and closes the connection."""
+    """The peer broke the protocol: the host logs the message and closes the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
     """The answer comes later, as a Reply effect for this ticket.
 
-    `goes_on`: the request has not done yet what it does; nothing behind it may be served before its answer.
+    `goes_on`: the request has not finished its work; no later request of the connection may be served before its
+    answer.
     """
 
     ticket: Ticket

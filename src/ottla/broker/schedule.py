@@ -1,26 +1,26 @@
 """Keeps every deadline of a node in one heap, and fires what is due.
 
-A part of the node has no deadline of its own: it makes timers of this schedule, and setting one is what makes it due.
-So there is nothing to report to the I/O host, and nothing to forget: the node's deadline is the head of the heap.
+A part of the node has no deadline of its own: it creates timers of this schedule, and sets them. So nothing has to be
+reported to the I/O host, and no deadline can be forgotten: the node's deadline is the head of the heap.
 
-    Timer(schedule, Timed.METADATA, self._read_again)              # one moment: set, cancel
-    KeyedTimers(schedule, Timed.PEERS, self._give_up_late)         # many moments, by key
-    Limits(schedule, Timed.REQUESTS, self._expire, living)         # many moments, most of which end before they come
+    Timer(schedule, Timed.METADATA, self._read_again)              # one deadline: set, cancel
+    KeyedTimers(schedule, Timed.PEERS, self._give_up_late)         # many deadlines, by key
+    Limits(schedule, Timed.REQUESTS, self._expire, living)         # many deadlines, most of which end before they come
     Backlog(schedule, Timed.SLICES, self._next_slice)              # work that is due at once while there is any
-    Reckoning(schedule, Timed.REPLICATION, self._send, deadline)   # a moment that follows from other state
+    Reckoning(schedule, Timed.REPLICATION, self._send, deadline)   # a deadline that follows from other state
 
 A pure machine (`groups`, `share`, `txn`, `replica`) keeps its `deadline()`. Its host copies that into a timer after
 each call, or hands the machine out through a `reckoning`, which asks the machine again.
 
-Order: `tick` is one pass over what is due: part by part in the order of `Timed`, within a part in the order in which
-its timers were made, and within `KeyedTimers` and `Limits` by time and key. Nothing fires twice in a pass. What becomes
-due during the pass fires in it if its turn is still to come, else in the next one.
+Order: `tick` is one pass over what is due, part by part in the order of `Timed`. Within a part, timers fire in the
+order of their creation; within `KeyedTimers` and `Limits`, by time and key. Nothing fires twice in a pass. A timer that
+becomes due during the pass fires in it if its turn has not passed, otherwise in the next one.
 
-Moments are of the monotonic clock, so a step of the wall clock moves nothing here: the parts whose work depends on
+Deadlines are times of the monotonic clock, so a step of the wall clock moves none. The parts whose work depends on
 timestamps set their timers again (`Node.wall_clock_is`). A process that was suspended fires everything that became due
 meanwhile in one pass, each timer once. After `stop` nothing is due any more.
 
-If a timer's work raises an unexpected exception, that timer alone rests for REST_MS; `fault` hears of it.
+If a timer's work raises an unexpected exception, that timer alone rests for REST_MS; `fault` receives the exception.
 
 Invariant: every timer that has a deadline has an entry in the heap that is not later.
 """
@@ -39,13 +39,13 @@ from ottla.machine.timers import Timers
 AT_ONCE: Final[Millis] = 0
 """The deadline of work that waits only for its turn."""
 REST_MS: Final = 60_000
-"""How long a timer rests whose work failed unexpectedly."""
+"""How long a timer rests after its work failed unexpectedly."""
 NEVER: Final[Millis] = 1 << 62
 """Later than any deadline."""
 _COMING: Final[Millis] = -NEVER
-"""In place of the time of an entry: its turn in this pass is still to come."""
+"""Replaces the time of an entry whose turn in this pass has not come yet."""
 _SWEPT_FROM: Final = 1024
-"""Entries from which on those are swept that stand for nothing."""
+"""The number of entries from which on stale ones are swept."""
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 WorkT = TypeVar("WorkT")
@@ -78,7 +78,7 @@ _RANKS: Final = {part: rank << 20 for rank, part in enumerate(Timed)}
 
 
 class _Entry:
-    """What the heap knows of one timer. `queued`: the time of its entry there; NEVER: it has none."""
+    """The heap's state of one timer. `queued`: the time of its entry in the heap; NEVER if it has none."""
 
     __slots__ = ("_schedule", "due", "fire", "order", "part", "queued", "rests_until")
 
@@ -106,7 +106,7 @@ class _Entry:
         self._schedule.along[self] = None
 
     def stay(self) -> None:
-        """Come along no more."""
+        """Stop participating in each pass."""
         self._schedule.along.pop(self, None)
 
 
@@ -146,7 +146,7 @@ class Timer:
 
 
 class KeyedTimers(Timers[KeyT]):
-    """Moments by key. What they fire takes those that are due with `pop`."""
+    """Deadlines by key. The called function takes the due keys with `pop`."""
 
     __slots__ = ("_entry",)
 
@@ -159,7 +159,7 @@ class KeyedTimers(Timers[KeyT]):
         self._entry.nearer(due)
 
     def pop_all(self, now: Millis) -> list[KeyT]:
-        """Take everything that is due at `now`, by time and key."""
+        """Remove and return all that is due at `now`, by time and key."""
         due: list[KeyT] = []
         while (key := self.pop(now)) is not None:
             due.append(key)
@@ -167,8 +167,8 @@ class KeyedTimers(Timers[KeyT]):
 
 
 class Limits(Generic[KeyT]):
-    """Moments by key, several for a key perhaps; what `living` does not hold any more has none. Cheaper than
-    `KeyedTimers` where most end before they are due: nothing is cancelled."""
+    """Deadlines by key, possibly several per key; a key that `living` no longer has counts as none. Cheaper than
+    `KeyedTimers` if most end before they are due: nothing is cancelled."""
 
     __slots__ = ("_entry", "_heap", "_living", "_swept_at")
 
@@ -195,7 +195,7 @@ class Limits(Generic[KeyT]):
         return heap[0][0] if heap else None
 
     def pop_all(self, now: Millis) -> list[KeyT]:
-        """Take everything that is due at `now`, by time and key."""
+        """Remove and return all that is due at `now`, by time and key."""
         due: list[KeyT] = []
         heap = self._heap
         while heap and heap[0][0] <= now:
@@ -209,7 +209,7 @@ class Limits(Generic[KeyT]):
 
 
 class Backlog(Generic[WorkT]):
-    """Work in the order in which it came, due at once while there is any. What it fires takes some of it."""
+    """Work in order of arrival, due at once while there is any. The called function takes some of it."""
 
     __slots__ = ("_entry", "_work")
 
@@ -242,8 +242,10 @@ class Backlog(Generic[WorkT]):
 
 
 class Reckoning:
-    """A deadline that follows from the state of something else, which whoever touches that calls `touched` for: it is
-    asked for only when the node's deadline may depend on it."""
+    """A deadline that follows from other state. Code that changes that state calls `touched`.
+
+    The deadline is computed only when the node's deadline may depend on it.
+    """
 
     __slots__ = ("_deadline", "_entry", "_is_known", "_known")
 
@@ -278,14 +280,14 @@ class Schedule:
         self.along: dict[_Entry, None] = {}
         """Those that fire in the next pass, whatever that is for."""
         self.earliest: Millis = NEVER
-        """Nothing is due before this. An I/O host whose own timer is not later need not ask for the deadline."""
+        """Nothing is due before this. An I/O host whose own timer is not later need not read the deadline."""
         self.ticks = 0
-        """How many passes there were: what a part may do between two of them it counts by this."""
+        """The number of passes so far. Parts of the node use it to limit work between two passes."""
 
     # ---- for the timers --------------------------------------------------------------------------------------------
 
     def new_entry(self, part: Timed, fire: Fire, due: Deadline) -> _Entry:
-        """For a timer that is being made."""
+        """The entry of a timer that is being created."""
         entry = _Entry(self, part, _RANKS[part] + len(self._entries), fire, due)
         self._entries.append(entry)
         return entry
@@ -344,7 +346,7 @@ class Schedule:
                 self._enter_again(entry)
 
     def _gather(self, now: Millis, last: int, coming: list[tuple[int, _Entry]], fired: list[_Entry]) -> None:
-        """Take from the heap what may be due: to those whose turn comes, or to those that have had theirs."""
+        """Take from the heap what may be due, into the entries whose turn comes or those that have had theirs."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             queued, order, entry = heappop(heap)

@@ -1,12 +1,12 @@
-"""Lists the APIs of this node by key: the specs of all handlers, and the handlers, imported when first asked for.
+"""Lists the APIs of this node by key: the specs of all handlers, and the handlers, imported at their first use.
 
-A handler's module has `SPEC` (see `api_spec`) and either `handle(node, request)`, which gets the decoded message and
-returns a message, `Parked` or None, or `receive(node, now, session, version, correlation_id, frame)`, which reads the
-frame itself and returns the parts of the answer. What the controller alone serves has `refused(request, error,
-sentence)` too, the answer where that is not reached. `tests/test_served.py` holds the specs against the modules'
-docstrings, and against SKIPPED.md: a key stands here or there.
+A handler's module has `SPEC` (see `api_spec`) and one of two functions. `handle(node, request)` gets the decoded
+message and returns a message, `Parked` or None. `receive(node, now, session, version, correlation_id, frame)` reads the
+frame itself and returns the parts of the answer. An API that only the controller serves also has `refused(request,
+error, sentence)`: the answer when the controller is not reached. `tests/test_served.py` compares the specs with the
+modules' docstrings and with SKIPPED.md: each key is in exactly one of the two.
 
-Importing all modules would cost twice the CPU of a node's start. So their specs are collected beforehand, in
+Importing all modules would double the CPU time of a node's start. So their specs are collected beforehand, in
 `api_table.py`.
 """
 
@@ -24,11 +24,11 @@ from ottla.protocol.errors import ErrorCode
 SPECS: Final[dict[int, ApiSpec]] = {int(spec.key): spec for spec in API_TABLE.values()}
 """All that is served, by API key."""
 ADVERTISED: Final[dict[int, ApiSpec]] = {key: spec for key, spec in SPECS.items() if not spec.internal}
-"""What ApiVersions names."""
+"""The APIs that ApiVersions lists."""
 
 
 class Served:
-    """One API as the node calls it. What its module defines is filled in at the first use."""
+    """One API as the node calls it. The fields that its module defines are set at its first use."""
 
     __slots__ = (
         "_module",
@@ -71,7 +71,7 @@ class Served:
         return import_module(f"ottla.broker.api.{self._module}")
 
     def refused(self, request: Any, error: ErrorCode, sentence: str) -> Any:
-        """The answer to a request of what only the controller serves, where nothing of it was done."""
+        """The answer to a request that only the controller serves, if none of it was done."""
         return self.module().refused(request, error, sentence)
 
     def decode(self, frame: memoryview, position: int, version: int) -> Any:

@@ -1,19 +1,19 @@
-"""Serves long requests in slices: work of more than a few milliseconds is done a piece at a time.
+"""Serves long requests in slices, so that no request blocks the node for more than a few milliseconds.
 
 A handler writes such work as a generator that yields after each slice and returns the answer: a wire message, or parts
-that are encoded already. The first slice is run at once, and short work is through with it; the rest goes on one slice
-a tick, all such requests in turn, so that others are served in between. Slices are cut by what they look at, as the
-broker has no clock of its own: `SLICE_STEPS` of what takes some ten microseconds each.
+that are encoded already. The first slice runs at once, and is all that short work needs. The rest runs one slice per
+tick, round-robin over all such requests, so that other requests are served in between. The broker has no clock, so
+slices are cut by the number of steps: `SLICE_STEPS` steps of some ten microseconds each.
 
-What stands for itself, a group or a topic among thousands, may be a `Piece`: a request of its own that a handler serves
-as any other, perhaps by way of a coordinator. The work yields it and is given its answer. What changes the metadata is
-a `Change`: the work yields it and is given what its plan returned, however long the store takes; the plan hears
-NotInTime where the request has to be answered before.
+Independent parts of the work, such as one group or topic among thousands, may be a `Piece`: a request of its own that a
+handler serves like any other, perhaps through a coordinator. The work yields it and is sent its answer. A change of the
+metadata is a `Change`: the work yields it and is sent what its plan returned, however long the store takes. The plan
+gets NotInTime if the request has to be answered earlier.
 
-A request whose client is gone is dropped, unless it `outlives` that; a piece of it that is under way goes where such a
-request goes.
+A request whose client is gone is dropped, unless it `outlives` its client. A piece that is in progress then is dropped
+or continued in the same way.
 
-What a slice has seen may have changed by the next one: the handler looks again.
+The state that one slice has read may have changed by the next one: the handler must check it again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SLICE_STEPS = 200
 class Piece(Request):
     """A part of a request, with a body of its own. `serve` answers it at once, or parks it for `Parking.answer`.
 
-    One that `is_light` is no slice of its own: the work goes on in the same where it was answered at once, and where it
-    was answered later, by another node perhaps, before the node rests.
+    One that `is_light` is not a slice of its own. If it is answered at once, the work continues in the same slice. If
+    it is answered later, perhaps by another node, the work continues before the node rests.
     """
 
     __slots__ = ("is_light", "serve", "whole")
@@ -62,7 +62,7 @@ class Piece(Request):
         self.whole: SlicedWork
 
     def take_answer(self, message: Any) -> bool:
-        """A piece that was parked has its answer: the work it belongs to goes on."""
+        """A parked piece has its answer: resume the work that it belongs to."""
         self.whole.reply = message
         self.whole.go_on()
         return True
@@ -72,8 +72,8 @@ Work: TypeAlias = Generator[Piece | Change | None, Any, Any]
 
 
 class SlicedWork(ParkedWork):
-    """One request and how far its work has come. `reply`: the answer to the last piece, or what the last change came
-    to; `error`: why there is none."""
+    """One request and the state of its work. `reply`: the answer to the last piece, or the result of the last change;
+    `error`: why there is none."""
 
     __slots__ = ("_resume", "error", "gone", "is_light", "outlives", "reply", "request", "ticket", "work")
 
@@ -90,7 +90,7 @@ class SlicedWork(ParkedWork):
         """The piece that it waits for is."""
 
     def go_on(self) -> None:
-        """What the last piece waited for is there."""
+        """The last piece has completed."""
         self._resume(self)
 
     def change_ended(self, now: Millis, result: Any) -> None:
@@ -112,18 +112,18 @@ class Slices:
         self._parking = parking
         self._metadata = metadata
         self._asking: SlicedWork | None = None
-        """Whose change is being handed in."""
+        """The work whose change is being submitted."""
         self._ended = False
         """It has ended before that returned."""
         self._works = Backlog[SlicedWork](schedule, Timed.SLICES, self._serve_next)
         self._resumed: deque[SlicedWork] = deque()
-        """Those whose light piece was answered."""
+        """The work whose light piece was answered."""
 
     def begin(self, request: Request, work: Work, *, is_long: bool, outlives: bool = False) -> Any:
-        """The answer where the first slice was all there is, else Parked.
+        """Returns the answer if the first slice completed the work, otherwise Parked.
 
-        A request that `is_long` begins behind the others, so that the first slices of many do not come all at once.
-        One that `outlives` its client goes on to its end.
+        A request that `is_long` is queued behind the others, so that the first slices of many do not all run at once.
+        One that `outlives` its client runs to its end.
         """
         sliced = SlicedWork(request, work, self._go_on, outlives)
         goes_on = True
@@ -165,7 +165,7 @@ class Slices:
         return self._ended
 
     def _go_on(self, sliced: SlicedWork) -> None:
-        """What its last piece waited for is there."""
+        """The last piece of this work has completed."""
         if sliced is self._asking:
             self._ended = True
             return
@@ -176,7 +176,7 @@ class Slices:
             self._works.append(sliced)
 
     def each(self, request: Request, serve: Callable[[Request], Any], asked: str, answered: str) -> Any:
-        """Serve a request whose elements each stand for themselves; of many, a slice at a time: see `in_pieces`."""
+        """Serve a request whose elements are independent; many of them in slices: see `in_pieces`."""
         if len(getattr(request.body, asked) or ()) <= SLICE_STEPS:
             return serve(request)
         return self.begin(request, in_pieces(request, serve, asked, answered), is_long=True)
@@ -194,7 +194,7 @@ class Slices:
         return self.begin(request, topics_in_pieces(request, serve, asked, answered), is_long=True)
 
     def _serve_next(self, now: Millis) -> None:
-        """One slice of the request whose turn it is."""
+        """Run one slice of the request whose turn it is."""
         while self._works:
             sliced = self._works.popleft()
             if not sliced.gone:
@@ -212,7 +212,7 @@ class Slices:
                 self._run(now, sliced)
 
     def _run(self, now: Millis, sliced: SlicedWork) -> None:
-        """The next slice, and the answer where it was the last."""
+        """Run the next slice, and answer if it was the last."""
         try:
             goes_on = self._step(now, sliced)
         except StopIteration as done:
@@ -239,7 +239,7 @@ def encoded(structs: Iterable[Struct], version: int) -> list[Any]:
 
 
 NO_ELEMENTS = (b"\x00\x00\x00\x00", b"\x01\x00")
-"""How a struct ends whose last field is an empty array, before the flexible versions and in them."""
+"""The end of a struct whose last field is an empty array, before the flexible versions and in them."""
 
 
 def answer_of_parts(
@@ -261,7 +261,7 @@ def answer_of_parts(
 
 
 class EncodedStructs:
-    """Stands in a message for a list of structs that are encoded already, some at a time."""
+    """Replaces, in a message, a list of structs by their encoding, which is built some structs at a time."""
 
     __slots__ = ("_count", "_parts", "_version")
 
@@ -285,9 +285,10 @@ class EncodedStructs:
 
 
 def in_pieces(request: Request, serve: Callable[[Request], Any], asked: str, answered: str) -> Work:
-    """The answer to a request whose elements each stand for themselves, a slice of them at a time.
+    """The answer to a request whose elements are independent, a slice of them at a time.
 
-    `asked` and `answered`: the lists of the request and of the answer; what else the answer says is the last piece's.
+    `asked` and `answered`: the lists of the request and of the answer. All other fields of the answer are the last
+    piece's.
     """
     elements: list[Any] = getattr(request.body, asked)
     answer: Any = None
@@ -304,9 +305,9 @@ def in_pieces(request: Request, serve: Callable[[Request], Any], asked: str, ans
 def topics_in_pieces(
     request: Request, serve: Callable[[Request], Any], asked: tuple[str, str], answered: tuple[str, str]
 ) -> Work:
-    """As `in_pieces`, of topics whose partitions stand for themselves as well, each topic answered once in its place.
+    """As `in_pieces`, for topics whose partitions are independent too; each topic is answered once, in its place.
 
-    `asked` and `answered`: what the lists of topics and of their partitions are called.
+    `asked` and `answered`: the names of the lists of topics and of their partitions.
     """
     answer: Any = None
     told = EncodedStructs(request.version)
@@ -357,12 +358,12 @@ def _parts_of(topic: Any, within: str) -> Generator[list[Any], None, None]:
 
 
 def steps_of(topics: Iterable[Any], within: str = "partitions") -> int:
-    """How much work a request is that names topics with partitions. `within`: what the list of these is called."""
+    """The amount of work in a request that names topics with partitions. `within`: the name of the list of these."""
     return sum(1 + len(getattr(topic, within)) for topic in topics)
 
 
 def cut(topics: Iterable[Any], steps: int) -> Generator[list[Any], None, None]:
-    """The same topics with their `partitions` in runs of some `steps`; where one has more it is several topics."""
+    """The same topics with their `partitions` in runs of some `steps`; a topic with more becomes several topics."""
     some: list[Any] = []
     left = steps
     for topic in topics:
@@ -381,7 +382,7 @@ def cut(topics: Iterable[Any], steps: int) -> Generator[list[Any], None, None]:
 
 
 def encoded_in_slices(structs: Iterable[Struct], version: int) -> Generator[None, Any, Any]:
-    """As `encoded`, a slice at a time, and each struct is made only then."""
+    """As `encoded`, a slice at a time; each struct is created only when it is encoded."""
     done = EncodedStructs(version)
     rest = iter(structs)
     while some := list(islice(rest, SLICE_STEPS)):
@@ -392,7 +393,7 @@ def encoded_in_slices(structs: Iterable[Struct], version: int) -> Generator[None
 
 
 def encoded_topics(topics: Iterable[Any], version: int, within: str = "partitions") -> Generator[None, Any, Any]:
-    """As `encoded`, of topics with a list of partitions, a slice at a time. `within`: what that list is called."""
+    """As `encoded`, for topics with a list of partitions, a slice at a time. `within`: the name of that list."""
     done = EncodedStructs(version)
     steps = 0
     for topic in topics:

@@ -64,7 +64,7 @@ def damages(directory: Path, topic: str, index: int) -> Iterator[int | Damage]:
 
 
 def _in_swap(files: DiskFiles, path: str, base: int, cache: IndexCache) -> Iterator[int | Damage]:
-    """What is damaged in a segment that a compaction has written and not yet put in its place. Raises OSError."""
+    """Damage in a segment that a compaction has written and not yet moved to its place. Raises OSError."""
     try:
         segment = Segment(files, path, base, cache, now=0, create=False, suffix=SWAP_SUFFIX)
         for found in checking(segment, base + RELATIVE_OFFSET_MAX, EpochCache(), joins=False, indexed=False):

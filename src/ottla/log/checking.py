@@ -69,7 +69,7 @@ class _Walk:
         self._expected = segment.base_offset
         self._end = 0
         self._leap: tuple[int, int] | None = None
-        """A batch behind a gap: compaction makes gaps, but so does a batch that claims too high an offset."""
+        """A batch behind a gap: compaction makes gaps, and a batch that claims too high an offset makes one too."""
 
     def _damage(self, position: int, first: int, why: str, end: int = -1) -> Damage:
         return Damage(f"{self._segment.path}.log", position, first, self._below if end < 0 else end, why)

@@ -1,7 +1,7 @@
-"""Names the resources that have a configuration, decides who may see and change them, and changes them.
+"""Names the resources that have a configuration, decides which clients may see and change them, and changes them.
 
-Shared by DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources. A change is worked out as the
-resource's whole new set of overrides (text by name), checked, and then kept by `Topics` or `LiveSettings`.
+Shared by DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources. A change is computed as the
+resource's whole new set of overrides (text by name), checked, and then stored by `Topics` or `LiveSettings`.
 
 Sources: Kafka's ConfigAdminManager.scala, ConfigurationControlManager.java, ControllerConfigurationValidator.scala; the
 sentences are Kafka's.
@@ -63,13 +63,13 @@ CHANGES_MAX: Final = 2_000
 Outcome = tuple[ErrorCode, str | None]
 SUCCESS: Final[Outcome] = (ErrorCode.NONE, None)
 _SHARED: Final = frozenset((ConfigResourceType.TOPIC, ConfigResourceType.GROUP))
-"""What belongs to no node."""
+"""Resources that belong to no node."""
 Changes = Sequence[tuple[str, int, str | None]]
 """(property, Change, value) as a client sends them."""
 
 
 class ResourceRefused(Exception):
-    """What a client is told about a resource it may not or can not have changed or described."""
+    """The error for a client whose resource may not, or can not, be changed or described."""
 
     def __init__(self, error_code: ErrorCode, sentence: str | None = None) -> None:
         super().__init__(sentence or error_code.message)
@@ -79,7 +79,8 @@ class ResourceRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Configurable:
-    """One resource whose configuration can be changed: its properties, what it has now, and what to do with more."""
+    """One resource whose configuration can be changed: its properties, its present overrides, and how to change
+    them."""
 
     keys: Mapping[str, ConfigKey]
     overrides: Configs
@@ -91,7 +92,7 @@ class Configurable:
 
 
 def denial(node: Node, request: Request, operation: Operation, resource_type: int, name: str) -> ErrorCode | None:
-    """Why this client may not do this to the resource's configuration; None where it may."""
+    """The error if this client may not do this to the resource's configuration; None if it may."""
     match resource_type:
         case ConfigResourceType.TOPIC:
             needed, failed = (ResourceType.TOPIC, name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -109,10 +110,10 @@ def alter_all(
     *,
     replace: bool,
 ) -> Work:
-    """Change each resource of the request by itself. Returns one Outcome for each.
+    """Change each resource of the request separately. Returns one Outcome for each.
 
-    `changes_of`: how it is to be changed; `replace`: what the changes don't name is reset. What belongs
-    to no node the controller changes.
+    `changes_of`: the changes of a resource; `replace`: properties that the changes do not name are reset. The
+    controller changes resources that belong to no node.
     """
     resources, validate_only = request.body.resources, request.body.validate_only
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
@@ -219,7 +220,7 @@ def existing_topic(node: Node, name: str) -> TopicImage:
 
 
 def broker_id_of(node: Node, name: str, expected: str) -> int:
-    """This node's id, if that is what `name` says. Raises ResourceRefused; `expected` is the end of the sentence."""
+    """This node's id, if `name` is it. Raises ResourceRefused; `expected` is the end of the message."""
     try:
         number = int(name)
     except ValueError:

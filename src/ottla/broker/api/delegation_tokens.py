@@ -1,7 +1,8 @@
-"""Answers the four APIs of delegation tokens, as a broker that does without.
+"""Answers the four APIs of delegation tokens, like a broker without them.
 
-Kafka takes such requests only on connections that say who they are, and answers those that there are no tokens where it
-has no secret key for them.
+Kafka accepts such requests only on authenticated connections. If it has no secret key for tokens, it answers those that
+there are none.
+
 Source: KafkaApis.allowTokenRequests, DelegationTokenControlManager; KIP-48.
 """
 
@@ -15,7 +16,7 @@ NO_TIME: Final = -1
 
 
 def may_ask_for_tokens(session: Session) -> bool:
-    """Whether Kafka would look at a request for tokens from this client."""
+    """Whether Kafka would process a token request from this client."""
     protocol = session.address.security_protocol
     return protocol != "PLAINTEXT" and not (protocol == "SSL" and session.principal == ANONYMOUS)
 

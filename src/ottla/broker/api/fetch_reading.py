@@ -1,9 +1,8 @@
-"""Reads what a Fetch asks for: the partitions in turn, each as far as whoever asks may see.
+"""Reads the partitions of a Fetch in turn, each as far as the sender may see.
 
-Knows who asks: a consumer, which reads what is committed, of the leader or, since version 11, of any replica; or a
-follower, which reads to the end of the leader's log, and says with that how far it is. A follower that is not in sync
-may be held back (KIP-73); a consumer may be told of a replica near to it (KIP-392). Does not know sessions, nor how the
-answer leaves.
+A consumer reads committed records, from the leader or, since version 11, from any replica. A follower reads to the end
+of the leader's log, and its fetch offset reports its progress. A follower that is not in sync may be throttled
+(KIP-73). A consumer may be sent to a replica near it (KIP-392).
 
 Sources: ReplicaManager.readFromLog, Partition.scala, KIP-320, KIP-392, KIP-595.
 """
@@ -33,14 +32,15 @@ if TYPE_CHECKING:
 
 _OF_ANY_REPLICA_SINCE = 11
 ENDPOINTS_SINCE = 16
-"""Who leads, and where that is, is told to who asked elsewhere (KIP-951); the field for it is older."""
+"""From this version on, a client that asked another node gets the leader and its address (KIP-951); the field is
+older."""
 
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class Fetch:
-    """One fetch: what is asked of which partitions, in which session."""
+    """One fetch: the requested partitions and their session."""
 
     __slots__ = (
         "broker_epoch",
@@ -64,7 +64,7 @@ class Fetch:
         self, session: Session, version: int, header: RequestHeader, body: FetchRequest, bytes_max: int
     ) -> None:
         self.new_since: Millis | None = None
-        """When a follower has said how far it is, until that is noted."""
+        """When a follower has reported its progress, until that is noted."""
         self.session = session
         self.client_id = header.client_id
         self.version = version
@@ -78,7 +78,7 @@ class Fetch:
             self.broker_epoch = body.replica_state.replica_epoch
         self.of_any_replica = self.replica_id < 0 and version >= _OF_ANY_REPLICA_SINCE
         self.rack = ""
-        """Where a consumer stands that would like to fetch nearby."""
+        """The rack of a consumer that would like to fetch nearby."""
         self.is_held_back = False
         """A follower's answer has no room for replicas that are throttled and not in sync."""
         self.partitions: list[FetchPartition] = []
@@ -89,10 +89,12 @@ class Fetch:
 def read_all(
     node: Node, fetch: Fetch, partitions: list[FetchPartition] | None = None, size: int = 0
 ) -> tuple[list[PartitionAnswer], int, bool]:
-    """Read every partition in turn: the answers, the bytes in them, and whether something can't wait for more.
+    """Read every partition in turn. Returns the answers, the bytes in them, and whether the fetch must be answered at
+    once.
 
-    With `partitions` only these, of an answer that has `size` bytes already, which are counted. Where a follower was
-    told all, and nothing has moved since, there is no answer: of the many partitions of a cluster few have.
+    With `partitions` only these are read, for an answer that has `size` bytes already, which are counted. A follower
+    that has everything, of a partition that has not changed since, gets no answer for it: of a cluster's many
+    partitions few change.
     """
     answers: list[PartitionAnswer] = []
     left = fetch.max_bytes - size
@@ -111,7 +113,7 @@ def read_all(
 
 
 def stands(node: Node, fetch: Fetch, asked: FetchPartition) -> bool:
-    """Whether there is nothing to tell of this partition, nor of the follower but that it is caught up still."""
+    """Whether this partition has nothing to report, and the follower is still caught up."""
     assert asked.caught_up_with is not None
     partition, _ = asked.caught_up_with
     followers = partition.followers
@@ -184,8 +186,8 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
 
 
 def _is_damaged(node: Node, fetch: Fetch, asked: FetchPartition, partition: Partition, batches: FileSlice) -> bool:
-    """Whether the first batch is damaged that a follower is to get. Only where it asks for that once more: followers
-    check what they get, and refuse damage in silence."""
+    """Whether the first batch for a follower is damaged. Checked only if the follower requests it again: followers
+    check the batches that they get, and refuse damage without an error."""
     offset = asked.fetch_offset
     if partition.sent_to.get(fetch.replica_id) != offset:
         partition.sent_to[fetch.replica_id] = offset
@@ -197,7 +199,7 @@ def _is_damaged(node: Node, fetch: Fetch, asked: FetchPartition, partition: Part
 
 
 def _without_records(answer: PartitionAnswer, partition: Partition) -> PartitionAnswer:
-    """The answer that tells where the log begins and ends, and no more."""
+    """The answer with only the beginning and end of the log."""
     log = partition.log
     answer.high_watermark = log.high_watermark
     answer.last_stable_offset = log.last_stable_offset
@@ -206,7 +208,7 @@ def _without_records(answer: PartitionAnswer, partition: Partition) -> Partition
 
 
 def _is_throttled(node: Node, fetch: Fetch, partition: Partition) -> bool:
-    """Whether the follower has to wait for this partition: only who is not in sync does."""
+    """Whether the follower has to wait for this partition: only a follower that is not in sync does."""
     followers = partition.followers
     in_sync = followers is not None and fetch.replica_id in followers.isr
     return not in_sync and node.replication.leader_throttle.lists(partition.topic_name, partition.index)
@@ -238,7 +240,7 @@ def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnsw
 
 
 def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | ErrorCode | None:
-    """Where this log and the client's part ways (KIP-595): (epoch, end offset), or None while they agree."""
+    """The (epoch, end offset) at which this log and the client's diverge (KIP-595), or None while they agree."""
     epoch, end_offset = partition.log.end_offset_for(asked.last_fetched_epoch)
     if epoch < 0 or end_offset < 0:
         return ErrorCode.OFFSET_OUT_OF_RANGE
@@ -248,8 +250,11 @@ def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] |
 
 
 def begin(node: Node, now: Millis, fetch: Fetch, rack: str) -> None:
-    """Note who asks: a node of the cluster that says it is a replica reads to the log's end, else see `read_one`; a
-    consumer that says where it stands may be sent to a replica there."""
+    """Classify the sender: a node of the cluster with a replica id reads to the log's end; other clients see
+    `read_one`.
+
+    A consumer that names its rack may be sent to a replica there.
+    """
     if fetch.replica_id >= 0:
         if node.peers.trusts(fetch.session, fetch.client_id):
             fetch.isolation = Isolation.LOG_END
@@ -259,7 +264,7 @@ def begin(node: Node, now: Millis, fetch: Fetch, rack: str) -> None:
 
 
 def look_at_throttle(node: Node, now: Millis, fetch: Fetch) -> None:
-    """Before partitions are read: whether they are for a follower that is held back now."""
+    """Before partitions are read: check whether they are for a follower that is throttled now."""
     if fetch.isolation is Isolation.LOG_END:
         fetch.is_held_back = node.replication.leader_throttle.waits_ms(now) > 0
 

@@ -1,7 +1,7 @@
-"""Brings the requests of the group APIs to the coordinator.
+"""Passes the requests of the group APIs to the coordinator.
 
-Knows how a request becomes a call of its group's shard, and how partitions that the handler refused itself and those
-that the shard answered for come together again. Does not know any group.
+It turns a request into a call of its group's shard. Then it merges the partitions that the handler refused with those
+that the shard answered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 SUBSCRIBED_MAX: Final = 20_000
-"""Topics that one member may name; reading and keeping them takes a microsecond or two for each."""
+"""Topics that one member may name; reading and storing them costs a microsecond or two for each."""
 
 
 def call_of(request: Request, body: Any = None) -> Call:
@@ -31,7 +31,7 @@ def call_of(request: Request, body: Any = None) -> Call:
 
 
 def ask_group(node: Node, request: Request, group_id: str, operation: Operation) -> Any:
-    """Hand the whole request to its group, where the client may do this to the group."""
+    """Submit the whole request to its group, if the client may do this to the group."""
     call = call_of(request)
     if not node.access.on_group(request, operation, group_id):
         return refuse(call, ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -58,7 +58,7 @@ def by_shard(node: Node, group_ids: Iterable[str]) -> dict[int, list[str]]:
 
 
 def joined_topics(refused: list[Any], answered: list[Any]) -> list[Any]:
-    """Topics of two answers in one list, partitions of the same topic together: those refused come first."""
+    """The topics of two answers in one list, with the partitions of each topic together: refused ones come first."""
     if not refused:
         return answered
     topics: dict[Any, Any] = {}

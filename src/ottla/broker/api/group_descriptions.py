@@ -1,7 +1,4 @@
-"""Describes groups, for the APIs that do: asks their shards, and tells of each group what the client may see.
-
-Knows authorization and the order of answers. Does not know what a description holds, but for the topics that members
-read.
+"""Describes groups for several APIs: asks their shards, and returns what the client may see of each group.
 
 Sources: KafkaApis.scala handleConsumerGroupDescribe, handleShareGroupDescribe; KIP-430.
 """
@@ -28,14 +25,14 @@ _HIDDEN_TOPICS: Final = "The described group uses topics that the client is not 
 
 
 def named_once(group_ids: list[str]) -> list[str]:
-    """The groups to describe; of many, one that is named again is told of once, as its description may be long."""
+    """The groups to describe. In a long request each group is described once, as a description may be long."""
     return list(dict.fromkeys(group_ids)) if len(group_ids) > REPEATED_MAX else group_ids
 
 
 class DescribeGroups(CoordinatorRequest):
-    """Asks the shards of groups and puts their answers together in the order of the request.
+    """Asks the shards of groups and assembles their answers in the order of the request.
 
-    `described` holds the groups that the client may not see, and comes to hold all.
+    `described` starts with the groups that the client may not see, and gets all others.
     """
 
     __slots__ = ("described", "node", "order")
@@ -47,7 +44,7 @@ class DescribeGroups(CoordinatorRequest):
         self.described = refused
 
     def as_seen(self, request: Request, group: Any) -> Any:
-        """What the client is told of a group that a shard described: also what it may do there, if it asks."""
+        """A described group as the client may see it, with its authorized operations if the client asks for them."""
         if request.body.include_authorized_operations and not group.error_code:
             group.authorized_operations = self.node.access.authorized_operations(
                 request, ResourceType.GROUP, group.group_id
@@ -63,8 +60,8 @@ class DescribeGroups(CoordinatorRequest):
 
 
 class DescribeMembers(DescribeGroups):
-    """Does so for groups whose members' topics are told: a group with one that the client may not describe is refused
-    as a whole."""
+    """Describes groups with their members' topics: a group with a topic that the client may not describe is refused as
+    a whole."""
 
     __slots__ = ()
     feature: ClassVar[str]

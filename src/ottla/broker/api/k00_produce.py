@@ -1,19 +1,19 @@
 """Produce, key 0, versions 3 to 13: append record batches to partitions.
 
-What it does: checks each partition's one batch, appends it, and answers at once (acks 0 and 1), or when the high
-watermark covers it (acks all; and acks 1 too where durability is fsync).
+The handler checks each partition's one batch and appends it. It answers at once (acks 0 and 1), or when the high
+watermark covers the batch (acks all; also acks 1 if durability is fsync).
 
-What changed per version: 5 log_start_offset in the answer, 7 zstd allowed, 8 record_errors and error_message,
-9 flexible, 10 leader hints (KIP-951), 11 and 12 KIP-890 error codes, 13 topics by id instead of by name.
+Versions: 5 log_start_offset in the answer, 7 zstd allowed, 8 record_errors and error_message, 9 flexible, 10 leader
+hints (KIP-951), 11 and 12 KIP-890 error codes, 13 topics by id instead of by name.
 
-A transactional batch that opens a transaction in its partition waits until the coordinator has been asked about it
-(KIP-890): up to version 11 whether the partition was added, from 12 on to add it.
+A transactional batch that opens a transaction in its partition waits for the coordinator (KIP-890). Up to version 11
+the coordinator is asked whether the partition was added; from version 12 on it is asked to add it.
 
-What is skipped: transactional batches in a request without a transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
+Not supported: transactional batches in a request without a transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
 
-This is the hottest path of the broker. `receive` reads the frame by hand where it has the common shape (flexible
-version, short names) and hands every other frame to the generated codec;
-`tests/broker/test_produce_parsing.py` holds the two against each other. ARCHITECTURE.md says what was measured.
+This is the hottest path of the broker. `receive` reads the frame by hand if it has the common shape (flexible version,
+short names). It passes every other frame to the generated codec; `tests/broker/test_produce_parsing.py` compares the
+two. ARCHITECTURE.md has the measurements.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _KEY = int(SPEC.key)
 SMALL_BYTES = 1 << 16
 """A request up to this size has no room for too many partitions."""
 RECORD_ERRORS_MAX = 10_000
-"""In the answer to a request that takes more than one slice no more records are named as the ones to blame."""
+"""If a request needs more than one slice, its answer names at most this many records as the faulty ones."""
 ACKS_ALL = -1
 ACKS_0_FAILED = "a produce request with acks=0 failed"
 _SERVED_SINCE = 3
@@ -80,7 +80,7 @@ _BY_TOPIC_ID_SINCE = 13
 _ABORTABLE_SINCE = 11
 _ADDS_PARTITIONS_SINCE = 12
 _ATTRIBUTES_LOW = 22
-"""Where the lower byte of a batch's attributes stands."""
+"""The position of the lower byte of a batch's attributes."""
 
 INTERNAL_TOPICS_CLIENT = "__admin_client"
 """The only client id that may write to internal topics; Kafka's own admin tools use it."""
@@ -88,7 +88,7 @@ INTERNAL_TOPICS_CLIENT = "__admin_client"
 _INTERNAL_TOPICS_CLIENT = INTERNAL_TOPICS_CLIENT.encode()
 _ZSTD = 4
 _WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
-"""Refusals that tell no log start offset; the others do, as in Kafka's ReplicaManager.appendRecordsToLeader."""
+"""Refusals without a log start offset; the others have one, as in Kafka's ReplicaManager.appendRecordsToLeader."""
 _NONE = ErrorCode.NONE
 _NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _CLIENT_ID_LENGTH = struct.Struct(">h")
@@ -101,8 +101,8 @@ _COMMON_ANSWER_TAIL = struct.Struct(">BihqqqBBBBiB")
 
 
 class PartitionAppend:
-    """One partition of a produce request: where its batch goes, and what came of it. `is_known`: nothing has to be
-    looked for in the batch before it is appended, or `inside` is what was found."""
+    """One partition of a produce request: where its batch goes, and the result. `is_known`: the batch needs no check
+    before it is appended, or `inside` is the result of the check."""
 
     __slots__ = (
         "base_offset",
@@ -149,8 +149,8 @@ _Parsed: TypeAlias = tuple[str | None, int, int, list[PartitionAppend], str | No
 
 
 class TransactionalAppend(PartitionAppend):
-    """One partition of a produce request with a transactional id. `guard`: what a batch that opens a transaction needs;
-    None where it is open; `leader_epoch`: in which this node led the partition when that was seen."""
+    """One partition of a produce request with a transactional id. `guard`: needed by a batch that opens a transaction;
+    None if it is open. `leader_epoch`: the epoch in which this node led the partition at that check."""
 
     __slots__ = ("guard", "leader_epoch")
 
@@ -192,7 +192,7 @@ class ParkedProduce(ParkedWork):
             self.answer(now, ticket)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
-        """Too late: what is appended stays, and the producer is told to ask again."""
+        """The deadline has passed: appended batches stay, and the producer retries."""
         leadership = self.node.leadership
         for append in self.appends:
             partition = append.partition
@@ -207,11 +207,11 @@ class ParkedProduce(ParkedWork):
         self.answer(now, ticket)
 
     def lost(self, now: Millis, ticket: Ticket) -> None:
-        """Whether its records stay nobody knows; what waits for another partition is too late as well."""
+        """It is unknown whether the records stay. The request's other partitions are answered as at the deadline."""
         self.at_deadline(now, ticket)
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nothing to undo: the records stay, and the partition drops the ticket when it comes up."""
+        """Nothing to undo: the records stay, and the partition drops the ticket when it is due."""
 
     def answer(self, now: Millis, ticket: Ticket) -> None:
         parking = self.node.parking
@@ -221,7 +221,7 @@ class ParkedProduce(ParkedWork):
 
 
 class ParkedSlice(ParkedProduce):
-    """A slice of a produce request that waits for its commit; the request goes on behind it."""
+    """A slice of a produce request that waits for its commit; the request resumes after it."""
 
     __slots__ = ("piece",)
 
@@ -239,12 +239,12 @@ class ParkedSlice(ParkedProduce):
 
 
 class SlicedProduce:
-    """A produce request for more partitions than one turn has room for, or whose batches cost more to look into.
+    """A produce request with more partitions than one slice handles, or whose batches are more expensive to check.
 
-    The records of a large batch are looked into before, where its topic asks for that, a slice a tick as well.
-    Partitions get their batches in the request's order, a slice a tick, also when the client is gone by then: nobody
-    tells it how far this came. A slice whose partitions hold their appends back waits for its commit before the next
-    one: a log that is cut back meanwhile must not take other records for these.
+    If the topic requires it, the records of a large batch are checked before, also a slice a tick. Partitions get their
+    batches in the request's order, a slice a tick, even if the client disconnects: it would not learn how far this
+    went. If the partitions of a slice hold their appends back, the slice waits for its commit before the next one.
+    Otherwise a log that is cut back meanwhile might confuse other records with these.
     """
 
     __slots__ = ("_acks", "_appends", "_deadline", "_done", "_errors_left", "_node")
@@ -259,7 +259,7 @@ class SlicedProduce:
 
     def begin(self, request: Request) -> Parked:
         for append in self._appends[self._done :]:
-            if append.records is not None:  # the frame's memory belongs to the shell again
+            if append.records is not None:  # the frame's memory belongs to the I/O host again
                 append.records = memoryview(bytearray(append.records))
         parked = self._node.slices.begin(request, self._work(request), is_long=False, outlives=True)
         return Parked(parked.ticket, goes_on=True)
@@ -286,7 +286,7 @@ class SlicedProduce:
         return response
 
     def _look_ahead(self, request: Request) -> Work:
-        """Look into the next batch, where that takes long."""
+        """Check the next batch, if that takes long."""
         append = self._appends[self._done]
         partition = _looked_into(self._node, request.now, request.session, append)
         append.is_known = True
@@ -305,7 +305,7 @@ class SlicedProduce:
     def _end_slice(self, begin: int, piece: Request) -> Parked | None:
         some = self._appends[begin : self._done]
         for append in some:
-            append.records = append.inside = None  # what a batch was unpacked to is many times its size
+            append.records = append.inside = None  # an unpacked batch is many times its size
             append.record_errors = append.record_errors[: self._errors_left]
             self._errors_left -= len(append.record_errors)
         waits_for = uncommitted(some, self._acks) if self._acks else None
@@ -379,13 +379,13 @@ def _charge(node: Node, now: Millis, session: Session, frame: memoryview) -> int
 
 
 def _client_id_of(frame: memoryview) -> str:
-    """The client id that a frame's header has, which was read as UTF-8 before; '' where it has none."""
+    """The client id in a frame's header, which was decoded as UTF-8 before; '' if there is none."""
     length: int = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
     return str(frame[10 : 10 + max(length, 0)], "utf-8")
 
 
 def _parse_by_the_codec(frame: memoryview, version: int) -> _Parsed:
-    """What `parse_common` gives, for every version and shape."""
+    """The result of `parse_common`, for every version and shape."""
     if version < _SERVED_SINCE:
         raise Refused(f"Produce version {version} is not served")
     header, position = decode_request_header(frame)
@@ -437,13 +437,13 @@ def _opening(
 
 
 def _may_write(node: Node, session: Session, topic: str | bytes) -> bool:
-    """Whether the client may write to a topic; to one that is not there it may, as nothing comes of it."""
+    """Whether the client may write to a topic; to a missing one it may, as that has no effect."""
     name = None if node.access.authorizer is None else node.image.name_of(topic)
     return name is None or node.access.allows(session, Operation.WRITE, ResourceType.TOPIC, name)
 
 
 def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
-    """What a producer hears of what the coordinator said."""
+    """The producer's error for an error of the coordinator."""
     second_version = version >= _ADDS_PARTITIONS_SINCE
     if error in NOT_REACHED or (error is ErrorCode.CONCURRENT_TRANSACTIONS and not second_version):
         sentence = f"Unable to verify the partition has been added to the transaction. Underlying error: {error.name}"
@@ -456,7 +456,7 @@ def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
 
 
 def _asked_of(node: Node, opening: list[TransactionalAppend]) -> tuple[tuple[int, int], list[tuple[str, int]]]:
-    """Whose transaction it is, by producer id and epoch, and the places of the appends in their order."""
+    """The transaction's producer id and epoch, and the partitions of the appends in order."""
     header = peek(cast(memoryview, opening[0].records))
     places = [(node.image.name_of(append.topic) or "", append.index) for append in opening]
     return (header.producer_id, header.producer_epoch), places
@@ -473,8 +473,10 @@ def _refuse_those_of(
 def _verified_here(
     node: Node, now: Millis, version: int, transactional_id: str, opening: list[TransactionalAppend]
 ) -> bool:
-    """Whether the coordinator is this node and has said which of the appends are in the transaction: nothing can come
-    between its word and the append."""
+    """Whether this node is the coordinator and has said which of the appends are in the transaction.
+
+    Then nothing can happen between its answer and the append.
+    """
     producer, places = _asked_of(node, opening)
     adds = version >= _ADDS_PARTITIONS_SINCE
     errors = node.verifier.verify_here(now, transactional_id, producer, dict.fromkeys(places), adds=adds)
@@ -512,7 +514,7 @@ class VerifiedProduce(SlicedProduce):
 
 
 def _looked_into(node: Node, now: Millis, session: Session, append: PartitionAppend) -> Partition | None:
-    """The partition, where its configs ask for a look into the batch which takes longer than a turn has room for."""
+    """The partition, if its configs require a check of the batch that is too long for one slice."""
     records = append.records
     if records is None or len(records) < HEADER_BYTES or append.is_known or append.error:
         return None
@@ -536,8 +538,8 @@ def append_some(
     appends: list[PartitionAppend],
     begin: int,
 ) -> tuple[int, bool]:
-    """Append from the one at `begin` on, as many as a slice has room for: where the rest begins, and whether some of
-    them are held back."""
+    """Append from `begin` on, as many as fit into a slice. Returns where the rest begins, and whether some are held
+    back."""
     holding = False
     cost = BEYOND_USUAL
     time_slice = node.environment.time_slice()
@@ -558,7 +560,7 @@ def append_some(
 def append_one(
     node: Node, now: Millis, session: Session, version: int, client_id: str | None, acks: int, append: PartitionAppend
 ) -> None:
-    """Find the partition and append its batch, or say in `append` why not."""
+    """Find the partition and append its batch, or record the error in `append`."""
     if node.access.authorizer is not None and not _may_write(node, session, append.topic):
         append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return
@@ -626,7 +628,7 @@ def response_of(node: Node, session: Session, version: int, appends: list[Partit
 
 
 def _add_answers(leadership: Leadership, topics: _Answers, appends: list[PartitionAppend]) -> list[int]:
-    """Add what these partitions are told to the topics; the leaders that are named."""
+    """Add the answers for these partitions to the topics. Returns the leaders that the answers name."""
     leaders: list[int] = []
     for append in appends:
         topic = topics.get(append.topic)
@@ -667,10 +669,10 @@ class _Uncommon(Exception):
 
 
 def parse_common(frame: memoryview, version: int) -> _Parsed | None:
-    """Client id, acks, timeout_ms, appends and transactional id of a flexible request; None: ask the codec.
+    """Client id, acks, timeout_ms, appends and transactional id of a flexible request; None: use the codec.
 
-    Of client ids only INTERNAL_TOPICS_CLIENT is told apart from others. Counts and names of more than one length byte,
-    tagged fields and anything malformed are left to the codec.
+    Of client ids only INTERNAL_TOPICS_CLIENT is distinguished. Counts and names of more than one length byte, tagged
+    fields and anything malformed are left to the codec.
     """
     if version < _FLEXIBLE_SINCE:
         return None
@@ -728,14 +730,14 @@ def _parse_topics(frame: memoryview, position: int, by_id: bool, kind: type[Part
 
 
 def _short_length(byte: int) -> int:
-    """A compact length that takes one byte and is not null."""
+    """A compact length that has one byte and is not null."""
     if not 0 < byte < 0x80:
         raise _Uncommon
     return byte - 1
 
 
 def _long_size(frame: memoryview, size: int, position: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte is `size`: the number and where it ends."""
+    """The rest of an unsigned varint whose first byte is `size`: the number and its end."""
     size &= 0x7F
     for shift in (7, 14, 21, 28):
         byte = frame[position]
@@ -778,8 +780,8 @@ def _refuse_all(appends: list[PartitionAppend], error: ErrorCode) -> None:
 
 
 def uncommitted(appends: list[PartitionAppend], acks: int) -> dict[Partition, int]:
-    """The partitions whose high watermark does not cover these appends yet, and where it has to be. With acks=1 nobody
-    waits for other replicas."""
+    """The partitions whose high watermark does not cover these appends yet, and the offset it must reach. With acks=1
+    no append waits for other replicas."""
     waits_for: dict[Partition, int] = {}
     for append in appends:
         partition = append.partition
@@ -791,7 +793,7 @@ def uncommitted(appends: list[PartitionAppend], acks: int) -> dict[Partition, in
 def park(node: Node, request: Request, deadline: Millis, parked: ParkedProduce) -> Parked:
     """Wait for the commit of all that `parked` names."""
     for append in parked.appends:
-        append.records = None  # the frame's memory belongs to the shell again
+        append.records = None  # the frame's memory belongs to the I/O host again
     ticket = node.parking.park(request, deadline, parked)
     for partition, required_offset in parked.waits_for.items():
         partition.wait_for_commit(required_offset, ticket)

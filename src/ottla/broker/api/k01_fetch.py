@@ -1,21 +1,21 @@
 """Fetch, key 1, versions 4 to 18: read record batches, waiting for them if asked to.
 
-What it does: finds or opens the fetch session, reads each partition up to the client's isolation level, answers when
-`min_bytes` can be read, an error stands, or `max_wait_ms` is over. Records leave as file slices: at most what the
-request and `fetch.max.bytes` of the node allow, or the one batch that comes first (KIP-74).
+The handler finds or opens the fetch session and reads each partition up to the client's isolation level. It answers
+when `min_bytes` can be read, a partition has an error, or `max_wait_ms` is over. Records leave as file slices: at most
+as many bytes as the request and the node's `fetch.max.bytes` allow, but at least the first batch (KIP-74).
 
-What changed per version: 5 log_start_offset, 7 sessions (KIP-227), 9 leader epochs, 11 rack, 12 flexible and diverging
-epochs (KIP-595), 13 topics by id, 15 the replica's state in a tag, 16 leader hints (KIP-951), 17 directory ids,
-18 the replica's high watermark.
+Versions: 5 log_start_offset, 7 sessions (KIP-227), 9 leader epochs, 11 rack, 12 flexible and diverging epochs
+(KIP-595), 13 topics by id, 15 the replica's state in a tag, 16 leader hints (KIP-951), 17 directory ids, 18 the
+replica's high watermark.
 
-A follower reads to the end of the log; what it asks says how far it is. Only a node of the cluster that has a replica
-of the partition may be one: a stranger's replica id is answered NOT_LEADER_OR_FOLLOWER or UNKNOWN_LEADER_EPOCH.
+A follower reads to the end of the log; its fetch offset reports its progress. Only a node of the cluster that has a
+replica of the partition may be one. Any other client's replica id gets NOT_LEADER_OR_FOLLOWER or UNKNOWN_LEADER_EPOCH.
 
-A consumer that says where it stands is told of an in-sync replica there, if replica.selector.class wants it; any
-replica answers consumers up to its own high watermark (KIP-392). Followers that are not in sync may be throttled
-(KIP-73); what is held back satisfies no fetch that waits.
+If replica.selector.class says so, a consumer that names its rack is referred to an in-sync replica there. Any replica
+answers consumers up to its own high watermark (KIP-392). Followers that are not in sync may be throttled (KIP-73);
+records held back that way satisfy no waiting fetch.
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Sources: KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages, DelayedFetch, KIP-320 for the epochs.
 """
@@ -105,7 +105,7 @@ class ParkedFetch(ParkedWork):
 
 
 class ParkedCommittedFetch(ParkedFetch):
-    """The same of a reader of committed records: what an open transaction hides does not count until it ends."""
+    """The same for a reader of committed records: records hidden by an open transaction do not count until it ends."""
 
     __slots__ = ("forced", "hidden", "min_bytes", "stable")
 
@@ -187,8 +187,10 @@ def receive(
 
 
 def _has_more(fetch: Fetch, answers: list[PartitionAnswer]) -> bool:
-    """Whether more was appended than this follower was told: its fetch has committed something for a coordinator, which
-    went on at once, before the fetch was among those that wait."""
+    """Whether more was appended than this follower's answer has.
+
+    Its fetch may have committed an append of a coordinator, which continued at once, before the fetch was waiting.
+    """
     if not answers:
         return False  # nothing was read, so nothing was committed by it
     standing = (asked for asked in fetch.partitions if asked.caught_up_with is not None)
@@ -202,7 +204,7 @@ def _has_more(fetch: Fetch, answers: list[PartitionAnswer]) -> bool:
 
 
 def _to_watch(fetch: Fetch, answers: list[PartitionAnswer]) -> list[Partition]:
-    """Where records may come that satisfy the fetch: what is held back does not."""
+    """The partitions in which new records may satisfy the fetch; throttled ones may not."""
     standing = [asked.caught_up_with[0] for asked in fetch.partitions if asked.caught_up_with is not None]
     return standing + [
         answer.partition for answer in answers if answer.partition is not None and not answer.is_held_back
@@ -220,11 +222,11 @@ def _park(request: Request, deadline: Millis, parked: ParkedFetch) -> Ticket:
     return ticket
 
 
-# ---- more partitions than one turn has room for --------------------------------------------------------------------
+# ---- more partitions than fit into one slice -----------------------------------------------------------------------
 
 
 class ParkedSlicedFetch(ParkedFetch):
-    """The wait of a fetch that goes on in slices: they read everything once more."""
+    """The wait of a fetch that is served in slices: afterwards they read everything once more."""
 
     __slots__ = ()
 
@@ -282,7 +284,7 @@ def _all_in_slices(node: Node, fetch: Fetch) -> Generator[None, Any, tuple[list[
 def _wait(
     node: Node, fetch: Fetch, answers: list[PartitionAnswer], missing: int, deadline: Millis, piece: Request
 ) -> Parked | bool:
-    """Wait, unless enough has come to the partitions since they were read."""
+    """Wait, unless enough records have arrived since the partitions were read."""
     if any(asked.caught_up_with is not None and not stands(node, fetch, asked) for asked in fetch.partitions):
         return True
     for answer in answers:
@@ -339,7 +341,7 @@ def _refused(node: Node, now: Millis, fetch: Fetch, error: ErrorCode) -> list[Pa
 
 
 def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[PartitionAnswer]:
-    """What the client is told of these partitions: an incremental answer leaves out those with nothing new to tell."""
+    """The client's answers for these partitions; an incremental answer leaves out those without changes."""
     if fetch.isolation is Isolation.LOG_END:
         count_throttled(node, answers)
     session = fetch.fetch_session
@@ -371,12 +373,12 @@ def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Parti
         if answer.error:
             traffic.failed_fetch_requests += 1
         elif answer.records is not None and fetch.isolation is not Isolation.LOG_END:
-            traffic.bytes_out += answer.records.length  # to clients: what followers read is no traffic of theirs
+            traffic.bytes_out += answer.records.length  # sent to clients: followers are not counted
     return answers
 
 
 def _endpoints(node: Node, fetch: Fetch, told: list[PartitionAnswer]) -> list[Member]:
-    """Where the leaders of partitions are, for a client that has asked under an old epoch, or the wrong node."""
+    """The addresses of the partitions' leaders, for a client that used an old epoch, or asked the wrong node."""
     leaders = [answer.current_leader[0] for answer in told if answer.current_leader is not None]
     return node.members.of(fetch.session.address, leaders) if leaders else []
 
@@ -385,7 +387,7 @@ def _endpoints(node: Node, fetch: Fetch, told: list[PartitionAnswer]) -> list[Me
 
 
 def _named(topics: list[FetchTopic], version: int) -> dict[tuple[TopicKey, int], FetchPartition]:
-    """What is asked of which partitions; the last one wins where a partition is named twice."""
+    """The requested partitions; if a partition is named twice, the last one counts."""
     asked: dict[tuple[TopicKey, int], FetchPartition] = {}
     for topic in topics:
         key = topic.topic_id if version >= _BY_TOPIC_ID_SINCE else topic.topic
@@ -405,7 +407,7 @@ def _named(topics: list[FetchTopic], version: int) -> dict[tuple[TopicKey, int],
 def _resolve_session(
     node: Node, now: Millis, fetch: Fetch, body: FetchRequest, asked: dict[tuple[TopicKey, int], FetchPartition]
 ) -> ErrorCode | None:
-    """Fill in the partitions to read, opening, resuming or closing the session as KIP-227 says."""
+    """Set the partitions to read; opens, resumes or closes the session as in KIP-227."""
     by_id = fetch.version >= _BY_TOPIC_ID_SINCE
     sessions, epoch = node.fetch_sessions, body.session_epoch
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):

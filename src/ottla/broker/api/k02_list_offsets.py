@@ -1,18 +1,23 @@
 """ListOffsets, key 2, versions 1 to 11: offsets by time, and the ends of partitions.
 
-What it does: latest (-1: the high watermark, or the last stable offset for read_committed), earliest (-2), the record
-with the greatest timestamp (-3), earliest local (-4: earliest, nothing is tiered), latest tiered (-5) and earliest
-pending upload (-6: both -1, nothing is tiered), or the first record at or after a time. An offset that is not readable
-yet is not told: in the moments after a start in which the high watermark has not reached the leader epoch's beginning
-the answer is OFFSET_NOT_AVAILABLE, else -1.
+The handler finds one of these offsets:
+- latest (-1): the high watermark, or the last stable offset for read_committed;
+- earliest (-2);
+- the record with the greatest timestamp (-3);
+- earliest local (-4): the earliest, as nothing is tiered;
+- latest tiered (-5) and earliest pending upload (-6): both -1, as nothing is tiered;
+- the first record at or after a time.
 
-What changed per version: 2 isolation level, 4 leader epochs, 5 OFFSET_NOT_AVAILABLE (before: LEADER_NOT_AVAILABLE), 6
-flexible, 7 -3, 8 -4, 9 -5, 10 a timeout for tiered storage (without effect here), 11 -6.
+An offset that is not readable yet is not returned. Just after a start, while the high watermark has not reached the
+leader epoch's beginning, the answer is OFFSET_NOT_AVAILABLE; otherwise -1.
 
-A follower, a node of the cluster that says its replica id, is told where the log itself ends and begins; strangers with
-a replica id get no more than consumers do. The debugging replica id (-2) asks any replica, leader or not, of its whole
-log. For the end of a log that does not lead, it gets the leader epoch of the last record, where Kafka answers with that
-of the partition: replicas of a partition without a leader are compared so.
+Versions: 2 isolation level, 4 leader epochs, 5 OFFSET_NOT_AVAILABLE (before: LEADER_NOT_AVAILABLE), 6 flexible, 7 -3, 8
+-4, 9 -5, 10 a timeout for tiered storage (without effect here), 11 -6.
+
+A follower (a node of the cluster that gives its replica id) gets the beginning and end of the log itself. Other clients
+with a replica id get the same as consumers. The debugging replica id (-2) asks any replica, leader or not, about its
+whole log. For the end of a log that does not lead, it gets the leader epoch of the last record; Kafka returns that of
+the partition. Operators compare the replicas of a partition without a leader that way.
 
 Source: KafkaApis.handleListOffsetRequest, ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp; KIP-320,
 KIP-734, KIP-405.
@@ -52,7 +57,7 @@ SPEC = ApiSpec(
 
 
 SEARCHES_AT_ONCE = 1
-"""Partitions whose log may be searched in one slice, by time or for the newest record: each may unpack a batch."""
+"""How many partitions' logs may be searched in one slice, by time or for the newest record: each may unpack a batch."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -70,7 +75,7 @@ _ASKED_SINCE = {
 }
 _OFFSET_NOT_AVAILABLE_SINCE = 5
 DEBUGGING: Final = -2
-"""The replica id of clients that look into a replica (ListOffsetsRequest.DEBUGGING_REPLICA_ID)."""
+"""The replica id of clients that inspect a replica (ListOffsetsRequest.DEBUGGING_REPLICA_ID)."""
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
@@ -159,7 +164,7 @@ def _answer(
 
 
 def _find_for_follower(partition: Partition, timestamp: int) -> TimestampOffset | ErrorCode:
-    """Where the log ends, or begins: followers ask for nothing else."""
+    """The end or the beginning of the log: followers ask for nothing else."""
     match timestamp:
         case -1:
             return TimestampOffset(-1, partition.log.log_end_offset, partition.leader_epoch)
@@ -170,7 +175,7 @@ def _find_for_follower(partition: Partition, timestamp: int) -> TimestampOffset 
 
 
 def _find(partition: Partition, timestamp: int, readable: int) -> TimestampOffset | ErrorCode | None:
-    """What stands for this time below the offset `readable`; None: nothing does. Raises OSError."""
+    """The record for this time below the offset `readable`; None if there is none. Raises OSError."""
     log = partition.log
     match timestamp:
         case -2 | -4:
@@ -191,7 +196,8 @@ def _find(partition: Partition, timestamp: int, readable: int) -> TimestampOffse
 
 
 def _lagging(partition: Partition, readable: int) -> bool:
-    """The high watermark has not reached the current epoch's beginning: what is readable may still be too little."""
+    """Whether the high watermark has not reached the current epoch's beginning: then the readable part may be too
+    short."""
     log = partition.log
     if log.log_end_offset in (readable, log.high_watermark):
         return False

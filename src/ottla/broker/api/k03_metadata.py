@@ -1,19 +1,18 @@
 """Metadata, key 3, versions 0 to 13: the cluster's nodes, topics and partition leaders; may create a topic.
 
-What it does: answers for all topics, for names, or for topic ids. A name that is unknown, where the request and
-`auto.create.topics.enable` allow it, is created now and still answered UNKNOWN_TOPIC_OR_PARTITION this first time, as
-Kafka does: clients ask again.
+The handler answers for all topics, for names, or for topic ids. If the request and `auto.create.topics.enable` allow
+it, an unknown name is created. This first time it still gets UNKNOWN_TOPIC_OR_PARTITION, as in Kafka: clients retry.
 
-What changed per version: 0 an empty list means all topics, 1 null does; 1 controller id, rack, is_internal; 2 cluster
-id; 4 the request says whether it may create; 5 offline replicas; 6 LISTENER_NOT_FOUND, until then LEADER_NOT_AVAILABLE;
-7 leader epochs; 8 authorized operations; 9 flexible; 10 topic ids in the answer; 11 no cluster operations; 12 topic ids
-in the request; 13 a top-level error code.
+Versions: 0 an empty list means all topics, 1 null does; 1 controller id, rack, is_internal; 2 cluster id; 4 the request
+says whether it may create; 5 offline replicas; 6 LISTENER_NOT_FOUND, until then LEADER_NOT_AVAILABLE; 7 leader epochs;
+8 authorized operations; 9 flexible; 10 topic ids in the answer; 11 no cluster operations; 12 topic ids in the request;
+13 a top-level error code.
 
-An answer that names topics waits a moment where the leader of one was lost until another leads. librdkafka, which had
-been told of the lost one just before, asks again only after a second once it is told that there is none.
+If a named topic has just lost a leader, the answer waits a moment for the new one. Otherwise librdkafka, which had
+received the old leader just before, would wait a second before it asks again.
 
-What is skipped: nothing. Where a request names ids, names beside them are ignored, as in Kafka. A topic with neither
-name nor id is INVALID_REQUEST (Kafka: UNKNOWN_SERVER_ERROR).
+Not supported: nothing. If a request names ids, names beside them are ignored, as in Kafka. A topic with neither name
+nor id is INVALID_REQUEST (Kafka: UNKNOWN_SERVER_ERROR).
 
 Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.scala.
 """
@@ -69,9 +68,10 @@ _EMPTY_MEANS_NONE_SINCE = 1
 _LISTENER_NOT_FOUND_SINCE = 6
 _BY_TOPIC_ID_SINCE = 12
 NAMES_AT_ONCE = 50
-"""Topics that are missing are made so many in one commit."""
+"""How many missing topics are created in one commit."""
 LEADERS_AWAITED_MS: Final = 250
-"""How long an answer waits for new leaders: an election takes some 30 ms. What a client has sent behind waits too."""
+"""How long an answer waits for new leaders, in milliseconds: an election takes some 30 ms. Later requests of the client
+wait too."""
 LOOK_AGAIN_MS: Final = 5
 
 
@@ -115,8 +115,8 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 class LeadersAwaited(ParkedWork):
-    """A request for topics of which some have lost their leader. It waits until others lead, or until it has waited
-    enough."""
+    """A request for topics of which some have lost their leader. It waits until others lead, or until its time is
+    up."""
 
     def __init__(self, node: Node, request: Request) -> None:
         self._node = node
@@ -151,7 +151,7 @@ def _awaits_leaders(node: Node, request: Request, now: Millis) -> bool:
 def _topics(
     node: Node, request: Request, missing: dict[str, MetadataResponseTopic]
 ) -> Iterator[list[MetadataResponseTopic]]:
-    """The topics of the answer, few at a time; `missing`: what is said of those that were made for it."""
+    """The topics of the answer, a few at a time; `missing`: the answers for those that were created for it."""
     asked = request.body.topics
     if asked is None or (request.version < _EMPTY_MEANS_NONE_SINCE and not asked):
         for topic in list(node.image.topics.values()):
@@ -205,9 +205,9 @@ def _missing(node: Node, request: Request, name: str) -> MetadataResponseTopic:
 
 
 def _make_missing(node: Node, request: Request) -> Work:
-    """Make the topics that are named and missing, where the request and the settings allow it, so many in one commit.
+    """Create the missing topics that are named, if the request and the settings allow it, some in each commit.
 
-    Returns what is answered for each of these: they are unknown this time.
+    Returns the answer for each of these: this time they are still unknown.
     """
     asked = request.body.topics
     answers: dict[str, MetadataResponseTopic] = {}
@@ -227,7 +227,7 @@ def _make_missing(node: Node, request: Request) -> Work:
 
 
 def _creating(node: Node, request: Request, names: list[str], mutations: Mutations, now: Millis) -> Planned:
-    """The plan to make what may be made; it ends with the names that this client may not create."""
+    """The plan to create the allowed topics; it returns the names that this client may not create."""
     denied: list[str] = []
     wanted: list[NewTopic] = []
     everywhere = node.access.on_cluster(request, Operation.CREATE)
@@ -239,7 +239,7 @@ def _creating(node: Node, request: Request, names: list[str], mutations: Mutatio
             new = plan_default_topic(node, name)
             check_room(node, sum(other.partitions for other in wanted) + new.partitions)
         except TopicRefused:
-            continue  # the answer stays what it is; CreateTopics would say why
+            continue  # the answer is unchanged; CreateTopics would return the reason
         wanted.append(new)
     if not node.members.is_controller:
         node.forwarding.create(now, wanted, request)

@@ -1,11 +1,11 @@
 """OffsetCommit, key 8, versions 2 to 10: store how far a group has read.
 
-What it does: refuses topics and partitions that are not there or not allowed; the rest goes to the group.
+The handler refuses unknown and unauthorized topics and partitions, and passes the rest to the group.
 
-What changed per version: 2 retention_time_ms, gone in 5; 3 throttle_time_ms; 6 committed_leader_epoch; 7 static
-members; 8 flexible; 9 GROUP_ID_NOT_FOUND where the group is unknown; 10 topics by id instead of by name.
+Versions: 2 retention_time_ms, gone in 5; 3 throttle_time_ms; 6 committed_leader_epoch; 7 static members; 8 flexible; 9
+GROUP_ID_NOT_FOUND for an unknown group; 10 topics by id instead of by name.
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _long_answer(node: Node, request: Request) -> Work:
-    """Looked up, encoded and answered a slice at a time; but the group decides on all records, and they are one batch,
-    as Kafka's are: nobody is to find half a commit."""
+    """Look up, encode and answer a slice at a time. The group decides on all records at once, and they are one batch,
+    as in Kafka: no reader may find half a commit."""
     body: OffsetCommitRequest = request.body
     settings = group_settings(node.settings)
     commit = PreparedCommit(body)
@@ -94,7 +94,7 @@ def _long_answer(node: Node, request: Request) -> Work:
             refused += commit_error(OffsetCommitRequest(topics=topics), ErrorCode.GROUP_AUTHORIZATION_FAILED).topics
         yield
     if any(topic.topic_id not in node.image.topics_by_id for topic in answered):
-        # Deleted since it was looked up: nobody would ever delete what is committed of it.
+        # Deleted since the lookup: no later cleanup would delete offsets committed to it.
         return (yield from _long_answer(node, request))
     if answered:
         error = yield Piece(request, commit, partial(_decide, node))
@@ -131,7 +131,7 @@ def _commit(
 def _sort_out(
     node: Node, request: Request, topics: list[OffsetCommitRequestTopic]
 ) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
-    """What the group is told, and what is refused before."""
+    """The topics for the group, and the answers for the refused ones."""
     taken: list[OffsetCommitRequestTopic] = []
     refused: list[OffsetCommitResponseTopic] = []
     for topic in topics:

@@ -1,13 +1,14 @@
 """OffsetFetch, key 9, versions 1 to 10: read how far groups have read.
 
-What it does: asks each group's shard; a partition without an offset answers -1.
+The handler asks each group's shard; a partition without an offset gets -1.
 
-What changed per version: 2 topics null for all, a top-level error; 3 throttle_time_ms; 5 committed_leader_epoch;
-6 flexible; 7 require_stable; 8 many groups at once; 9 member_id and member_epoch; 10 topics by id instead of by name.
+Versions: 2 topics null for all, a top-level error; 3 throttle_time_ms; 5 committed_leader_epoch; 6 flexible; 7
+require_stable; 8 many groups at once; 9 member_id and member_epoch; 10 topics by id instead of by name.
 
-What is skipped: a group of which all offsets are asked again is told once. Version 0 (offsets in ZooKeeper) is gone
-from Kafka too. A librdkafka that asks for some partitions where the group is not coordinated is hung up on: it would
-never read what it hears NOT_COORDINATOR for (its issue 5586), and asks again when its connection has ended.
+Not supported: version 0 (offsets in ZooKeeper), which Kafka has removed too. A group whose offsets are all requested
+twice is answered once. If a librdkafka client asks for some partitions on a node that does not coordinate the group,
+its connection is closed. It would never process the NOT_COORDINATOR answer (its issue 5586), and asks again once its
+connection has ended.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ _BY_TOPIC_ID_SINCE = 10
 
 
 class FetchGroups(CoordinatorRequest):
-    """A fetch for one group or many. `order`: what was asked of each; `refused`: the topics refused beforehand;
-    `outbox`: of the node, where the client is hung up on if a group is not coordinated here, else None."""
+    """A fetch for one group or many. `order`: the request for each; `refused`: the topics refused beforehand; `outbox`:
+    the node's, if the client's connection is closed when a group is not coordinated here, otherwise None."""
 
     __slots__ = ("order", "outbox", "refused")
 
@@ -110,7 +111,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _never_retries(request: Request) -> bool:
-    """Whether this client would leave partitions unread that it hears NOT_COORDINATOR for."""
+    """Whether this client would not retry partitions with NOT_COORDINATOR, and leave them unread."""
     return "rdkafka" in request.session.software
 
 
@@ -119,7 +120,7 @@ def _hang_up(outbox: Outbox, request: Request) -> None:
 
 
 def _once(groups: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
-    """The groups without those of which everything is asked once more: an answer may be so many times as large."""
+    """The groups without repeated requests for everything, which would multiply the answer."""
     whole: set[str] = set()
     asked: list[OffsetFetchRequestGroup] = []
     for group in groups:
@@ -139,8 +140,11 @@ def _steps(group: OffsetFetchRequestGroup) -> int:
 
 
 def _long_answer(node: Node, request: Request, asked: list[OffsetFetchRequestGroup]) -> Work:
-    """Groups of which little is asked are asked some at a time. One of which more is asked, or all that it has, shows
-    what it has at one moment, as a group's offsets belong together; the answer is made of that in slices."""
+    """Groups with few requested offsets are asked some at a time.
+
+    A group with more, or with all of its offsets requested, answers with its state at one moment, as a group's offsets
+    belong together. The answer is encoded from that in slices.
+    """
     answered: list[bytes] = []
     few: list[OffsetFetchRequestGroup] = []
     steps = 0
@@ -203,12 +207,12 @@ def _see(node: Node, request: Request) -> Any:
 
 
 _LookedAt: TypeAlias = Iterator[tuple[OffsetFetchRequestTopics, ErrorCode] | None]
-"""Topics to tell of, one after the other; None where one was looked at of which nothing is told here."""
+"""The topics of the answer, one after the other; None for a checked topic that the answer leaves out."""
 
 
 def _all_seen(node: Node, request: Request, seen: OffsetsSeen) -> _LookedAt:
-    """Of all topics with offsets, those the client may see; by id only those that still exist. What was committed in
-    an earlier life of a topic does not count."""
+    """Of all topics with offsets, those that the client may see; by id only those that still exist. Offsets committed
+    to a deleted topic of the same name do not count."""
     for name, partitions in seen.committed.items():
         known = node.image.topics.get(name)
         topic_id = ZERO_UUID if known is None else known.id
@@ -221,7 +225,7 @@ def _all_seen(node: Node, request: Request, seen: OffsetsSeen) -> _LookedAt:
 
 
 def _sorted_out(node: Node, request: Request, topics: list[OffsetFetchRequestTopics]) -> _LookedAt:
-    """The topics that the client may ask for, then the others."""
+    """The topics that the client may ask about, then the others."""
     refused: list[tuple[OffsetFetchRequestTopics, ErrorCode]] = []
     for topic in topics:
         error = _error_of(node, request, topic)
@@ -239,7 +243,7 @@ def _encode(
     looked_at: _LookedAt,
     answer: Callable[[OffsetFetchRequestTopics, list[int]], list[OffsetFetchResponsePartitions]] | None = None,
 ) -> Generator[None, Any, None]:
-    """Add topics to an answer, a slice at a time. `answer`: to some partitions of one that is told without an error."""
+    """Add topics to an answer, a slice at a time. `answer` gives some partitions of a topic without an error."""
     steps = 0
     for each in looked_at:
         steps += 1
@@ -263,7 +267,7 @@ def _encode(
             yield
 
 
-# ---- groups of which little is asked -------------------------------------------------------------------------------
+# ---- groups with few requested offsets -----------------------------------------------------------------------------
 
 
 def _ask(node: Node, asked: list[OffsetFetchRequestGroup], request: Request, outbox: Outbox | None = None) -> Any:
@@ -294,7 +298,7 @@ def _one_group(body: OffsetFetchRequest) -> OffsetFetchRequestGroup:
 def _sort_out(
     node: Node, request: Request, topics: Iterable[OffsetFetchRequestTopics]
 ) -> tuple[list[OffsetFetchRequestTopics], list[OffsetFetchResponseTopics]]:
-    """What to ask a group, and the topics it is not asked about."""
+    """The topics to ask a group about, and the answers for the others."""
     wanted: list[OffsetFetchRequestTopics] = []
     refused: list[OffsetFetchResponseTopics] = []
     for topic in topics:
@@ -308,7 +312,7 @@ def _sort_out(
 
 
 def _error_of(node: Node, request: Request, topic: OffsetFetchRequestTopics) -> ErrorCode:
-    """Why the client is not told of a topic, which gets both its name and its id."""
+    """The error for a topic that the client gets no offsets of; sets both its name and its id."""
     if request.version >= _BY_TOPIC_ID_SINCE:
         known = node.image.topics_by_id.get(topic.topic_id)
         if known is None:

@@ -1,12 +1,12 @@
 """FindCoordinator, key 10, versions 0 to 6: which node coordinates a group, a transaction or a share partition.
 
-What it does: names the leader of the key's partition, on the listener the client asked on, and makes the coordinator's
-topic when it is missing. A share partition is named `group:topicId:partition`, the id in URL-safe base64.
+The handler names the leader of the key's partition, on the listener of the client, and creates the coordinator's topic
+if it does not exist. The key of a share partition is `group:topicId:partition`, the id in URL-safe base64.
 
-What changed per version: 1 key_type and error_message, 3 flexible, 4 many keys at once, 5 TRANSACTION_ABORTABLE is
-known, 6 key type 2 (share).
+Versions: 1 key_type and error_message, 3 flexible, 4 many keys at once, 5 TRANSACTION_ABORTABLE is known, 6 key type 2
+(share).
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 def _make_topic(node: Node, topic: str) -> Work:
-    """Have the coordinators' topic made."""
+    """Have the coordinators' topic created."""
     try:
         yield from node.forwarding.making_internal(topic)
     except StoreFailed as failed:
@@ -84,7 +84,7 @@ def _make_topic(node: Node, topic: str) -> Work:
 
 
 def _lacks_topic(node: Node, request: Request) -> bool:
-    """Whether the coordinators' topic has to be made before anybody can be named."""
+    """Whether the coordinators' topic has to be created before a coordinator can be named."""
     body: FindCoordinatorRequest = request.body
     if _TOPIC_OF.get(body.key_type) in node.image.topics:
         return False
@@ -120,7 +120,7 @@ def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coord
 
 
 def _leader(node: Node, request: Request, topic: str, key: str) -> Member:
-    """Who leads the partition of the coordinators' topic that the key falls into."""
+    """The leader of the partition of the coordinators' topic that the key falls into."""
     image = node.image.topics.get(topic)
     placed = None if image is None else image.partitions[partition_of(key, len(image.partitions))]
     found = [] if placed is None else node.members.of(request.session.address, [placed.leader])

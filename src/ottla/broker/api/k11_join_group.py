@@ -1,11 +1,11 @@
 """JoinGroup, key 11, versions 0 to 9: become a member of a group and wait for its next generation.
 
-What it does: parks until the join phase ends (`groups.classic`, `groups.rebalance`).
+The request is parked until the join phase ends (`groups.classic`, `groups.rebalance`).
 
-What changed per version: 1 rebalance_timeout_ms, 4 a new member is first told its id (MEMBER_ID_REQUIRED), 5 static
-members, 6 flexible, 7 protocol_type in the answer, 8 a reason, 9 skip_assignment for a static leader that came back.
+Versions: 1 rebalance_timeout_ms, 4 a new member first gets its id (MEMBER_ID_REQUIRED), 5 static members, 6 flexible, 7
+protocol_type in the answer, 8 a reason, 9 skip_assignment for a static leader that has returned.
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations

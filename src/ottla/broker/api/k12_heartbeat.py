@@ -1,8 +1,8 @@
-"""Heartbeat, key 12, versions 0 to 4: a member says that it lives and hears whether a rebalance is under way.
+"""Heartbeat, key 12, versions 0 to 4: a member keeps its session alive and learns whether a rebalance is in progress.
 
-What changed per version: 1 throttle_time_ms, 3 static members, 4 flexible.
+Versions: 1 throttle_time_ms, 3 static members, 4 flexible.
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations

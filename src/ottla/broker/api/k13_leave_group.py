@@ -1,9 +1,8 @@
-"""LeaveGroup, key 13, versions 0 to 5: members leave, or an administrator sends them away.
+"""LeaveGroup, key 13, versions 0 to 5: members leave, or an administrator removes them.
 
-What changed per version: 1 throttle_time_ms, 3 many members at once, static ones by instance id alone, 4 flexible,
-5 a reason.
+Versions: 1 throttle_time_ms, 3 many members at once, static ones by instance id alone, 4 flexible, 5 a reason.
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """SyncGroup, key 14, versions 0 to 5: the leader brings the assignments, every member fetches its own.
 
-What it does: parks until the assignments are stored.
+The request is parked until the assignments are stored.
 
-What changed per version: 1 throttle_time_ms, 3 static members, 4 flexible, 5 protocol_type and protocol_name, which
-must fit the group (INCONSISTENT_GROUP_PROTOCOL).
+Versions: 1 throttle_time_ms, 3 static members, 4 flexible, 5 protocol_type and protocol_name, which must fit the group
+(INCONSISTENT_GROUP_PROTOCOL).
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations

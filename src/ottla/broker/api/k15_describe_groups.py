@@ -1,11 +1,11 @@
 """DescribeGroups, key 15, versions 0 to 6: state, members and assignments of groups.
 
-What it does: asks each group's shard and answers in the order of the request.
+The handler asks each group's shard and answers in the order of the request.
 
-What changed per version: 1 throttle_time_ms, 3 authorized operations (KIP-430), 4 static members, 5 flexible,
-6 GROUP_ID_NOT_FOUND and error_message for an unknown group, which before was a Dead group without an error.
+Versions: 1 throttle_time_ms, 3 authorized operations (KIP-430), 4 static members, 5 flexible, 6 GROUP_ID_NOT_FOUND and
+error_message for an unknown group, which before was a Dead group without an error.
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SPEC = ApiSpec(
 
 
 class Describe(DescribeGroups):
-    """DescribeGroups under way."""
+    """A running DescribeGroups request."""
 
     __slots__ = ()
 

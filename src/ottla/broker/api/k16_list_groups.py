@@ -1,11 +1,11 @@
 """ListGroups, key 16, versions 0 to 5: all groups of this node.
 
-What it does: asks every shard. A client that may describe the cluster sees all, another the groups it may describe.
-Long filters are read and many shards asked in slices.
+The handler asks every shard. A client that may describe the cluster sees all groups, any other client those that it may
+describe. Long filters are read and many shards asked in slices.
 
-What changed per version: 1 throttle_time_ms, 3 flexible, 4 a filter by state, 5 a filter by type.
+Versions: 1 throttle_time_ms, 3 flexible, 4 a filter by state, 5 a filter by type.
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """SaslHandshake, key 17, versions 0 to 1: which SASL mechanism a client is going to use.
 
-What it does: whoever asks on a listener without SASL hears ILLEGAL_SASL_STATE, as from Kafka. On a listener that
-requires authentication the connection is closed: no mechanism is built yet.
+On a listener without SASL the answer is ILLEGAL_SASL_STATE, as in Kafka. On a listener that requires authentication the
+connection is closed: no mechanism is implemented yet.
 
-What changed per version: 1 SaslAuthenticate frames follow instead of bare tokens; nothing here.
+Versions: 1 SaslAuthenticate frames follow instead of bare tokens; no difference here.
 
-What is skipped: the handshake itself.
+Not supported: the handshake itself.
 
 Source: KafkaApis.handleSaslHandshakeRequest; KIP-43, KIP-152.
 """

@@ -1,12 +1,12 @@
 """ApiVersions, key 18, versions 0 to 4: which APIs, versions and features this node has.
 
-What it does: advertises exactly the specs of the handlers in `broker/api`. A version this node does not know is
-answered as version 0 with UNSUPPORTED_VERSION and this API's own range, so that the client can ask again (KIP-511).
-From version 3 on the client's name and version must look like one, else INVALID_REQUEST.
+The handler advertises exactly the specs of the handlers in `broker/api`. An unknown version is answered as version 0
+with UNSUPPORTED_VERSION and this API's own range, so that the client can ask again (KIP-511). From version 3 on the
+client's name and version must be well-formed, otherwise INVALID_REQUEST.
 
-What changed per version: 1 throttle time, 3 flexible, client name, features; 4 features may begin at version 0.
+Versions: 1 throttle time, 3 flexible, client name, features; 4 features may begin at version 0.
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Source: ApiVersionsRequest.java, ApiVersionManager.scala, KIP-584.
 """
@@ -73,8 +73,8 @@ def receive(
 
 
 def advertised(node: Node, version: int) -> ApiVersionsResponse:
-    """What this node can do, as `version` can say it."""
-    # A feature whose lowest level is 0 is left out of older answers, which could not say so (KIP-584).
+    """The APIs and features of this node, as far as `version` can express them."""
+    # A feature whose lowest level is 0 is left out of older answers, which can't express it (KIP-584).
     supported = [SupportedFeatureKey(name, 0, high) for name, high in HIGHEST.items()]
     levels = {name: node.image.level_of(name) for name in HIGHEST}
     return ApiVersionsResponse(

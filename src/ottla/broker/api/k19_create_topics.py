@@ -1,16 +1,16 @@
-"""CreateTopics, key 19, versions 2 to 7: make topics.
+"""CreateTopics, key 19, versions 2 to 7: create topics.
 
-What it does: checks each topic by itself, then makes all good ones, some twenty with each commit of the metadata store,
-or none where the request only validates. Names that stand twice in a request fail, once each. Of two clients that ask
-for the same name at once one is told TOPIC_ALREADY_EXISTS, whichever node they ask. What the store has not
-said by the request's timeout is REQUEST_TIMED_OUT: it may be made yet. A request that another node hands on, and has
-sent before without an answer, finds what it made then by the topic's id, and says that it is made.
+The handler checks each topic separately. Then it creates the valid ones, some twenty with each commit of the metadata
+store, or none if the request only validates. A name that occurs twice in a request fails, with one result. If two
+clients create the same name at once, one of them gets TOPIC_ALREADY_EXISTS, whichever nodes they ask. If the store has
+not answered by the request's timeout, the result is REQUEST_TIMED_OUT: the topic may still be created. A forwarded
+request whose earlier attempt got no answer finds the topic of that attempt by its id, and reports it as created.
 
-What changed per version: 4 -1 asks for the default number of partitions and replicas, 5 flexible, the answer states the
-topic's configuration, 6 quota errors, 7 the topic's id.
+Versions: 4 -1 asks for the default number of partitions and replicas, 5 flexible, the answer has the topic's
+configuration, 6 quota errors, 7 the topic's id.
 
-What is skipped: nothing. A topic that goes beyond the client's quota on topic changes is refused, by 6; before, the
-client is throttled. What is only validated counts too, as in Kafka.
+Not supported: nothing. From version 6 on, a topic beyond the client's quota on topic changes is refused; before, the
+client is throttled. Validation counts too, as in Kafka.
 
 Source: ControllerApis.createTopics, ReplicationControlManager.java; KIP-525, KIP-599.
 """
@@ -67,7 +67,7 @@ SPEC = ApiSpec(
 
 STRICT_SINCE = 6
 TOPICS_AT_ONCE = 20
-"""How many are checked, or made, before others have their turn."""
+"""How many topics are checked, or created, before other requests have their turn."""
 
 
 def handle(node: Node, request: Request) -> CreateTopicsResponse | Parked:
@@ -76,7 +76,7 @@ def handle(node: Node, request: Request) -> CreateTopicsResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> CreateTopicsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return CreateTopicsResponse(topics=[_failed(topic.name, error, sentence) for topic in request.body.topics])
 
 
@@ -135,7 +135,7 @@ def _plan(node: Node, request: Request, topic: CreatableTopic) -> NewTopic:
 
 
 def _made_before(node: Node, request: Request, name: str) -> NewTopic | None:
-    """The topic that an earlier try at this request has made; None where none has."""
+    """The topic that an earlier attempt of this request has created; None if none has."""
     known, tries = node.image.topics.get(name), request.session.tries
     if known is None or known.id not in [id_made_by(attempt, name) for attempt in tries]:
         return None
@@ -143,7 +143,7 @@ def _made_before(node: Node, request: Request, name: str) -> NewTopic | None:
 
 
 def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str, Any]) -> None:
-    """All together must fit, else none is made."""
+    """Refuse all topics if they do not fit together."""
     total = sum(new.partitions for new in planned.values())
     try:
         check_request_size(total)
@@ -155,14 +155,14 @@ def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str
 
 
 def _make(node: Node, request: Request, wanted: list[NewTopic]) -> Work:
-    """Make these, in one commit, and say so."""
+    """Create these, in one commit, and report it."""
     if request.body.validate_only:
         return {new.name: _made(node, request, new) for new in wanted}
     return (yield lambda now: _making(node, request, now, wanted))
 
 
 def _making(node: Node, request: Request, now: Millis, wanted: list[NewTopic]) -> Planned:
-    """The plan to make these. They are checked again, as others may have been served since."""
+    """The plan to create these. They are checked again, as other requests may have been served since."""
     results: dict[str, CreatableTopicResult] = {}
     good: list[NewTopic] = []
     for new in wanted:
@@ -200,7 +200,7 @@ def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
     result.replication_factor = new.replication_factor
     entries = topic_entries(node.settings.current, new.overrides)
     result.configs = [
-        # What was asked for is told as it was written, spaces and all, as Kafka does.
+        # Requested values are returned as written, including spaces, as in Kafka.
         CreatableTopicConfigs(
             name, new.overrides.get(name, entry.text), entry.read_only, int(entry.source), entry.key.sensitive
         )

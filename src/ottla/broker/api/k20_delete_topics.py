@@ -1,13 +1,12 @@
 """DeleteTopics, key 20, versions 1 to 6: delete topics by name or id.
 
-What it does: takes the topics it may delete away, up to 200 in one commit; they are gone when the answer leaves, their
-files follow. The request's timeout is passed over. Ids are not secret, names are: a client that may not describe a
-topic learns no name from its id.
+The handler deletes the topics that the client may delete, up to 200 in one commit. They are gone when the answer is
+sent; their files are removed later. The request's timeout is ignored. Ids are not secret, names are: a client that may
+not describe a topic learns no name from its id.
 
-What changed per version: 3 TOPIC_DELETION_DISABLED instead of INVALID_REQUEST, 4 flexible, 5 error messages and
-quota errors, 6 ids.
+Versions: 3 TOPIC_DELETION_DISABLED instead of INVALID_REQUEST, 4 flexible, 5 error messages and quota errors, 6 ids.
 
-What is skipped: nothing. A topic that goes beyond the client's quota on topic changes is refused, by 5; before, the
+Not supported: nothing. From version 5 on, a topic beyond the client's quota on topic changes is refused; before, the
 client is throttled.
 
 Source: ControllerApis.deleteTopics; KIP-516, KIP-599.
@@ -63,7 +62,7 @@ _BY_TOPIC_ID_SINCE = 6
 
 
 TOPICS_AT_ONCE: Final = 200
-"""How many go with one commit of the metadata store, before others have their turn."""
+"""How many topics one commit of the metadata store deletes, before other requests have their turn."""
 
 
 def handle(node: Node, request: Request) -> DeleteTopicsResponse | Parked:
@@ -71,7 +70,7 @@ def handle(node: Node, request: Request) -> DeleteTopicsResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> DeleteTopicsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return DeleteTopicsResponse(responses=[_failed(state, error, sentence) for state in _asked(request)])
 
 
@@ -95,7 +94,7 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 def _deleting(node: Node, request: Request, meant: Iterable[_Meant], mutations: Mutations, now: Millis) -> Planned:
-    """The plan to delete those of these topics that may go, in one commit; it ends with what is said of each."""
+    """The plan to delete those of these topics that may be deleted, in one commit; it returns the result of each."""
     results: list[DeletableTopicResult] = []
     going: dict[bytes, TopicImage] = {}
     for state, error, sentence in meant:
@@ -119,7 +118,7 @@ def _deleting(node: Node, request: Request, meant: Iterable[_Meant], mutations: 
 
 
 _Meant: TypeAlias = tuple[DeleteTopicState, ErrorCode, str | None]
-"""A topic that is meant, and what is wrong about how it is named."""
+"""A topic that the request names, and the error in how it is named."""
 
 
 def _disabled(request: Request, asked: list[DeleteTopicState]) -> Iterator[_Meant]:

@@ -1,13 +1,13 @@
-"""DeleteRecords, key 21, versions 0 to 2: move the beginning of partitions up.
+"""DeleteRecords, key 21, versions 0 to 2: move the log start of partitions up.
 
-What it does: -1 means up to the high watermark; an offset below the log start changes nothing. Records below the new
-log start are gone for readers at once, their segments at the next upkeep. Only topics that may lose old records take
-part: one that is compacted and nothing else answers POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION. A
-partition that stands twice in a request gets the last of its offsets.
+-1 means up to the high watermark; an offset below the log start changes nothing. Records below the new log start are
+gone for readers at once, their segments at the next upkeep. Only topics that may lose old records are accepted: a topic
+that is only compacted gets POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION. If a partition occurs twice in a
+request, its last offset counts.
 
-What changed per version: 2 flexible.
+Versions: 2 flexible.
 
-What is skipped: nothing; the request's timeout never comes to bear on one node.
+Not supported: nothing; the request's timeout has no effect on one node.
 
 Source: ReplicaManager.deleteRecords, Partition.deleteRecordsOnLeader; KIP-107.
 """
@@ -87,7 +87,7 @@ def _answer(node: Node, request: Request, is_long: bool) -> Work:
 
 
 def _delete(node: Node, now: Millis, topic: str, index: int, offset: int) -> int | ErrorCode:
-    """The log start that now holds, or why nothing was done."""
+    """The new log start, or the error."""
     partition = node.leadership.led(topic, index)
     if isinstance(partition, ErrorCode):
         return partition

@@ -1,14 +1,14 @@
 """InitProducerId, key 22, versions 0 to 5: a producer id for an idempotent or a transactional producer.
 
-What it does: without a transactional id, a fresh producer id with epoch 0, always (as Kafka: the id and epoch that a
-producer may send from version 3 on are only checked for belonging together). Ids come from durable blocks; when none
-can be had the answer is COORDINATOR_LOAD_IN_PROGRESS and the client asks again. With one, the producer id that belongs
-to it in the next epoch, which ends what an earlier life of the producer left open (txn/transaction.py).
+Without a transactional id, the answer is always a fresh producer id with epoch 0. As in Kafka, the id and epoch that a
+producer may send from version 3 on are only checked for consistency. Ids come from durable blocks; if none is available
+the answer is COORDINATOR_LOAD_IN_PROGRESS and the client retries. With a transactional id, the answer is its producer
+id in the next epoch, which aborts any transaction that an earlier instance left open (txn/transaction.py).
 
-What changed per version: 2 flexible, 3 the producer sends its id and epoch, 4 PRODUCER_FENCED (before:
-INVALID_PRODUCER_EPOCH), 5 new error codes.
+Versions: 2 flexible, 3 the producer sends its id and epoch, 4 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 5 new
+error codes.
 
-What is skipped: version 6 (two-phase commit), which is unstable in Kafka 4.3.
+Not supported: version 6 (two-phase commit), which is unstable in Kafka 4.3.
 
 Source: KafkaApis.handleInitProducerIdRequest, TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360.
 """
@@ -63,7 +63,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _claim(node: Node) -> Work:
-    """The answer to who comes when the block in hand is used up."""
+    """The answer to a request that arrives when the current block is used up."""
     try:
         return InitProducerIdResponse(producer_id=(yield node.topics.taking_producer_id), producer_epoch=0)
     except StoreFailed as failed:

@@ -1,11 +1,11 @@
 """OffsetForLeaderEpoch, key 23, versions 2 to 4: where a leader epoch ended.
 
-What it does: answers, per partition, the largest epoch not above the asked one and its end offset, (-1, -1) where that
-is unknown. Consumers compare it with what they hold, to see whether the log was cut under them (KIP-320).
+For each partition the answer has the largest epoch that is not above the requested one, and its end offset; (-1, -1) if
+that is unknown. Consumers compare it with their position, to detect whether the log was truncated (KIP-320).
 
-What changed per version: 3 the replica id is sent, 4 flexible.
+Versions: 3 the replica id is sent, 4 flexible.
 
-What is skipped: nothing. Followers do not use it any more (KIP-595's diverging epoch in Fetch).
+Not supported: nothing. Followers no longer use it (KIP-595's diverging epoch in Fetch).
 
 Source: ReplicaManager.lastOffsetForLeaderEpoch, LeaderEpochFileCache.java; KIP-101, KIP-279.
 """

@@ -1,14 +1,14 @@
 """AddPartitionsToTxn, key 24, versions 0 to 5: a transaction is about to write to these partitions.
 
-What it does: refuses topics and partitions that are not there or not allowed, as the broker's own are not to clients,
-and then the whole transaction: the others hear OPERATION_NOT_ATTEMPTED; the rest goes to the transactional id. Up to
-version 3 from clients, for one transaction; from 4 on between nodes (ClusterAction), for several, and then perhaps only
-to verify (KIP-890).
+The handler refuses unknown and unauthorized topics and partitions; clients are not authorized for the broker's internal
+topics. One refusal fails the whole transaction: its other partitions get OPERATION_NOT_ATTEMPTED. Otherwise the
+transactional id decides. Up to version 3 clients send it, for one transaction. From version 4 on nodes send it
+(ClusterAction), for several transactions, and possibly only to verify (KIP-890).
 
-What changed per version: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 many transactions and
-verify_only, 5 TRANSACTION_ABORTABLE is known.
+Versions: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 many transactions and verify_only, 5
+TRANSACTION_ABORTABLE is known.
 
-What is skipped: more than 20,000 partitions of one transaction in a request: the connection is closed.
+Not supported: more than 20,000 partitions of one transaction in a request: the connection is closed.
 
 Source: KafkaApis.handleAddPartitionsToTxnRequest, TransactionCoordinator; KIP-98, KIP-890.
 """
@@ -60,7 +60,7 @@ SPEC = ApiSpec(
 
 _BETWEEN_NODES_SINCE = 4
 PARTITIONS_MAX: Final = 20_000
-"""A transaction's are looked at and added at once, as they are taken together or not at all."""
+"""A transaction's partitions are checked and added in one step, as they are accepted together or not at all."""
 
 
 class _Additions(CoordinatorRequest):

@@ -1,11 +1,10 @@
 """AddOffsetsToTxn, key 25, versions 0 to 4: a transaction is about to commit offsets of this group.
 
-What it does: adds the partition of `__consumer_offsets` that the group's offsets stand in to the transaction.
+The handler adds the partition of `__consumer_offsets` that has the group's offsets to the transaction.
 
-What changed per version: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 TRANSACTION_ABORTABLE is
-known.
+Versions: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 TRANSACTION_ABORTABLE is known.
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Source: KafkaApis.handleAddOffsetsToTxnRequest; KIP-98.
 """
@@ -70,7 +69,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _add_once_made(node: Node, request: Request) -> Work:
-    """Make the groups' topic first: the partition that is added is one of it."""
+    """Create the groups' topic first: the added partition belongs to it."""
     try:
         yield from node.forwarding.making_internal(CONSUMER_OFFSETS_TOPIC)
     except StoreFailed as failed:

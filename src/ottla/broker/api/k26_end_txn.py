@@ -1,13 +1,11 @@
 """EndTxn, key 26, versions 0 to 5: commit or abort a transaction.
 
-What it does: hands the request to its transactional id, which answers when the result is durable; the markers that make
-it visible follow.
+The transactional id decides, and answers when the result is durable; the markers that make it visible follow.
 
-What changed per version: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 TRANSACTION_ABORTABLE is
-known, 5 the second version of the protocol (KIP-890): the answer says under which producer id and epoch the next
-transaction is written.
+Versions: 2 PRODUCER_FENCED (before: INVALID_PRODUCER_EPOCH), 3 flexible, 4 TRANSACTION_ABORTABLE is known, 5 the second
+version of the protocol (KIP-890): the answer has the producer id and epoch of the next transaction.
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Source: KafkaApis.handleEndTxnRequest, TransactionCoordinator.endTransaction; KIP-98, KIP-890.
 """

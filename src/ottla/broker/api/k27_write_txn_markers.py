@@ -1,14 +1,15 @@
 """WriteTxnMarkers, key 27, versions 1 to 2: end transactions in partitions that this node leads.
 
-What it does: appends a marker to each partition that is named, and answers when all of them are committed. In
-`__consumer_offsets` the group coordinator has the offsets of the transaction by then (KAFKA-17507). It is asked by
-transaction coordinators, this node's own among them, and by operators who abort a transaction that hangs (KIP-664).
-Many markers are written in slices, to the last one also where who asked is gone. A partition that was never written
-gets its directory and files with the marker, so a slice ends after its time, however few markers it wrote.
+The handler appends a marker to each named partition, and answers when all of them are committed. By then the group
+coordinator has applied the transaction's offsets in `__consumer_offsets` (KAFKA-17507). Transaction coordinators send
+this request, including this node's own, as do operators who abort a hanging transaction (KIP-664).
 
-What changed per version: 2 the transaction's version, which decides what epoch a marker may have (KIP-1228).
+Many markers are written in slices, to the last one even if the sender disconnects. In a partition that was never
+written, the marker creates the directory and files. So a slice ends after its time, however few markers it wrote.
 
-What is skipped: nothing.
+Versions: 2 the transaction's version, which decides what epoch a marker may have (KIP-1228).
+
+Not supported: nothing.
 
 Source: KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664, KIP-890.
 """
@@ -60,11 +61,12 @@ SPEC = ApiSpec(
 
 
 COMMITTED_WITHIN_MS: Final = 30_000
-"""A marker that is not committed so soon is answered REQUEST_TIMED_OUT, and written once more (request.timeout.ms)."""
+"""A marker that is not committed by then is answered REQUEST_TIMED_OUT, and written again (request.timeout.ms)."""
 
 
 class ParkedMarkers(ParkedWork):
-    """Markers that wait for the high watermark. `waits_for`: where it has to be, and the results that wait for it."""
+    """Markers that wait for the high watermark. `waits_for`: the offset it must reach, and the results that wait for
+    it."""
 
     __slots__ = ("answer", "node", "waits_for")
 
@@ -100,7 +102,7 @@ class ParkedMarkers(ParkedWork):
 
 
 AT_ONCE: Final = 8
-"""So many steps are no slice's work, whatever files they make."""
+"""This few steps need no slices, whatever files they create."""
 
 
 def handle(node: Node, request: Request) -> Any:

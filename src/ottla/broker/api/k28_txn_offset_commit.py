@@ -1,13 +1,13 @@
-"""TxnOffsetCommit, key 28, versions 0 to 5: offsets of a group that count when a transaction does.
+"""TxnOffsetCommit, key 28, versions 0 to 5: offsets of a group that take effect when a transaction commits.
 
-What it does: refuses topics and partitions that are not there or not allowed; the rest goes to the group, as records of
-the producer's transaction. The first of a transaction in the group's partition waits until the coordinator has been
-asked about it (KIP-890), as a produced batch does.
+The handler refuses unknown and unauthorized topics and partitions. It passes the rest to the group, as records of the
+producer's transaction. The transaction's first commit in the group's partition waits for the coordinator (KIP-890),
+like a produced batch.
 
-What changed per version: 2 committed_leader_epoch, 3 flexible, generation, member and instance id (KIP-447), 4
-TRANSACTION_ABORTABLE is known, 5 the group's partition is added to the transaction by this request.
+Versions: 2 committed_leader_epoch, 3 flexible, generation, member and instance id (KIP-447), 4 TRANSACTION_ABORTABLE is
+known, 5 the group's partition is added to the transaction by this request.
 
-What is skipped: more than 20,000 partitions in a request: the connection is closed.
+Not supported: more than 20,000 partitions in a request: the connection is closed.
 
 Source: KafkaApis.handleTxnOffsetCommitRequest, GroupCoordinatorService.commitTransactionalOffsets; KIP-447, KIP-890.
 """
@@ -62,7 +62,7 @@ SPEC = ApiSpec(
 
 
 PARTITIONS_MAX: Final = 20_000
-"""All are committed at once: nobody is to find half of them."""
+"""All offsets are committed at once, so that no reader finds half of them."""
 _LOADING_SINCE = 2
 _ABORTABLE_SINCE = 4
 _ADDS_PARTITION_SINCE = 5
@@ -70,7 +70,7 @@ _Refused = dict[tuple[str, int], ErrorCode]
 
 
 class _Commit(CoordinatorRequest):
-    """What the group is told, and what was refused before. `whole`: the request as it came."""
+    """The call to the group, and the answers for the refused partitions. `whole`: the request as received."""
 
     __slots__ = ("refused", "whole")
 
@@ -124,7 +124,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _guard(node: Node, request: Request, partition: Partition) -> Guard | None:
-    """What the commit has to bring along if it opens the transaction in the group's partition."""
+    """The guard that the commit needs if it opens the transaction in the group's partition."""
     body: TxnOffsetCommitRequest = request.body
     second_version = request.version >= _ADDS_PARTITION_SINCE
     guard = partition.log.producers.guard(
@@ -151,7 +151,7 @@ def _verified(
 
 
 def _said(error: ErrorCode, version: int) -> ErrorCode:
-    """What a client hears of what the transaction's coordinator said."""
+    """The client's error for an error of the transaction's coordinator."""
     if error is ErrorCode.NETWORK_EXCEPTION:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if error is ErrorCode.PRODUCER_FENCED:
@@ -162,7 +162,7 @@ def _said(error: ErrorCode, version: int) -> ErrorCode:
 
 
 def _commit(node: Node, request: Request, partition: Partition, asked: _Commit, guard: Guard | None) -> Any:
-    """Let the group decide; what it writes is appended before this returns, so the guard is looked at here."""
+    """Let the group decide. Its records are appended before this returns, so the guard is checked here."""
     producer_id, producer_epoch = asked.whole.producer_id, asked.whole.producer_epoch
     producers = partition.log.producers
     try:
@@ -178,7 +178,7 @@ def _commit(node: Node, request: Request, partition: Partition, asked: _Commit, 
 def _taken(
     node: Node, request: Request, topic: TxnOffsetCommitRequestTopic, refused: _Refused
 ) -> OffsetCommitRequestTopic:
-    """What of a topic the group is told; the rest is `refused`."""
+    """The part of a topic that goes to the group; the rest is added to `refused`."""
     known = node.image.topics.get(topic.name)
     allowed = node.access.on_topic(request, Operation.READ, topic.name)
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED

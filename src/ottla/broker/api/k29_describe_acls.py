@@ -1,8 +1,8 @@
-"""DescribeAcls, key 29, versions 1 to 3: which access control lists there are.
+"""DescribeAcls, key 29, versions 1 to 3: which access control lists exist.
 
-What it does: says that there is no authorizer (SECURITY_DISABLED), as a Kafka broker without one does.
+The answer is that there is no authorizer (SECURITY_DISABLED), as from a Kafka broker without one.
 
-What changed per version: 2 flexible, 3 user principals made by names (nothing here).
+Versions: 2 flexible, 3 user principals made by names (no effect here).
 
 Source: AclApis.handleDescribeAcls; KIP-140, KIP-290.
 """

@@ -1,8 +1,8 @@
 """CreateAcls, key 30, versions 1 to 3: add access control lists.
 
-What it does: says of each that there is no authorizer (SECURITY_DISABLED), as a Kafka broker without one does.
+Each result is that there is no authorizer (SECURITY_DISABLED), as from a Kafka broker without one.
 
-What changed per version: 2 flexible, 3 user principals made by names (nothing here).
+Versions: 2 flexible, 3 user principals made by names (no effect here).
 
 Source: AclApis.handleCreateAcls; KIP-140, KIP-290.
 """

@@ -1,8 +1,8 @@
-"""DeleteAcls, key 31, versions 1 to 3: remove the access control lists that filters name.
+"""DeleteAcls, key 31, versions 1 to 3: remove the access control lists that match filters.
 
-What it does: says of each filter that there is no authorizer (SECURITY_DISABLED), as a Kafka broker without one does.
+The result of each filter is that there is no authorizer (SECURITY_DISABLED), as from a Kafka broker without one.
 
-What changed per version: 2 flexible, 3 user principals made by names (nothing here).
+Versions: 2 flexible, 3 user principals made by names (no effect here).
 
 Source: AclApis.handleDeleteAcls; KIP-140, KIP-290.
 """

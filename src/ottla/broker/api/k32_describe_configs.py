@@ -1,12 +1,12 @@
 """DescribeConfigs, key 32, versions 1 to 4: the configuration of topics, the broker, and groups.
 
-What it does: every property with its value, where that comes from, all the layers below it (synonyms), its type and a
-sentence about it. Secrets are null. Listeners and the data directory are the ones in use. A request that names a
-resource type nobody knows is refused as a whole, as Kafka does.
+The answer has every property with its value, the value's source, all the layers below it (synonyms), its type and a
+sentence about it. Secrets are null. Listeners and the data directory are the ones in use. A request with an unknown
+resource type is refused as a whole, as in Kafka.
 
-What changed per version: 3 types and sentences, 4 flexible.
+Versions: 3 types and sentences, 4 flexible.
 
-What is skipped: loggers (an empty list); client metrics subscriptions (INVALID_REQUEST: no telemetry is served).
+Not supported: loggers (an empty list); client metrics subscriptions (INVALID_REQUEST: no telemetry is served).
 
 Source: Kafka's ConfigHelper.scala; KIP-133, KIP-226, KIP-569.
 """
@@ -52,7 +52,7 @@ SPEC = ApiSpec(
 
 _FLEXIBLE_SINCE = 4
 ANSWERED_AT_ONCE_MAX = 3
-"""Of more resources than these the answer is made in slices."""
+"""With more resources than these the answer is built in slices."""
 ANSWER_BYTES_MAX = 0x7FFF_FF00
 
 _KNOWN = frozenset(ConfigResourceType)
@@ -76,8 +76,8 @@ def handle(node: Node, request: Request) -> DescribeConfigsResponse | Parked:
 def _long_answer(node: Node, request: Request) -> Work:
     """The parts of an answer about many resources, a slice at a time.
 
-    A resource's properties take a hundred times the bytes of what names it. So resources whose configuration reads the
-    same share these bytes, and what would be an answer of gigabytes is a list of references to a few of them.
+    A resource's properties need a hundred times the bytes of its name. So resources with equal configurations share
+    these bytes, and an answer of gigabytes becomes a list of references to a few of them.
     """
     body: DescribeConfigsRequest = request.body
     parts: list[bytes] = []
@@ -101,7 +101,7 @@ def _long_answer(node: Node, request: Request) -> Work:
 def _result_in_pieces(
     node: Node, request: Request, resource: DescribeConfigsResource, known: dict[Hashable, bytes]
 ) -> list[bytes]:
-    """One encoded result: whole where it is the first of its kind, else its head and the properties as `known`."""
+    """One encoded result: whole if it is the first of its kind, otherwise its head and the `known` properties."""
     nothing = NO_ELEMENTS[request.version >= _FLEXIBLE_SINCE]
     name = bytearray()
     DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name).encode(
@@ -120,7 +120,7 @@ def _result_in_pieces(
 
 
 def _likeness(node: Node, request: Request, resource: DescribeConfigsResource) -> Hashable:
-    """Equal for resources that have the same properties to tell; None where there may be nothing to tell."""
+    """Equal for resources that have the same properties to report; None if there may be nothing to report."""
     kind, name = resource.resource_type, resource.resource_name
     if denial(node, request, Operation.DESCRIBE_CONFIGS, kind, name) is not None:
         return None
@@ -176,7 +176,8 @@ def _entries(node: Node, request: Request, resource_type: int, name: str) -> Map
 
 
 def _listeners(node: Node, request: Request) -> dict[str, tuple[str, ...]]:
-    """Every listener of the node. One that tells its clients no fixed address tells this client its own."""
+    """Every listener of the node. A listener without a fixed advertised address shows this client the address it
+    used."""
     address = request.session.address
     here = node.listening or (Listening(address.listener, *address.advertised, None),)
     return {

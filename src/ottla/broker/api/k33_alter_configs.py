@@ -1,11 +1,11 @@
 """AlterConfigs, key 33, versions 0 to 2: replace the whole configuration of a resource.
 
-What it does: what the request does not name goes back to its default. IncrementalAlterConfigs is what clients should
-use. Changes hold at once.
+A property that the request does not name is reset to its default. Clients should use IncrementalAlterConfigs. Changes
+take effect at once.
 
-What changed per version: 2 flexible.
+Versions: 2 flexible.
 
-What is skipped: loggers and client metrics subscriptions (INVALID_REQUEST).
+Not supported: loggers and client metrics subscriptions (INVALID_REQUEST).
 
 Source: ConfigAdminManager.preprocess, ConfigurationControlManager.legacyAlterConfigs; KIP-133.
 """
@@ -49,7 +49,7 @@ def handle(node: Node, request: Request) -> AlterConfigsResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> AlterConfigsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     responses = [
         AlterConfigsResourceResponse(error, sentence, each.resource_type, each.resource_name)
         for each in request.body.resources

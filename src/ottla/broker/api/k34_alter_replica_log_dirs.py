@@ -1,11 +1,11 @@
 """AlterReplicaLogDirs, key 34, versions 1 to 2: move replicas of this node to another of its directories.
 
-What it does: a node has one directory, so a replica may be put where it is, and nowhere else (LOG_DIR_NOT_FOUND). A
-partition that stands there twice is taken as it stands last.
+A node has one directory. So a replica may only be moved to where it is; any other directory gets LOG_DIR_NOT_FOUND. If
+a partition occurs twice in a request, the last one counts.
 
-What changed per version: 2 flexible.
+Versions: 2 flexible.
 
-What is skipped: more than one directory.
+Not supported: more than one directory.
 
 Source: ReplicaManager.alterReplicaLogDirs; KIP-113.
 """

@@ -1,12 +1,12 @@
 """DescribeLogDirs, key 35, versions 1 to 5: the data directory, and the size of each log in it.
 
-What it does: one directory per node; null asks for every partition, what is unknown is left out. The lag of a follower
-is the distance from its log's end to the high watermark that the leader last said; -1 before it has said any, and where
-the log takes nothing. No log is a future one, as there is one directory.
+A node has one directory. Null asks for every partition; unknown partitions are left out. The lag of a follower is the
+distance from its log's end to the high watermark that the leader last reported. It is -1 before the first report, and
+if the log is offline. No log is a future one, as there is one directory.
 
-What changed per version: 2 flexible, 3 a top-level error code, 4 the size of the volume, 5 whether it is cordoned.
+Versions: 2 flexible, 3 a top-level error code, 4 the size of the volume, 5 whether it is cordoned.
 
-What is skipped: the volume's total and usable bytes are -1 (unknown) where the file system does not tell them.
+Not supported: the volume's total and usable bytes are -1 (unknown) if the file system does not report them.
 
 Source: ReplicaManager.describeLogDirs; KIP-113, KIP-827.
 """

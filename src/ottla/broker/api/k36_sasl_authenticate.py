@@ -1,11 +1,11 @@
 """SaslAuthenticate, key 36, versions 0 to 2: a token of a SASL exchange.
 
-What it does: whoever asks on a listener without SASL hears ILLEGAL_SASL_STATE, as from Kafka. On a listener that
-requires authentication the connection is closed: no mechanism is built yet.
+On a listener without SASL the answer is ILLEGAL_SASL_STATE, as in Kafka. On a listener that requires authentication the
+connection is closed: no mechanism is implemented yet.
 
-What changed per version: 1 the session's lifetime, 2 flexible.
+Versions: 1 the session's lifetime, 2 flexible.
 
-What is skipped: the exchange itself.
+Not supported: the exchange itself.
 
 Source: KafkaApis.handleSaslAuthenticateRequest; KIP-152, KIP-368.
 """

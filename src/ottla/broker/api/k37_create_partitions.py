@@ -1,14 +1,14 @@
 """CreatePartitions, key 37, versions 0 to 3: give topics more partitions.
 
-What it does: checks and grows each topic by itself. A topic that stands twice in a request fails, once.
+The handler checks and grows each topic separately. A topic that occurs twice in a request fails, with one result.
 
-What changed per version: 2 flexible, 3 quota errors.
+Versions: 2 flexible, 3 quota errors.
 
-A topic that goes beyond the client's quota on topic changes is refused, by 3; before, the client is throttled. What is
-only validated counts too, as in Kafka.
+From version 3 on, a topic beyond the client's quota on topic changes is refused; before, the client is throttled.
+Validation counts too, as in Kafka.
 
-What is skipped: the internal topics keep their number (INVALID_REQUEST, where Kafka
-would grow them): keys find their coordinator by it.
+Not supported: the internal topics keep their number of partitions (INVALID_REQUEST, where Kafka would grow them),
+because keys find their coordinator by it.
 
 Source: ControllerApis.createPartitions, ReplicationControlManager.createPartitions; KIP-195, KIP-599.
 """
@@ -61,7 +61,7 @@ def handle(node: Node, request: Request) -> CreatePartitionsResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> CreatePartitionsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     results = [CreatePartitionsTopicResult(topic.name, error, sentence) for topic in request.body.topics]
     return CreatePartitionsResponse(results=results)
 
@@ -87,7 +87,7 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 def _growing(node: Node, request: Request, asked: CreatePartitionsTopic, mutations: Mutations, now: Millis) -> Planned:
-    """The plan to let the topic grow, or only to look whether it may. Raises TopicRefused, StoreFailed."""
+    """The plan to grow the topic, or only to check whether it may grow. Raises TopicRefused, StoreFailed."""
     if not node.access.on_topic(request, Operation.ALTER, asked.name):
         raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = node.image.topics.get(asked.name)

@@ -1,11 +1,11 @@
-"""CreateDelegationToken, key 38, versions 1 to 3: a token by which others may speak for its owner.
+"""CreateDelegationToken, key 38, versions 1 to 3: a token with which other clients may act for its owner.
 
-What it does: refuses, as a Kafka without a secret key for tokens does: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on
-connections that don't say who they are, else what is wrong with the request, else DELEGATION_TOKEN_AUTH_DISABLED.
+The request is refused, as by a Kafka without a secret key for tokens. On unauthenticated connections the error is
+DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Otherwise it is the request's own fault, or DELEGATION_TOKEN_AUTH_DISABLED.
 
-What changed per version: 2 flexible, 3 an owner who is not the one who asks (KIP-373).
+Versions: 2 flexible, 3 an owner other than the requester (KIP-373).
 
-What is skipped: delegation tokens.
+Not supported: delegation tokens.
 
 Source: KafkaApis.handleCreateTokenRequest; KIP-48.
 """

@@ -1,10 +1,10 @@
 """ExpireDelegationToken, key 40, versions 1 to 2: end a token.
 
-What it does: refuses, as a Kafka without a secret key for tokens does; see `delegation_tokens`.
+The request is refused, as by a Kafka without a secret key for tokens; see `delegation_tokens`.
 
-What changed per version: 2 flexible.
+Versions: 2 flexible.
 
-What is skipped: delegation tokens.
+Not supported: delegation tokens.
 
 Source: KafkaApis.handleExpireTokenRequest; KIP-48.
 """

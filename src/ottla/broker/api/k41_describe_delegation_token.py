@@ -1,10 +1,10 @@
-"""DescribeDelegationToken, key 41, versions 1 to 3: which tokens there are.
+"""DescribeDelegationToken, key 41, versions 1 to 3: which tokens exist.
 
-What it does: refuses, as a Kafka without a secret key for tokens does; see `delegation_tokens`.
+The request is refused, as by a Kafka without a secret key for tokens; see `delegation_tokens`.
 
-What changed per version: 2 flexible, 3 who asked for a token (KIP-373).
+Versions: 2 flexible, 3 a token's requester (KIP-373).
 
-What is skipped: delegation tokens.
+Not supported: delegation tokens.
 
 Source: KafkaApis.handleDescribeTokensRequest; KIP-48.
 """

@@ -1,11 +1,11 @@
 """DeleteGroups, key 42, versions 0 to 2: delete groups without members, with their offsets.
 
-What it does: the state of a share group's partitions is deleted first, so that a later group of that name begins anew;
-then everything about the groups themselves.
+The state of a share group's partitions is deleted first, so that a later group of that name starts empty. Then the
+groups themselves are deleted.
 
-What changed per version: 1 throttle_time_ms, 2 flexible.
+Versions: 1 throttle_time_ms, 2 flexible.
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """ElectLeaders, key 43, versions 0 to 2: have partitions led by their preferred replica, or by any that is left.
 
-What it does: each partition of one node is led by its only replica, so no election is ever needed there. In a cluster
-the controller elects: the first replica of the assignment where it is in sync, or, unclean, any that is there where no
-one in sync is. All partitions are meant where none is named, and those that need no election are not told of then.
+On a standalone node each partition is led by its only replica, so no election is ever needed. In a cluster the
+controller elects the first replica of the assignment if it is in sync. An unclean election elects any live replica if
+none in sync is live. If the request names no partition, it means all, and those that need no election are left out of
+the answer.
 
-What changed per version: 1 the type of election and a top-level error, 2 flexible.
+Versions: 1 the type of election and a top-level error, 2 flexible.
 
 Source: ReplicationControlManager.electLeaders; KIP-460.
 """
@@ -61,7 +62,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> ElectLeadersResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return ElectLeadersResponse(
         error_code=error,
         replica_election_results=[

@@ -1,12 +1,12 @@
 """IncrementalAlterConfigs, key 44, versions 0 to 1: set, reset, or extend single properties of resources.
 
-What it does: topics, the broker ('' for all brokers), and groups. Changes hold at once. A resource is changed as a
-whole or not at all; resources stand by themselves.
+Resources are topics, the broker ('' for all brokers), and groups. Changes take effect at once. A resource is changed as
+a whole or not at all, independently of the others.
 
-What changed per version: 1 flexible.
+Versions: 1 flexible.
 
-What is skipped: loggers (INVALID_CONFIG: there is none of that name) and client metrics subscriptions
-(INVALID_REQUEST). An unknown broker property is INVALID_CONFIG; Kafka keeps any name for its plugins' sake.
+Not supported: loggers (INVALID_CONFIG: there is none of that name) and client metrics subscriptions (INVALID_REQUEST).
+An unknown broker property is INVALID_CONFIG; Kafka accepts any name for the sake of its plugins.
 
 Source: ConfigAdminManager.preprocess, ConfigurationControlManager.incrementalAlterConfigs; KIP-339, KIP-412.
 """
@@ -50,7 +50,7 @@ def handle(node: Node, request: Request) -> IncrementalAlterConfigsResponse | Pa
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> IncrementalAlterConfigsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     responses = [
         AlterConfigsResourceResponse(error, sentence, each.resource_type, each.resource_name)
         for each in request.body.resources

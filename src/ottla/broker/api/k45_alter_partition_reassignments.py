@@ -1,12 +1,12 @@
-"""AlterPartitionReassignments, key 45, versions 0 to 1: move replicas of partitions to other nodes, or stop that.
+"""AlterPartitionReassignments, key 45, versions 0 to 1: move replicas of partitions to other nodes, or cancel that.
 
-What it does: the controller checks each partition by itself and writes what may be written in one batch. A target for a
-partition that is moved already replaces the one before; null cancels. A node that is alone is the only place there is,
-so there a partition may be put where it is, and nowhere else.
+The controller checks each partition separately and writes the valid changes in one batch. A target for a partition that
+is already moving replaces the previous target; null cancels. On a standalone node a partition may only be moved to
+where it is.
 
-What changed per version: 1 whether the number of replicas may change (KIP-860); up to 0 it may.
+Versions: 1 whether the number of replicas may change (KIP-860); in version 0 it may.
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Source: ReplicationControlManager.alterPartitionReassignments; KIP-455.
 """
@@ -53,7 +53,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> AlterPartitionReassignmentsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     body: AlterPartitionReassignmentsRequest = request.body
     responses = [
         ReassignableTopicResponse(
@@ -107,7 +107,7 @@ def _result(
     asked: ReassignablePartition,
     changed: dict[str, list[PartitionRecord]],
 ) -> ReassignablePartitionResponse:
-    """What becomes of one partition; where it changes it is put into `changed`."""
+    """The result of one partition; if the partition changes, it is added to `changed`."""
     index = asked.partition_index
     try:
         topic = _topic(node, name, index)

@@ -1,8 +1,8 @@
 """ListPartitionReassignments, key 46, version 0: which replicas are being moved.
 
-What it does: names the partitions that are moved, of all topics or among those that are asked for; what is unknown or
-at rest is left out. The controller answers, so that who has just moved something finds it. A replica that a newer
-target has made needless is one that is removed, and not one that is added, too.
+The answer names the moving partitions, of all topics or among the requested ones. Unknown partitions, and those that do
+not move, are left out. The controller answers, so that a client sees a move that it has just started. A replica that a
+newer target has made unnecessary is listed as being removed, and not also as being added.
 
 Source: ReplicationControlManager.listPartitionReassignments; KIP-455.
 """
@@ -51,7 +51,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> ListPartitionReassignmentsResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return ListPartitionReassignmentsResponse(error_code=error, error_message=sentence)
 
 
@@ -74,7 +74,7 @@ def _named(node: Node, request: Request) -> ListPartitionReassignmentsResponse:
 
 
 def _of_topic(topic: TopicImage, indexes: Iterable[int]) -> OngoingTopicReassignment | None:
-    """Those of these partitions that are moved; None where none is."""
+    """Those of these partitions that are moving; None if none is."""
     moving = [
         OngoingPartitionReassignment(
             index,

@@ -1,9 +1,9 @@
-"""OffsetDelete, key 47, version 0: delete committed offsets of topics that the group does not read any more.
+"""OffsetDelete, key 47, version 0: delete committed offsets of topics that the group no longer reads.
 
-What it does: refuses topics and partitions that are not there or not allowed; the rest goes to the group, of very many
-some at a time.
+The handler refuses unknown and unauthorized topics and partitions. It passes the rest to the group, a very large number
+in slices.
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ SPEC = ApiSpec(
 
 
 class DeleteOffsets(CoordinatorRequest):
-    """A deletion of which some topics were refused before the group saw it. An error of the group is all it says."""
+    """A deletion of which some topics were refused before the group got it. If the group reports an error, the answer
+    has only that."""
 
     __slots__ = ("refused",)
 
@@ -69,7 +70,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def _in_slices(node: Node, request: Request) -> Work:
-    """Each partition stands for itself: the group is asked to delete some at a time."""
+    """Partitions are independent: the group is asked to delete some at a time."""
     body: OffsetDeleteRequest = request.body
     answer = OffsetDeleteResponse()
     answered: list[OffsetDeleteResponseTopic] = []
@@ -95,7 +96,7 @@ def _delete(node: Node, request: Request) -> Any:
 def _sort_out(
     node: Node, request: Request, topics: list[OffsetDeleteRequestTopic]
 ) -> tuple[list[OffsetDeleteRequestTopic], list[OffsetDeleteResponseTopic]]:
-    """What the group is asked to delete, and what is refused before."""
+    """The offsets that the group is asked to delete, and the answers for the refused ones."""
     taken: list[OffsetDeleteRequestTopic] = []
     refused: list[OffsetDeleteResponseTopic] = []
     for topic in topics:

@@ -1,8 +1,8 @@
 """DescribeClientQuotas, key 48, versions 0 to 1: the quotas of users, clients and addresses.
 
-What it does: checks the filter as Kafka does, and tells of the entities that fit.
+The handler checks the filter as Kafka does, and returns the matching entities.
 
-What changed per version: 1 flexible.
+Versions: 1 flexible.
 
 Source: ClientQuotasImage.describe; KIP-546, KIP-612.
 """
@@ -81,7 +81,7 @@ def _fits(entity: Entity, components: list[ComponentData], strict: bool) -> bool
 
 
 def _fault(components: list[ComponentData]) -> Fault | None:
-    """What is wrong with a filter."""
+    """The fault of a filter, if it has one."""
     seen: list[str] = []
     for each in components:
         if fault := _fault_of(each, seen):

@@ -1,11 +1,11 @@
 """AlterClientQuotas, key 49, versions 0 to 1: set and remove quotas.
 
-What it does: checks each entry as Kafka does and writes all that are valid at once, of many some at a time; the
-controller does. Every node keeps to a quota as soon as it hears of it.
+The controller checks each entry as Kafka does and writes all valid ones at once, a large number in slices. Every node
+applies a quota as soon as its image has it.
 
-What changed per version: 1 flexible.
+Versions: 1 flexible.
 
-What is skipped: addresses are IP addresses, never names of hosts, which a node does not look up (INVALID_REQUEST).
+Not supported: host names, which a node does not resolve (INVALID_REQUEST). Addresses must be IP addresses.
 
 Source: ClientQuotaControlManager.alterClientQuotas; KIP-546, KIP-612.
 """
@@ -73,7 +73,7 @@ def handle(node: Node, request: Request) -> Any:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> AlterClientQuotasResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return _told(request, [(error, sentence)] * len(request.body.entries))
 
 
@@ -104,7 +104,7 @@ def _told(request: Request, outcomes: Sequence[Outcome]) -> AlterClientQuotasRes
 
 
 def _altering(node: Node, entries: list[RequestEntryData], now: Millis) -> Planned:
-    """The plan to make these changes; it returns why they could not be kept, None where they were."""
+    """The plan to make these changes; it returns why they could not be stored, None if they were."""
     rows: list[RowChange] = []
     for entry in entries:
         key = _key(entry)
@@ -129,7 +129,7 @@ def _key(entry: RequestEntryData) -> str:
 
 
 def _fault(entry: RequestEntryData, times: int) -> str | None:
-    """Why this entry is refused, in Kafka's words where it says it too; `times`: how often its entity is named."""
+    """The reason to refuse this entry, in Kafka's words if it has them; `times`: how often its entity is named."""
     kinds = [each.entity_type for each in entry.entity]
     if not kinds:
         return "Invalid empty client quota entity"

@@ -1,6 +1,6 @@
 """DescribeUserScramCredentials, key 50, version 0: which users have passwords.
 
-What it does: there is no authentication yet, so nobody has one.
+There is no authentication yet, so no user has one.
 
 Source: ScramImage.describe; KIP-554.
 """

@@ -1,10 +1,10 @@
 """AlterUserScramCredentials, key 51, version 0: set and remove users' passwords.
 
-What it does: checks each change as Kafka does. Authentication is not built yet, so there is none to remove
-(RESOURCE_NOT_FOUND), and one that is to be set is refused in a sentence (UNSUPPORTED_VERSION, as from a Kafka whose
-metadata.version has no passwords) rather than taken and asked of nobody.
+The handler checks each change as Kafka does. Authentication is not implemented yet, so there is no password to remove
+(RESOURCE_NOT_FOUND). Setting one is refused with a message, because it would have no effect. The error is
+UNSUPPORTED_VERSION, as from a Kafka whose metadata.version has no passwords.
 
-What is skipped: setting a password.
+Not supported: setting a password.
 
 Source: ScramControlManager.alterCredentials; KIP-554.
 """

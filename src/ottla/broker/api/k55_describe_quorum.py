@@ -1,10 +1,10 @@
-"""DescribeQuorum, key 55, versions 0 to 2: who leads and who votes on the cluster's metadata.
+"""DescribeQuorum, key 55, versions 0 to 2: the leader and the voters of the cluster's metadata.
 
-What it does: there is no Raft here. The nodes share one metadata store, so the answer for `__cluster_metadata` is a
-quorum of one: the controller leads in its epoch, and its log is as long as the store has commits. While there is no
-controller, the partition has the error NOT_LEADER_OR_FOLLOWER, which makes clients ask again.
+There is no Raft here. The nodes share one metadata store, so the answer for `__cluster_metadata` is a quorum of one:
+the controller leads in its epoch, and its log is as long as the store has commits. While there is no controller, the
+partition has the error NOT_LEADER_OR_FOLLOWER, so clients retry.
 
-What changed per version: 1 times of fetches, 2 directory ids, sentences and the nodes' addresses (KIP-853).
+Versions: 1 times of fetches, 2 directory ids, sentences and the nodes' addresses (KIP-853).
 
 Source: KafkaRaftClient.handleDescribeQuorumRequest; KIP-595, KIP-836.
 """

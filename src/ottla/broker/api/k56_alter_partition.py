@@ -1,15 +1,16 @@
-"""AlterPartition, key 56, versions 2 to 3: a leader tells the controller who is in sync.
+"""AlterPartition, key 56, versions 2 to 3: a leader reports its in-sync replicas to the controller.
 
-What it does: checks each partition by itself, and writes what may be written in one batch, guarded by the controller's
-claim and by the rows of the nodes that join: one that has registered anew does not. Only nodes of the cluster are
-served, by its secret. A node that is alone has no controller and answers NOT_CONTROLLER. It is no client's API:
-ApiVersions does not name it.
+The handler checks each partition separately, and writes the valid changes in one batch. The batch is guarded by the
+controller's claim and by the rows of the joining nodes: a node that has registered again does not join. Only nodes of
+the cluster are served, identified by its secret. A standalone node has no controller and answers NOT_CONTROLLER.
+Clients do not use this API: ApiVersions does not list it.
 
-What changed per version: 3 broker epochs of the members (KIP-903).
+Versions: 3 broker epochs of the members (KIP-903).
 
-What is skipped: nothing.
+Not supported: nothing.
 
-Source: ControllerApis.handleAlterPartitionRequest, ReplicationControlManager.alterPartition; KIP-497, KIP-841, KIP-903.
+Source: ControllerApis.handleAlterPartitionRequest, ReplicationControlManager.alterPartition; KIP-497, KIP-841,
+KIP-903.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 def _altering(node: Node, request: Request, now: Millis) -> Planned:
-    """The plan: from the newest image, and so anew where another writer was faster."""
+    """The plan. It uses the newest image, so it runs again if another writer was faster."""
     body: AlterPartitionRequest = request.body
     membership = node.membership
     if membership is None or not node.members.is_controller:
@@ -86,7 +87,7 @@ def _altering(node: Node, request: Request, now: Millis) -> Planned:
 
 
 def _joining(node: Node, changed: dict[bytes, list[PartitionRecord]]) -> list[Guard]:
-    """What keeps a node from joining that is no more what it was when this was planned."""
+    """Guards that keep a node from joining if its row has changed since this was planned."""
     nodes, topics = node.image.nodes, node.image.topics_by_id
     joining = {
         str(member)
@@ -105,7 +106,7 @@ def _partition(
     asked: RequestPartitionData,
     changed: dict[bytes, list[PartitionRecord]],
 ) -> ResponsePartitionData:
-    """What becomes of one partition; where it changes it is put into `changed`."""
+    """The result of one partition; if the partition changes, it is added to `changed`."""
     index = asked.partition_index
     if topic is None:
         return ResponsePartitionData(index, ErrorCode.UNKNOWN_TOPIC_ID)

@@ -1,14 +1,15 @@
 """UpdateFeatures, key 57, versions 0 to 2: raise or lower the levels of the cluster's features.
 
-What it does: checks every change, and writes all of them at once, or none (one fault fails all); the controller does.
-A level that some registered node does not support, alive or not, is refused, and the answer names that node.
-What a level turns off is refused from the next request on, and ApiVersions says so. Members of groups and transactions
-that are under way are left to their coordinators, as in Kafka.
+The controller checks every change, and writes all of them at once, or none (one fault fails all). A level that some
+registered node does not support, alive or not, is refused, and the answer names that node.
 
-What changed per version: 1 kinds of change and trial runs (KIP-778; before, levels only rise), 2 one error for all
-instead of one for each.
+If a level turns a function off, its requests are refused from the next one on, and ApiVersions shows that. Members of
+groups and open transactions are left to their coordinators, as in Kafka.
 
-What is skipped: features of KRaft (`metadata.version`, `kraft.version`), and those of what is not built.
+Versions: 1 kinds of change and trial runs (KIP-778; before, levels only rise), 2 one error for all instead of one for
+each.
+
+Not supported: features of KRaft (`metadata.version`, `kraft.version`), and those of functions that do not exist here.
 
 Source: FeatureControlManager.updateFeatures, QuorumFeatures; KIP-584, KIP-1022.
 """
@@ -59,7 +60,7 @@ def handle(node: Node, request: Request) -> UpdateFeaturesResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> UpdateFeaturesResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return UpdateFeaturesResponse(error_code=error, error_message=sentence)
 
 
@@ -82,7 +83,7 @@ def _answer(node: Node, request: Request) -> Work:
 
 
 def _updating(node: Node, body: UpdateFeaturesRequest) -> Planned:
-    """The plan; it returns why these changes are refused, None where they are not."""
+    """The plan; it returns the reason to refuse these changes, None if there is none."""
     changes = {asked.feature: asked for asked in body.feature_updates}
     faults = (_fault(node, asked) for asked in changes.values())
     fault = next((each for each in faults if each is not None), None)
@@ -95,7 +96,7 @@ def _updating(node: Node, body: UpdateFeaturesRequest) -> Planned:
 
 
 def _fault(node: Node, asked: FeatureUpdateKey) -> str | None:
-    """Why this change is refused, in Kafka's words; None where it is not."""
+    """The reason to refuse this change, in Kafka's words; None if there is none."""
     name, level = asked.feature, asked.max_version_level
     highest = HIGHEST.get(name, 0)
     current = node.image.level_of(name) if name in HIGHEST else 0
@@ -124,7 +125,7 @@ def _fault(node: Node, asked: FeatureUpdateKey) -> str | None:
 
 
 def _node_behind(node: Node, name: str, level: int) -> str | None:
-    """Which registered node does not support this level, in Kafka's words; None where all do."""
+    """The registered node that does not support this level, in Kafka's words; None if all do."""
     for node_id, record in sorted(node.image.nodes.items(), key=lambda each: int(each[0])):
         highest = record.features.get(name, 0)
         if level > highest:

@@ -1,10 +1,11 @@
-"""Envelope, key 58, version 0: a client's request that another node hands on to the controller.
+"""Envelope, key 58, version 0: a client's request that another node forwards to the controller.
 
-What it does: serves what is in it as if its client had asked here, with its principal, and answers with the whole
-answer. Only nodes of the cluster are served, by its secret, and only what the controller does; a node that is not the
-controller says so, and the other one looks for it. It is no client's API: ApiVersions does not name it.
+The handler serves the inner request as if its client had sent it here, with its principal, and returns the complete
+inner answer. Only nodes of the cluster are served, identified by its secret, and only requests that the controller
+serves. A node that is not the controller says so, and the sender looks for the controller. Clients do not use this API:
+ApiVersions does not list it.
 
-What changed per version: nothing, there is one. What is skipped: delegation tokens of the client.
+Versions: only one. Not supported: delegation tokens of the client.
 
 Source: Kafka's ControllerApis.handleEnvelopeRequest, EnvelopeUtils.scala; KIP-590.
 """

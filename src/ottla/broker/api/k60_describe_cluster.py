@@ -1,8 +1,8 @@
 """DescribeCluster, key 60, versions 0 to 2: the cluster's id, nodes and controller.
 
-What changed per version: 1 endpoint types (KIP-919), 2 fenced brokers are listed on demand (KIP-1073).
+Versions: 1 endpoint types (KIP-919), 2 fenced brokers are listed on demand (KIP-1073).
 
-What is skipped: controller endpoints (MISMATCHED_ENDPOINT_TYPE, as a Kafka broker answers).
+Not supported: controller endpoints (MISMATCHED_ENDPOINT_TYPE, as from a Kafka broker).
 
 Source: AuthHelper.computeDescribeClusterResponse.
 """

@@ -1,6 +1,6 @@
 """DescribeProducers, key 61, version 0: the producers that partitions remember, and their open transactions.
 
-What it does: every replica tells what it knows, not the leader alone. What is skipped: nothing.
+Every replica answers from its own state, not only the leader. Not supported: nothing.
 
 Source: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState; KIP-664.
 """
@@ -43,7 +43,7 @@ def handle(node: Node, request: Request) -> DescribeProducersResponse | Parked:
 
 
 def _answer(node: Node, request: Request, is_long: bool) -> Work:
-    """Of many, a partition that is named again is told once: it may have had thousands of producers."""
+    """In a long request each partition is answered once: it may have thousands of producers."""
     wanted: list[tuple[str, Iterable[int]]] = [(asked.name, asked.partition_indexes) for asked in request.body.topics]
     if is_long:
         once: dict[str, dict[int, None]] = {}
@@ -80,7 +80,7 @@ def _answer(node: Node, request: Request, is_long: bool) -> Work:
 
 
 def _fault(node: Node, request: Request, name: str) -> tuple[ErrorCode, str | None]:
-    """Why nothing is told of a topic."""
+    """The error for a topic whose producers are not returned."""
     sentence = fault_of(name)
     if sentence is not None:
         return ErrorCode.INVALID_TOPIC_EXCEPTION, sentence

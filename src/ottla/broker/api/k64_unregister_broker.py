@@ -1,8 +1,8 @@
-"""UnregisterBroker, key 64, version 0: the cluster forgets a node that does not come back.
+"""UnregisterBroker, key 64, version 0: remove a node that does not return from the cluster.
 
-What it does: the controller removes the node's registration. One that nobody knows is refused as Kafka does
-(BROKER_ID_NOT_REGISTERED); so is one that serves, and one that partitions still count among their replicas
-(INVALID_REQUEST), both of which Kafka leaves to its operators. One that starts all the same registers anew.
+The controller removes the node's registration. An unknown node is refused as in Kafka (BROKER_ID_NOT_REGISTERED). A
+node that is serving, or that partitions still have among their replicas, is refused with INVALID_REQUEST; Kafka leaves
+both checks to its operators. If the node starts later, it registers again.
 
 Source: ReplicationControlManager.unregisterBroker; KIP-500.
 """
@@ -43,7 +43,7 @@ def handle(node: Node, request: Request) -> UnregisterBrokerResponse | Parked:
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> UnregisterBrokerResponse:
-    """The answer where nothing of the request was done, as far as this node knows."""
+    """The answer if nothing of the request was done, as far as this node knows."""
     return _refused(error, sentence)
 
 

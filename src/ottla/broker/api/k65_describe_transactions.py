@@ -1,6 +1,6 @@
-"""DescribeTransactions, key 65, version 0: where the transactions of transactional ids stand.
+"""DescribeTransactions, key 65, version 0: the state of the transactions of transactional ids.
 
-What it does: asks each id's coordinator for its state, its producer and the partitions that its transaction writes to.
+The handler asks each id's coordinator for its state, its producer and the partitions that its transaction writes to.
 Topics that the client may not describe are left out.
 
 Source: TransactionCoordinator.handleDescribeTransactions; KIP-664.
@@ -43,7 +43,7 @@ SPEC = ApiSpec(
 
 
 class _Describe(CoordinatorRequest):
-    """`described` holds the ids that the client may not see, and comes to hold all."""
+    """`described` starts with the ids that the client may not see, and gets all others."""
 
     __slots__ = ("described", "node", "order")
 

@@ -1,12 +1,12 @@
 """ListTransactions, key 66, versions 0 to 2: the transactions that this coordinator knows.
 
-What it does: asks every shard that is here, by states, producer ids, duration and a pattern of the id, and names the
-states that Kafka does not know. Ids that the client may not describe are left out. Long filters are read and many
-shards asked in slices.
+The handler asks every shard on this node, filtered by states, producer ids, duration and a pattern of the id. The
+answer names the filter's states that Kafka does not know. Ids that the client may not describe are left out. Long
+filters are read and many shards asked in slices.
 
-What changed per version: 1 by duration (KIP-994), 2 by a pattern of the transactional id (KIP-1152).
+Versions: 1 by duration (KIP-994), 2 by a pattern of the transactional id (KIP-1152).
 
-What is skipped: patterns of more than 4,096 characters.
+Not supported: patterns of more than 4,096 characters.
 
 Source: TransactionCoordinator.handleListTransactions; KIP-664.
 """

@@ -1,11 +1,12 @@
 """ConsumerGroupHeartbeat, key 68, versions 0 to 1: join a consumer group, stay in it, leave it.
 
-What it does: a member joins with epoch 0, goes on with the epoch it was told, and leaves with -1; the coordinator says
-what it is to read, and how soon it is to ask again. With `group.version` at 0 all are refused (UNSUPPORTED_VERSION).
+A member joins with epoch 0, continues with the epoch that it received, and leaves with -1. The coordinator answers with
+its assignment and the time of the next heartbeat. With `group.version` at 0 all requests are refused
+(UNSUPPORTED_VERSION).
 
-What changed per version: 1 members make their ids themselves; regular expressions.
+Versions: 1 members make their ids themselves; regular expressions.
 
-What is skipped: subscriptions to more than 20,000 topics by name (INVALID_REQUEST).
+Not supported: subscriptions to more than 20,000 topics by name (INVALID_REQUEST).
 
 Source: KafkaApis.scala handleConsumerGroupHeartbeat; KIP-848, KIP-1082.
 """

@@ -1,11 +1,11 @@
 """ConsumerGroupDescribe, key 69, versions 0 to 1: state, epochs, members and assignments of consumer groups.
 
-What it does: asks each group's shard and answers in the order of the request. A group that reads a topic which the
-client may not describe is refused as a whole; so is every group with `group.version` at 0 (UNSUPPORTED_VERSION).
+The handler asks each group's shard and answers in the order of the request. A group that reads a topic which the client
+may not describe is refused as a whole. With `group.version` at 0 every group is refused (UNSUPPORTED_VERSION).
 
-What changed per version: 1 which protocol a member speaks.
+Versions: 1 which protocol a member speaks.
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Source: KafkaApis.scala handleConsumerGroupDescribe; KIP-848, KIP-430.
 """
@@ -39,7 +39,7 @@ SPEC = ApiSpec(
 
 
 class Describe(DescribeMembers):
-    """ConsumerGroupDescribe under way."""
+    """A running ConsumerGroupDescribe request."""
 
     __slots__ = ()
     feature = GROUP_VERSION

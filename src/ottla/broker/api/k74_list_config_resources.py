@@ -1,11 +1,11 @@
 """ListConfigResources, key 74, versions 0 to 1: which resources have a configuration.
 
-What it does: every topic, this broker and its loggers' resource, and the groups that have properties of their own. No
-types asked for means all of them; one that does not exist is UNSUPPORTED_VERSION.
+The answer has every topic, this broker and its loggers' resource, and the groups that have properties of their own. A
+request without types means all of them; an unknown type is UNSUPPORTED_VERSION.
 
-What changed per version: 0 is the older ListClientMetricsResources, which finds nothing here; 1 has types.
+Versions: 0 is the older ListClientMetricsResources, which finds nothing here; 1 has types.
 
-What is skipped: client metrics subscriptions, because no telemetry is served.
+Not supported: client metrics subscriptions, because no telemetry is served.
 
 Source: KafkaApis.handleListConfigResources; KIP-714, KIP-1142.
 """

@@ -1,11 +1,11 @@
 """DescribeTopicPartitions, key 75, version 0: topics' partitions, a page at a time.
 
-What it does: answers in the order of names, at most `max.request.partition.size.limit` partitions, and says where to go
-on (the cursor). Topics that are named but unknown are answered too; without names all topics are.
+The answer is in the order of names, has at most `max.request.partition.size.limit` partitions, and a cursor for the
+next page. Topics that are named but unknown get an answer too; a request without names means all topics.
 
-A partition without a leader, or whose leader lacks the client's listener, is no error here, as it is one in Metadata.
+A partition without a leader, or whose leader lacks the client's listener, is an error in Metadata, but not here.
 
-What is skipped: nothing. Eligible leader replicas are always empty on one node.
+Not supported: nothing. Eligible leader replicas are always empty on one node.
 
 Source: DescribeTopicPartitionsRequestHandler.java, KRaftMetadataCache.describeTopicResponse; KIP-966.
 """
@@ -86,7 +86,7 @@ def _in_order(names: list[str]) -> Generator[None, Any, Iterable[str]]:
 
 
 class _Page:
-    """The topics that are told of until there are partitions enough, and where to go on."""
+    """The topics of one page, until it has enough partitions, and the cursor for the next page."""
 
     def __init__(self, node: Node, request: Request) -> None:
         body: DescribeTopicPartitionsRequest = request.body

@@ -1,11 +1,11 @@
 """ShareGroupHeartbeat, key 76, version 1: join a share group, stay in it, leave it.
 
-What it does: a member with a client-made id joins with epoch 0, goes on with the epoch it was told, and leaves with -1.
-The answer to the first heartbeat brings the assignment (Kafka's brings an empty one, and the second one the partitions
-after a heartbeat interval). The connection is noted: when it is lost, the others take over. With `share.version` at 0
-all are refused (UNSUPPORTED_VERSION).
+A member with a client-made id joins with epoch 0, continues with the epoch that it received, and leaves with -1. The
+answer to the first heartbeat has the assignment. Kafka's first answer has an empty one, and the partitions follow a
+heartbeat interval later. The connection is noted: when it is lost, the other members take over. With `share.version` at
+0 all requests are refused (UNSUPPORTED_VERSION).
 
-What is skipped: subscriptions to more than 20,000 topics by name (INVALID_REQUEST).
+Not supported: subscriptions to more than 20,000 topics by name (INVALID_REQUEST).
 
 Source: KafkaApis.scala handleShareGroupHeartbeat; KIP-932.
 """

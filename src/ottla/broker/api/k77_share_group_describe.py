@@ -1,9 +1,9 @@
 """ShareGroupDescribe, key 77, version 1: state, epochs, members and assignments of share groups.
 
-What it does: asks each group's shard and answers in the order of the request. A group that reads a topic which the
-client may not describe is refused as a whole; so is every group with `share.version` at 0 (UNSUPPORTED_VERSION).
+The handler asks each group's shard and answers in the order of the request. A group that reads a topic which the client
+may not describe is refused as a whole. With `share.version` at 0 every group is refused (UNSUPPORTED_VERSION).
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Source: KafkaApis.scala handleShareGroupDescribe; KIP-932, KIP-430.
 """
@@ -37,7 +37,7 @@ SPEC = ApiSpec(
 
 
 class Describe(DescribeMembers):
-    """ShareGroupDescribe under way."""
+    """A running ShareGroupDescribe request."""
 
     __slots__ = ()
     feature = SHARE_VERSION

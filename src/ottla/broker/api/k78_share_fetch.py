@@ -1,14 +1,13 @@
 """ShareFetch, key 78, versions 1 to 2: acknowledge what was processed, acquire and read what comes next.
 
-What it does: enters the share session, hands over piggybacked acknowledgements, acquires records of the session's
-partitions, and answers when there are any, when an error stands, or when max_wait_ms is over. Records leave as file
-slices; a partition without any has an empty record set, never null. With `share.version` at 0 all are refused
-(UNSUPPORTED_VERSION).
+The handler enters the share session, submits piggybacked acknowledgements, and acquires records of the session's
+partitions. It answers when there are any, when a partition has an error, or when max_wait_ms is over. Records leave as
+file slices; a partition without any has an empty record set, never null. With `share.version` at 0 all requests are
+refused (UNSUPPORTED_VERSION).
 
-What changed per version: 1 max_records and batch_size, 2 share_acquire_mode (KIP-1206) and renewing acknowledgements
-(KIP-1222).
+Versions: 1 max_records and batch_size, 2 share_acquire_mode (KIP-1206) and renewing acknowledgements (KIP-1222).
 
-What is skipped: nothing. Groups' membership is not asked for, as Kafka does not: a session is enough.
+Not supported: nothing. As in Kafka, group membership is not checked: a session is enough.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def receive(
         if body.is_renew_ack and _asks_for_records(body):
             error = ErrorCode.INVALID_REQUEST
         elif body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
-            error = ErrorCode.UNKNOWN_SERVER_ERROR  # what Kafka makes of its IllegalArgumentException
+            error = ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka maps its IllegalArgumentException
     if error is None:
         error = fetch.enter_session(now)
     if error is not None:
@@ -88,7 +87,7 @@ def receive(
 
 
 def _asks_for_records(body: ShareFetchRequest) -> bool:
-    """A renewing request must not fetch: records could come that its member has no time for."""
+    """A renewing request must not fetch: its member may have no time for new records."""
     return bool(body.max_bytes or body.min_bytes or body.max_records or body.max_wait_ms)
 
 
@@ -106,7 +105,7 @@ class ShareFetch(ShareFetching):
             self.leave_session(now)
         hints = self.leader_hints()
         request, fetched = self.request, sum(answer.size for answer in self.answers)
-        # What was acquired leaves also where its reader is throttled: nobody else gets it before its locks time out.
+        # Acquired records are sent even to a throttled client: no other member gets them before their locks expire.
         throttle_ms = self.throttle.charge(now, request.session, request.client_id, fetched=fetched)
         return encode_share_fetch_response(
             request.correlation_id, 0, None, self.lock_timeout_ms, self.answers, hints, throttle_ms

@@ -1,12 +1,12 @@
-"""ShareAcknowledge, key 79, versions 1 to 2: say what became of acquired records.
+"""ShareAcknowledge, key 79, versions 1 to 2: acknowledge acquired records.
 
-What it does: each partition's acknowledgements are taken all or none, and answered once they are persisted. The final
-epoch (-1) closes the session afterwards, and what its member still holds is available again. With `share.version` at 0
-all are refused (UNSUPPORTED_VERSION).
+The acknowledgements of each partition are accepted all or none, and answered once they are persisted. The final epoch
+(-1) closes the session afterwards, and releases the member's other acquired records. With `share.version` at 0 all
+requests are refused (UNSUPPORTED_VERSION).
 
-What changed per version: 2 renewing acknowledgements and the lock's duration in the answer (KIP-1222).
+Versions: 2 renewing acknowledgements and the lock's duration in the answer (KIP-1222).
 
-What is skipped: nothing.
+Not supported: nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
 
 
 class ShareAcknowledge(ShareAcknowledging):
-    """A ShareAcknowledge whose answer is made here."""
+    """A ShareAcknowledge whose answer is built here."""
 
     __slots__ = ()
 

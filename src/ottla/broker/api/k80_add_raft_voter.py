@@ -1,10 +1,10 @@
 """AddRaftVoter, key 80, versions 0 to 1: one more voter on the cluster's metadata.
 
-What it does: refuses, as a Kafka with kraft.version 0 does; see `raft_voters`.
+The request is refused, as by a Kafka with kraft.version 0; see `raft_voters`.
 
-What changed per version: 1 whether to wait for the commit; nothing here.
+Versions: 1 whether to wait for the commit; no effect here.
 
-What is skipped: adding one.
+Not supported: adding one.
 
 Source: KafkaRaftClient.handleAddVoterRequest; KIP-853, KIP-1186.
 """

@@ -1,8 +1,8 @@
 """RemoveRaftVoter, key 81, version 0: one voter less on the cluster's metadata.
 
-What it does: refuses, as a Kafka with kraft.version 0 does; see `raft_voters`.
+The request is refused, as by a Kafka with kraft.version 0; see `raft_voters`.
 
-What is skipped: removing one.
+Not supported: removing one.
 
 Source: KafkaRaftClient.handleRemoveVoterRequest; KIP-853.
 """

@@ -1,7 +1,8 @@
 """InitializeShareGroupState, key 83, version 0: between brokers, one of the share coordinator's APIs.
 
-What it does: makes the state of share partitions, or begins it anew under a higher state epoch.
-What changed per version: nothing, there is one. What is skipped: nothing.
+The handler creates the state of share partitions, or resets it under a higher state epoch.
+
+Versions: only one. Not supported: nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """ReadShareGroupState, key 84, version 0: between brokers, one of the share coordinator's APIs.
 
-What it does: reads what a share partition must know when its leader loads it.
-What changed per version: nothing, there is one. What is skipped: nothing.
+The handler reads the state that a share partition's leader needs when it loads the partition.
+
+Versions: only one. Not supported: nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """WriteShareGroupState, key 85, versions 0 to 1: between brokers, one of the share coordinator's APIs.
 
-What it does: writes what changed in a share partition.
-What changed per version: 1 delivery_complete_count (KIP-1226). What is skipped: nothing.
+The handler writes the changes of a share partition.
+
+Versions: 1 delivery_complete_count (KIP-1226). Not supported: nothing.
 """
 
 from __future__ import annotations

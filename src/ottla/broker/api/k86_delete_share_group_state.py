@@ -1,7 +1,8 @@
 """DeleteShareGroupState, key 86, version 0: between brokers, one of the share coordinator's APIs.
 
-What it does: forgets share partitions.
-What changed per version: nothing, there is one. What is skipped: nothing.
+The handler deletes the state of share partitions.
+
+Versions: only one. Not supported: nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """ReadShareGroupStateSummary, key 87, versions 0 to 1: between brokers, one of the share coordinator's APIs.
 
-What it does: reads where share partitions begin and how much of them is done.
-What changed per version: 1 delivery_complete_count (KIP-1226). What is skipped: nothing.
+The handler reads the start offset of share partitions and how many deliveries are complete.
+
+Versions: 1 delivery_complete_count (KIP-1226). Not supported: nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""StreamsGroupHeartbeat, key 88, version 0: a member of a streams group says that it lives.
+"""StreamsGroupHeartbeat, key 88, version 0: a member of a streams group keeps its session alive.
 
-What it does: refuses everybody (UNSUPPORTED_VERSION), as a Kafka whose feature streams.version is 0 does. Kafka Streams
-says then that the cluster does not support the protocol; its default, the classic protocol, works.
+Every request is refused (UNSUPPORTED_VERSION), as by a Kafka whose feature streams.version is 0. Kafka Streams then
+reports that the cluster does not support the protocol; its default, the classic protocol, works.
 
-What is skipped: streams groups.
+Not supported: streams groups.
 
 Source: KafkaApis.handleStreamsGroupHeartbeat; KIP-1071.
 """

@@ -1,8 +1,8 @@
 """StreamsGroupDescribe, key 89, version 0: state, topology and members of streams groups.
 
-What it does: refuses each group (UNSUPPORTED_VERSION), as a Kafka whose feature streams.version is 0 does.
+Each group is refused (UNSUPPORTED_VERSION), as by a Kafka whose feature streams.version is 0.
 
-What is skipped: streams groups.
+Not supported: streams groups.
 
 Source: KafkaApis.handleStreamsGroupDescribe; KIP-1071.
 """

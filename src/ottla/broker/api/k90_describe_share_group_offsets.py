@@ -1,12 +1,12 @@
-"""DescribeShareGroupOffsets, key 90, versions 0 to 1: where share groups stand in their partitions, and their lag.
+"""DescribeShareGroupOffsets, key 90, versions 0 to 1: the offsets of share groups in their partitions, and their lag.
 
-What it does: asks the group which share partitions it has, or takes those it is asked for, and the share coordinator
-for each of them. A share partition that nobody has read yet has start offset -1, and so has one of a group or topic
-that does not exist. With `share.version` at 0 all are refused (UNSUPPORTED_VERSION).
+The handler asks the group for its share partitions, or uses the requested ones, and asks the share coordinator about
+each of them. A share partition that was never read has start offset -1, as has one of an unknown group or topic. With
+`share.version` at 0 all requests are refused (UNSUPPORTED_VERSION).
 
-What changed per version: 1 lag (KIP-1226): records between the start offset and the end that are not done.
+Versions: 1 lag (KIP-1226): records between the start offset and the end that are not done.
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Source: Kafka's GroupCoordinatorService.java (describeShareGroupOffsets, describeShareGroupAllOffsets).
 """

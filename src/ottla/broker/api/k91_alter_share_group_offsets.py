@@ -1,10 +1,10 @@
-"""AlterShareGroupOffsets, key 91, version 0: let a share group without members go on somewhere else.
+"""AlterShareGroupOffsets, key 91, version 0: move a share group without members to other offsets.
 
-What it does: notes the share partitions with the group (which comes to be where there is none), lets the share
-coordinator begin anew at the given offsets, and drops what is loaded of them. With `share.version` at 0 all are refused
-(UNSUPPORTED_VERSION).
+The handler records the share partitions in the group (which is created if it does not exist). It has the share
+coordinator reset them to the given offsets, and drops their loaded state. With `share.version` at 0 all requests are
+refused (UNSUPPORTED_VERSION).
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Source: Kafka's GroupCoordinatorService.java, GroupMetadataManager.java (alterShareGroupOffsets).
 """
@@ -91,7 +91,7 @@ def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) ->
 def _sorted(
     node: Node, request: Request, body: AlterShareGroupOffsetsRequest
 ) -> Generator[None, Any, tuple[list[AlterShareGroupOffsetsResponseTopic], list[Share], _Wanted]]:
-    """The answer's topics with what is refused already, and what is left to do."""
+    """The answer's topics with those already refused, and the remaining work."""
     topics: list[AlterShareGroupOffsetsResponseTopic] = []
     shares: list[Share] = []
     wanted: _Wanted = []

@@ -1,10 +1,10 @@
-"""DeleteShareGroupOffsets, key 92, version 0: let a share group without members forget topics.
+"""DeleteShareGroupOffsets, key 92, version 0: delete topics from a share group without members.
 
-What it does: marks the topics in the group's record as being deleted, lets the share coordinator forget their share
-partitions, and takes the mark away. What broke off in between is finished by the next request of this kind. With
-`share.version` at 0 all are refused (UNSUPPORTED_VERSION).
+The handler marks the topics in the group's record as being deleted. It has the share coordinator delete the state of
+their share partitions, and then removes the mark. The next request of this kind completes an interrupted deletion. With
+`share.version` at 0 all requests are refused (UNSUPPORTED_VERSION).
 
-What is skipped: nothing.
+Not supported: nothing.
 
 Source: Kafka's GroupCoordinatorService.java (deleteShareGroupOffsets).
 """

@@ -1,6 +1,6 @@
-"""Lists what every shard of a coordinator has, in slices: ListGroups and ListTransactions.
+"""Lists the entries of every shard of a coordinator, in slices: ListGroups and ListTransactions.
 
-Knows how long filters are read and how the shards' lists become one. Does not know groups or transactions.
+It reads long filters in slices and merges the shards' lists.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.wire import Message
 
 NAMES_AT_ONCE: Final = 5_000
-"""Of a filter: reading one takes a microsecond."""
+"""Names of a filter per slice: reading one takes a microsecond."""
 
 
 def sorted_out(
     names: list[str], known: Container[str], meant: Callable[[str], str] = str
 ) -> Generator[None, Any, tuple[list[str], list[str]]]:
-    """What is `known` of the names in a filter, each once as it is `meant`, and the others as they came; in slices."""
+    """Split a filter's names into the `known` ones, each once and as normalized by `meant`, and the others unchanged;
+    in slices."""
     found: dict[str, None] = {}
     unknown: list[str] = []
     for first in range(0, len(names), NAMES_AT_ONCE):
@@ -40,9 +41,12 @@ def sorted_out(
 def listed_in_slices(
     host: ShardHost, request: Request, body: Message, listed: str, may_see: Callable[[Any], bool]
 ) -> Generator[Piece | None, Any, Any]:
-    """What all shards of `host` have, encoded: the field `listed` of their answers to `body`, as far as the client may
-    see it; or an ErrorCode. A shard that is not here has nothing; one that loads makes the list impossible, as does a
-    node that does not know any more which shards are here."""
+    """The entries of all shards of `host`, encoded: the field `listed` of their answers to `body`, as far as the client
+    may see it; or an ErrorCode.
+
+    A shard that is not on this node has no entries. A shard that is loading makes the list impossible, as does a node
+    that no longer knows which shards it has.
+    """
     told = EncodedStructs(request.version)
     steps = 0
     for index in host.active():

@@ -1,7 +1,8 @@
-"""Answers the APIs that change who votes on Kafka's metadata: there is no Raft here, so nobody can.
+"""Answers the APIs that change the voters on Kafka's metadata: there is no Raft here, so they change nothing.
 
-The answer is that of a Kafka whose voters stand in its configuration (kraft.version 0): a request for another cluster
-or without a whole voter is refused as such, any other one with UNSUPPORTED_VERSION.
+The answer is that of a Kafka whose configuration names its voters (kraft.version 0). A request for another cluster, or
+with an incomplete voter, is refused as such. Any other request gets UNSUPPORTED_VERSION.
+
 Source: KafkaRaftClient.handleAddVoterRequest, AddVoterHandler, RemoveVoterHandler; KIP-853.
 """
 

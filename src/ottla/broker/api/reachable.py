@@ -1,6 +1,6 @@
-"""Tells which nodes of a partition clients can reach, as Metadata and DescribeTopicPartitions show them.
+"""Finds which nodes of a partition clients can reach, for Metadata and DescribeTopicPartitions.
 
-A replica is offline where its node can't be reached, or reports that the log takes nothing.
+A replica is offline if its node can't be reached, or reports that the log is offline.
 
 Source: KRaftMetadataCache.scala (getAliveEndpoint, getOfflineReplicas).
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Reach(NamedTuple):
-    """What clients are told of one partition beside its record."""
+    """The part of a partition's answer to clients that is not in its record."""
 
     error_code: ErrorCode
     leader: int
@@ -40,9 +40,11 @@ class Reachable:
         self._failed: Mapping[Place, frozenset[int]] = {} if self._serving is None else _failed(node)
 
     def of(self, placed: PartitionRecord, place: Place) -> Reach:
-        """LEADER_NOT_AVAILABLE where there is no leader, or it does not serve, or it was lost a moment ago: clients ask
-        again soon, where they would wait a second after an answer that names a leader which is not there.
-        LISTENER_NOT_FOUND where the leader serves, but not on the client's listener."""
+        """LEADER_NOT_AVAILABLE if there is no leader, or it does not serve, or it was lost a moment ago.
+
+        Clients retry soon after that error; after an answer with an unreachable leader they would wait a second.
+        LISTENER_NOT_FOUND if the leader serves, but not on the client's listener.
+        """
         leader, reached = placed.leader, self._reached
         if self._serving is None:
             return Reach(ErrorCode.NONE, leader, [])
@@ -63,7 +65,7 @@ class Reachable:
 
 
 def _failed(node: Node) -> Mapping[Place, frozenset[int]]:
-    """The nodes on which the log of a partition takes nothing."""
+    """The nodes on which the log of a partition is offline."""
     if not any(record.offline for record in node.image.nodes.values()):
         return {}
     from ottla.broker.cluster.duties import offline_at  # only in a cluster

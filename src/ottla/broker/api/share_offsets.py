@@ -1,6 +1,6 @@
 """Asks about a share group's offsets, for several APIs: its shard, and the share coordinator.
 
-Knows how a question becomes a call, and how states of share partitions are read and deleted. Does not know the APIs.
+It turns a question into calls, and reads and deletes the states of share partitions.
 
 Source: Kafka's GroupCoordinatorService.java (describeShareGroupOffsets, deleteShareGroups ...).
 """
@@ -41,7 +41,7 @@ def question(node: Node, asked: ShareQuestion) -> tuple[int, Call]:
 
 
 def shares_of(node: Node, shares: SharesKnown, topic_ids: Iterable[bytes]) -> list[tuple[bytes, int]]:
-    """(topic id, partition) of all that the share coordinator may know of these topics."""
+    """(topic id, partition) of all partitions of these topics that the share coordinator may know."""
     found: list[tuple[bytes, int]] = []
     being_deleted = {topic_id for topic_id, _ in shares.deleting}
     for topic_id in topic_ids:
@@ -54,7 +54,7 @@ def shares_of(node: Node, shares: SharesKnown, topic_ids: Iterable[bytes]) -> li
 
 
 def deletions(node: Node, request: Request, group_id: str, places: Sequence[tuple[bytes, int]]) -> Work:
-    """The step that makes the share coordinator forget these share partitions; returns its replies."""
+    """The step that has the share coordinator delete these share partitions; returns its replies."""
     calls = (
         node.share.state_call(request.now, DeleteShareGroupStateRequest, group_id, topic_id, index)
         for topic_id, index in places
@@ -63,8 +63,8 @@ def deletions(node: Node, request: Request, group_id: str, places: Sequence[tupl
 
 
 def ask_states(node: Node, calls: Iterable[tuple[int, Call]], *, needed: bool) -> Work:
-    """Ask the share coordinator; returns its replies. Its topic is made before where there is none, if any call is
-    `needed`: which shard answers depends on it."""
+    """Ask the share coordinator; returns its replies. If any call is `needed`, its topic is created first if it does
+    not exist: the shard that answers depends on it."""
     if needed and node.share.lacks_state_topic:
         yield from node.share.making_state_topic()
     return (yield Round(node.share_state, calls))
@@ -80,7 +80,7 @@ class _AskedElsewhere(ParkedWork):
         self._ticket: Ticket = 0
 
     def begin(self, node_id: int, message: Any, piece: Request) -> Parked:
-        """Ask; the piece is answered with what came back, or `Unanswered`."""
+        """Send the request; the piece is answered with the response, or `Unanswered`."""
         self._ticket = self._node.parking.park(piece, None, self)
         self._node.peers.ask(piece.now, node_id, message, self)
         return Parked(self._ticket)
@@ -90,7 +90,7 @@ class _AskedElsewhere(ParkedWork):
 
 
 def ends_elsewhere(node: Node, places: Iterable[tuple[str, int]]) -> Work:
-    """Where partitions end that other nodes lead, as far as these say so: offsets by (topic, partition)."""
+    """The end offsets of partitions that other nodes lead, by (topic, partition), as far as these nodes report them."""
     by_leader: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
     for name, index in places:
         leader = node.leadership.leader_of(name, index)

@@ -1,7 +1,6 @@
 """Serves the five APIs of the share coordinator: requests for many keys, shards that each answer for one.
 
-Knows how a request is split into calls and the replies become one answer again. Does not know what a shard decides.
-Only brokers may ask (CLUSTER_ACTION).
+It splits a request into calls and merges the replies into one answer. Only brokers may send them (CLUSTER_ACTION).
 
 Source: Kafka's ShareCoordinatorService.java.
 """
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 BATCHES_AT_ONCE: Final = 2_000
-"""Of the state of one share partition: writing one takes four microseconds."""
+"""Batches of one share partition's state per slice: writing one takes four microseconds."""
 
 
 class WireStateRequest(CoordinatorRequest):
@@ -55,8 +54,11 @@ def ask(node: Node, request: Request) -> Any:
 
 
 def _written_in_slices(node: Node, request: Request) -> Work:
-    """Writes of many batches, some at a time: each a write of its own, of which the first brings the start offset and
-    the last the count of what is complete. The first that is refused ends those of its partition."""
+    """Writes of many batches, some at a time, each as a separate write.
+
+    The first one has the start offset and the last one the count of complete deliveries. The first refusal ends the
+    writes of its partition.
+    """
     body = request.body
     answers: list[Any] = []
     for topic in body.topics:
@@ -94,7 +96,7 @@ def _ask(node: Node, request: Request) -> Any:
 
 
 def _ask_once_made(node: Node, request: Request) -> Work:
-    """Make the coordinators' topic first. Where that can't be made they say that they are none."""
+    """Create the coordinators' topic first. If that fails, the answer is that this node is no coordinator."""
     yield from node.share.making_state_topic()
 
     def submit(piece: Request) -> Any:
@@ -107,8 +109,8 @@ def _sorted(node: Node, request: Request) -> tuple[list[tuple[int, Call]], list[
     """The calls for single keys, and the answers that need no shard."""
     body = request.body
     allowed = node.access.on_cluster(request, Operation.CLUSTER_ACTION)
-    # The shard itself refuses to read and write what was never initialized, as Kafka's; a node of the cluster may know
-    # of topics that this one has yet to hear of, or has forgotten.
+    # As in Kafka, the shard itself refuses to read and write uninitialized state; a node of the cluster may know
+    # topics that this one does not know yet, or has forgotten.
     in_use = (ApiKey.READ_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE)
     checks = request.api_key not in in_use and not node.peers.trusts(request.session, request.client_id)
     calls: list[tuple[int, Call]] = []

@@ -1,7 +1,7 @@
-"""Checks whether a topic, or more partitions of one, may be made: in Kafka's order with Kafka's sentences.
+"""Checks whether a topic, or more partitions of one, may be created: in Kafka's order with Kafka's messages.
 
-Knows what a request may ask of the nodes that are registered. Does not make anything: it returns a `NewTopic` for
-`Topics.creating`, or raises `TopicRefused`.
+It checks what a request may ask of the registered nodes. It returns a `NewTopic` for `Topics.creating`, or raises
+`TopicRefused`.
 
 Source: Kafka's ReplicationControlManager.java (validateNewTopicNames, createTopic, createPartitions),
 ControllerApis.scala; the limit of partitions per request is its MAX_PARTITIONS_PER_BATCH.
@@ -26,7 +26,7 @@ USE_DEFAULT: Final = -1
 
 
 class TopicRefused(Exception):
-    """A change to a topic that can't be made: what the client is told."""
+    """A topic change that is impossible, with the error for the client."""
 
     def __init__(self, error_code: ErrorCode, sentence: str | None = None) -> None:
         super().__init__(sentence or error_code.message)
@@ -63,7 +63,7 @@ def plan_topic(
 
 
 def plan_default_topic(node: Node, name: str) -> NewTopic:
-    """The topic that asking for an unknown name makes. Raises TopicRefused."""
+    """The topic that a request for an unknown name creates. Raises TopicRefused."""
     check_name(node, name)
     if name in INTERNAL_TOPICS:
         new = new_internal(node.settings, name)
@@ -73,7 +73,7 @@ def plan_default_topic(node: Node, name: str) -> NewTopic:
 
 
 def check_name(node: Node, name: str) -> None:
-    """Raise TopicRefused where no topic of this name can be made."""
+    """Raise TopicRefused if no topic of this name can be created."""
     if name in FORBIDDEN:
         raise TopicRefused(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
     fault = fault_of(name)
@@ -87,13 +87,13 @@ def check_name(node: Node, name: str) -> None:
 
 
 def check_request_size(partitions: int) -> None:
-    """Raise TopicRefused where one request asks for too many partitions in all."""
+    """Raise TopicRefused if one request asks for too many partitions in all."""
     if partitions > PARTITIONS_PER_REQUEST_MAX:
         raise TopicRefused(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
 def check_room(node: Node, more: int) -> None:
-    """Raise TopicRefused where the node would hold too many partitions."""
+    """Raise TopicRefused if the node would have too many partitions."""
     check_request_size(more)
     limit = node.settings["ottla.partitions.max"]
     have = node.image.partition_count
@@ -148,7 +148,7 @@ def _counted(node: Node, partitions: int, replication_factor: int) -> tuple[int,
 
 
 def check_factor(node: Node, wanted: int) -> None:
-    """Raise TopicRefused where a partition can't have so many replicas. Nodes that are down count, one must lead."""
+    """Raise TopicRefused if a partition can't have this many replicas. Nodes that are down count, but one must lead."""
     active, down = (1, 0) if node.members.is_alone else (len(node.members.active()), len(node.members.down()))
     why = None
     if not active:
@@ -198,8 +198,8 @@ def _assigned(
 
 
 def check_brokers(node: Node, brokers: Sequence[int], factor: int | None = None) -> None:
-    """Raise TopicRefused unless a partition can have its replicas on these brokers: all are known, and `factor` of them
-    where the others of the topic have so many."""
+    """Raise TopicRefused unless a partition can have its replicas on these brokers: all are known, and there are
+    `factor` of them if the topic's other partitions have so many."""
     if not brokers:
         raise TopicRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."

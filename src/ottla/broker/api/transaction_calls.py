@@ -22,14 +22,14 @@ def place_of(node: Node, transactional_id: str, call: Call) -> tuple[int, Call]:
 
 
 def ask_transaction(node: Node, request: Request, transactional_id: str) -> Any:
-    """Hand the whole request to its transactional id, once there is a producer id for it to take."""
+    """Submit the whole request to its transactional id, once a producer id is available."""
     if node.topics.producer_ids.is_used_up:
         return node.slices.begin(request, _ask_once_claimed(node, request, transactional_id), is_long=False)
     return _ask(node, request, transactional_id)
 
 
 def _ask_once_claimed(node: Node, request: Request, transactional_id: str) -> Work:
-    """Claim producer ids first. Where none can be had, the coordinator says so to whom it needs one for."""
+    """Claim producer ids first. If none is available, the coordinator refuses the requests that need one."""
     try:
         yield node.topics.claiming_producer_ids
     except StoreFailed as failed:

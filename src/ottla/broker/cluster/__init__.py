@@ -1,1 +1,1 @@
-"""What this node knows of the cluster, and how it changes it."""
+"""Tracks the cluster as this node knows it, and changes it."""

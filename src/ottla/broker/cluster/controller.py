@@ -1,12 +1,12 @@
-"""Does the work of the controller, the one node that writes where partitions are and who leads them.
+"""Runs the controller: the one node that places partitions and elects their leaders.
 
-Every node of a cluster has one of these; it is active while the claim in the metadata image is that of this life of the
-node. Knows when to look for work: when nodes come and go, and when the image says something new of them. What the work
-is, `duties` says. Every batch is guarded by the claim's version, so that a controller which others have taken for dead
-writes nothing (KAFKA-6082); it hears of its successor by the conflict.
+Every node of a cluster has one of these. It is active while the claim in the metadata image names this incarnation of
+the node. It checks for work when nodes join or leave, and when the image has news of them; `duties` defines the work.
+Every batch is guarded by the claim's version. So a controller that others have taken for dead writes nothing
+(KAFKA-6082), and learns of its successor by the conflict.
 
-A claim, and each piece of work, is a change of the metadata like any other: planned from the newest image, and anew
-where another writer was faster.
+A claim, and each piece of work, is a metadata change like any other: planned from the newest image, and planned again
+if another writer was faster.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ottla.metadata.store import StoreFailed
 from ottla.metadata.topics import PartitionRecord, TopicImage
 
 RETRY_MS: Final = 200
-"""How long the work rests that the store could not take."""
+"""How long work rests that the store could not accept, in milliseconds."""
 
 
 class Controller:
-    """See the module's docstring. `rules_of`: what a topic asks of its elections; `return_every_ms`: how
-    often leaderships go back to the preferred replicas by themselves, None for not at all."""
+    """See the module's docstring. `rules_of`: a topic's rules for elections; `return_every_ms`: how often leaderships
+    return to the preferred replicas automatically, None for never."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Controller:
         self.rules_of = rules_of
         self._return_every_ms = return_every_ms
         self.present: Mapping[int, str] | None = None
-        """The incarnations of the nodes that are there, by id, as far as this node knows; None before it has looked."""
+        """The incarnations of the live nodes, by id, as far as this node knows; None before its first check."""
         self._metadata = metadata
         self._members = members
         self._incarnation = incarnation
@@ -68,7 +68,7 @@ class Controller:
         """When leaderships last went back, or this node became the controller; None while it is not."""
 
     def follow(self, now: Millis, names: Iterable[str]) -> None:
-        """The image says something new of these topics: somebody may have placed one on a node that has gone."""
+        """The image has news of these topics: one may have been placed on a node that has left."""
         topics = self._metadata.image.topics
         if self._members.is_controller and self.present is not None:
             turn = turnover(self._metadata.image, self.present)
@@ -82,11 +82,11 @@ class Controller:
                 self.look(now)
 
     def nodes_at(self, topic: TopicImage, index: int) -> Standing:
-        """How the nodes stand for this partition, as far as this one knows."""
+        """The state of the nodes for this partition, as far as this one knows."""
         return turnover(self._metadata.image, self.present or {}).at((topic.id, index), topic.partitions[index])[0]
 
     def moves_away(self, place: Place, nodes: Standing) -> bool:
-        """Whether this node leads the partition, and that would not stay as it is where the nodes stand so."""
+        """Whether this node leads the partition, and an election with this state of the nodes would change that."""
         topic = self._metadata.image.topics_by_id.get(place[0])
         if topic is None or topic.partitions[place[1]].leader != self._members.node_id:
             return False
@@ -94,9 +94,11 @@ class Controller:
         return settled(placed, nodes, self.rules_of(topic)) is not placed
 
     def elected(self, topic: TopicImage, index: int, placed: PartitionRecord, *, unclean: bool) -> PartitionRecord:
-        """The partition led by its preferred replica. `unclean`: where it has no leader, led by any live replica; where
-        replicas refuse to follow the leader it has, led by it in an epoch in which they give in. The same object where
-        nothing changes."""
+        """The partition led by its preferred replica; the same object if nothing changes.
+
+        `unclean`: if it has no leader, any live replica leads. If replicas refuse to follow its leader, the leader
+        keeps leading in an epoch in which they give in.
+        """
         nodes = self.nodes_at(topic, index)
         if not unclean:
             return preferred(placed, nodes)
@@ -105,7 +107,7 @@ class Controller:
         return settled(placed, nodes, replace(self.rules_of(topic), unclean=True))
 
     def look(self, now: Millis) -> None:
-        """Take over where no controller is there, and do what is to be done."""
+        """Become the controller if there is none, and do the work that is due."""
         if self._is_looking or self.present is None:
             self._look_again = True
             return
@@ -118,7 +120,7 @@ class Controller:
         self._change(now, self._work)
 
     def _change(self, now: Millis, work: Change) -> None:
-        """Hand in this work. Nothing else begins before it has ended, see `_ended`."""
+        """Submit this work. No other work begins before it has ended, see `_ended`."""
         self._is_looking = True
         self._return.cancel()
         self._metadata.change(now, work, self)
@@ -178,7 +180,7 @@ class Controller:
         self._notes(f"the controller's work waits for the metadata store: {error}")
 
     def _give_back(self, now: Millis) -> None:
-        """Leaderships go back to the preferred replicas, unless the settings have changed since the timer was set."""
+        """Return leaderships to the preferred replicas, unless the settings have changed since the timer was set."""
         return_at = self._return_at
         if return_at is not None and return_at <= now:
             self._balanced_at = now

@@ -1,25 +1,26 @@
 """Says what the controller has to do, as plain values: who takes over as controller, who is fenced, who leads.
 
-Knows the metadata image and which lives of which nodes are there. Does not know the store: it says which rows are to be
-written. Nothing is left to do exactly when these functions name no row, so a controller that died in the middle of its
-work is followed by one that goes on.
+These functions read the metadata image and the set of live incarnations, and return the rows to be written. Nothing is
+left to do exactly when they return no row. So if a controller dies in the middle of its work, its successor continues
+it.
 
-    node's row      its life is there        another life, or none
+    node's row      it is live               another incarnation is live, or none
     starting        active (*)               fenced
     active          -                        fenced
     leaving         -                        fenced
     fenced          (it registers again)     -
 
-(*) Not while the cluster is at a level of a feature that it does not support: it was set while the node registered, and
-the node's next start is refused.
+(*) Not if the cluster is at a level of a feature that the node does not support. The level was set while the node
+registered, and the node's next start is refused.
 
-Who starts and has seen commits that the store lacks has seen a newer store than this one: then nobody is known to be in
-sync, and the logs of each partition decide (`elections.undecided`).
+If a starting node has seen commits that the store lacks, it has seen a newer store than this one. Then no replica is
+known to be in sync, and the logs of each partition decide (`elections.undecided`).
 
-Who is fenced loses its leaderships and its places in in-sync sets with the same batch; so does who is starting, before
-it is active: what it led in its life before it leads in a higher epoch, or not at all.
+A fenced node loses its leaderships and its places in in-sync sets with the same batch. A starting node loses them
+before it becomes active: the partitions that its previous incarnation led get a leader in a higher epoch, or none.
 
-Sources: Kafka's ReplicationControlManager.java (handleBrokerFenced, handleBrokerUnfenced), BrokerHeartbeatManager.java.
+Sources: Kafka's ReplicationControlManager.java (handleBrokerFenced, handleBrokerUnfenced),
+BrokerHeartbeatManager.java.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from ottla.metadata.store import ABSENT
 from ottla.metadata.topics import PartitionRecord, TopicImage, key_of
 
 ELECTIONS_AT_ONCE: Final = 1_000
-"""How many leaderships go back with one write, or as many as a topic has more."""
+"""How many leaderships return with one write, or more if a single topic has more."""
 Present = Mapping[int, str]
-"""The incarnations of the nodes that are there, by id."""
+"""The incarnations of the live nodes, by id."""
 NO_NODES: Final = frozenset[int]()
 RulesOf = Callable[[TopicImage], Rules]
 
 
 def claim(image: MetadataImage, present: Present, node_id: int, incarnation: str) -> RowChange | None:
-    """The row with which this node becomes the controller; None where another one is there, or it is that already."""
+    """The row with which this node becomes the controller; None if another node is, or if this one is already."""
     known = image.controller
     if known is not None and present.get(known.node_id) == known.incarnation:
         return None
@@ -59,21 +60,21 @@ def claim(image: MetadataImage, present: Present, node_id: int, incarnation: str
 
 @dataclass(frozen=True, slots=True)
 class Turnover:
-    """The nodes whose state changes, and how all stand before and after those that start are active."""
+    """The nodes whose state changes, and the state of all nodes before and after the starting ones are active."""
 
     states: dict[int, NodeState]
     before: Standing
     after: Standing
     failed: frozenset[int]
     offline: Mapping[Place, frozenset[int]]
-    """The nodes on which the log of a partition takes nothing."""
+    """The nodes on which the log of a partition is offline."""
     incomplete: Mapping[Place, frozenset[int]]
     """The nodes whose log of a partition may lack acknowledged records."""
     reports: Mapping[Place, Mapping[int, NodeRecord]]
-    """The rows that say of a partition where its log ends, or that its leader is not followed, by node."""
+    """The rows that report a partition's log end, or a refusal to follow its leader, by node."""
 
     def at(self, place: Place, placed: PartitionRecord) -> tuple[Standing, Standing]:
-        """How the nodes stand for this partition, before and after."""
+        """The state of the nodes for this partition, before and after."""
         before, after = self.before, self.after
         away = self.offline.get(place, NO_NODES)
         if place in self.incomplete:
@@ -89,7 +90,7 @@ class Turnover:
 
 
 def turnover(image: MetadataImage, present: Present) -> Turnover:
-    """What becomes of the nodes, now that these are there."""
+    """The state changes of the nodes, given the set of live ones."""
     states: dict[int, NodeState] = {}
     active: set[int] = set()
     leaving: set[int] = set()
@@ -107,7 +108,7 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
             elif beyond(image.levels, record.features) is None:
                 states[node_id] = NodeState.ACTIVE
             if record.state is NodeState.STARTING and not record.intact:
-                damaged.add(node_id)  # also where it is given up at once: the next row of its life says nothing of it
+                damaged.add(node_id)  # also if it is fenced at once: the next row of its incarnation does not report it
         elif record.state is NodeState.LEAVING:
             leaving.add(node_id)
         else:
@@ -120,7 +121,7 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
 
 
 def offline_at(image: MetadataImage) -> dict[Place, frozenset[int]]:
-    """The nodes on which the log of a partition takes nothing, as they say."""
+    """The nodes on which the log of a partition is offline, as they report."""
     return _by_place(image.nodes, lambda record: record.offline)
 
 
@@ -146,14 +147,15 @@ def _reports(image: MetadataImage) -> dict[Place, dict[int, NodeRecord]]:
 def _reported(
     rows: Mapping[int, NodeRecord], place: Place, placed: PartitionRecord
 ) -> tuple[frozenset[int], dict[int, LogEnd]]:
-    """Who refuses to follow the partition's leader, and where logs end: what was said of its present epoch."""
+    """The replicas that refuse to follow the partition's leader, and the log ends, as reported for its present
+    epoch."""
     refusing = {node_id for node_id, row in rows.items() if row.refusing.get(place) == placed.leader_epoch}
     ends = {node_id: row.log_ends[place] for node_id, row in rows.items() if place in row.log_ends}
     return frozenset(refusing), {node_id: end for node_id, (epoch, end) in ends.items() if epoch == placed.leader_epoch}
 
 
 def duties(image: MetadataImage, turn: Turnover, rules_of: RulesOf) -> list[RowChange]:
-    """The rows that bring nodes and partitions in line with who is there."""
+    """The rows that bring nodes and partitions in line with the set of live nodes."""
     lost_commits = missing_commits(image, turn.states)
     rows = [_state_row(image, node_id, state) for node_id, state in sorted(turn.states.items())]
     for topic in image.topics.values():
@@ -177,14 +179,13 @@ def duties(image: MetadataImage, turn: Turnover, rules_of: RulesOf) -> list[RowC
 
 
 def missing_commits(image: MetadataImage, node_ids: Iterable[int]) -> int:
-    """How many commits the store lacks, as those of these nodes report that start; 0 where it lacks none."""
+    """How many commits the store lacks, as these nodes report; 0 if it lacks none."""
     rows = [image.nodes[str(node_id)] for node_id in node_ids]
     return max((row.lost_commits for row in rows if row.state is NodeState.STARTING), default=0)
 
 
 def returned(image: MetadataImage, turn: Turnover) -> list[RowChange]:
-    """The rows with which partitions are led by their preferred replicas again, where these may lead; where they are
-    very many, those of some."""
+    """The rows that return partitions to their preferred replicas, if these may lead; of very many, only some."""
     rows: list[RowChange] = []
     left = ELECTIONS_AT_ONCE
     for topic in image.topics.values():

@@ -1,22 +1,23 @@
-"""Decides who leads a partition, who counts as in sync, who may lead next: the controller's rules for a partition.
+"""Decides a partition's leader, in-sync replicas and eligible leaders, by the controller's rules.
 
-Knows a partition's record and which nodes there are; returns the record as it is to be, the same object where nothing
-changes. Does not know why it is asked, nor the store.
+The functions get a partition's record and the state of the nodes. They return the new record: the same object if
+nothing changes.
 
 Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the number of replicas, is *enough*):
-- who is not live, or has lost bytes, leaves the in-sync set; who leaves it while what remains is not enough stays
-  eligible to lead (ELR), as it holds all below the high watermark; a set that is enough needs no such members;
-- the leader stays while it is live and in sync; else the first live in-sync replica in the order of assignment leads,
-  then the first live eligible one, which then is the in-sync set;
-- where neither set has a member left, the logs decide: once every replica is live and has reported where its log ends,
-  the one with the greatest end leads, as no other log has more. A partition with a single replica does not wait for
-  that. Where unclean elections are allowed, any live replica leads at once;
-- a leader that was elected by its log, or unclean, may lack acknowledged records: its epoch is the *unclean epoch*;
-- an in-sync or eligible replica that refuses to follow the leader, because it knows records to be committed that the
-  leader lacks, leads in its place: while it does not follow, the leader has committed nothing that it lacks. The leader
-  and whoever follows it are no longer in sync;
-- each change of leader, also to none, is a higher leader epoch, and so is the loss of a replica; each change at all a
-  higher partition epoch.
+- A replica that is not live, or has lost bytes, leaves the in-sync set. If what remains is not enough, the replica
+  stays eligible to lead (ELR), as it holds all records below the high watermark. A set that is enough needs no such
+  members.
+- The leader stays while it is live and in sync. Otherwise the first live in-sync replica in the order of assignment
+  leads. If there is none, the first live eligible replica leads, and becomes the in-sync set.
+- If neither set has a member left, the logs decide. Once every replica is live and has reported where its log ends, the
+  one with the greatest end leads, as no other log has more. A partition with a single replica does not wait for that.
+  If unclean elections are allowed, any live replica leads at once.
+- A leader that was elected by its log, or unclean, may lack acknowledged records: its epoch is the *unclean epoch*.
+- An in-sync or eligible replica may refuse to follow a leader that lacks records which the replica knows to be
+  committed. Such a replica leads instead: while it does not follow, the leader has committed nothing that it lacks. The
+  leader and the replicas that follow it are no longer in sync.
+- Each change of leader, also to none, raises the leader epoch, as does the loss of a replica. Every change raises the
+  partition epoch.
 
 Sources: Kafka's PartitionChangeBuilder.java; KIP-966; KAFKA-15021, KAFKA-19522.
 """
@@ -35,9 +36,15 @@ from ottla.metadata.topics import PartitionRecord
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the nodes stand. `active` may be given leaderships; `leaving` ones keep what nobody else can take; `damaged`
-    ones may lack records that they had stored. Of one partition: `refusing` do not follow its leader in its present
-    epoch, `log_ends` is where the logs end of those that have reported it."""
+    """The state of the nodes.
+
+    - `active` nodes may be given leaderships.
+    - `leaving` nodes keep what no other node can take.
+    - `damaged` nodes may lack records that they had stored.
+
+    For one partition: `refusing` replicas do not follow its leader in its present epoch; `log_ends` maps the replicas
+    that have reported it to the end of their log.
+    """
 
     active: AbstractSet[int]
     leaving: AbstractSet[int] = frozenset()
@@ -46,7 +53,7 @@ class Standing:
     log_ends: Mapping[int, LogEnd] = field(default_factory=dict[int, LogEnd])
 
     def without(self, offline: AbstractSet[int]) -> Standing:
-        """How they stand for a partition whose log takes nothing on these: they keep it where nobody else can."""
+        """The state for a partition whose log is offline on these nodes: they keep it if no other node can take it."""
         kept = offline & (self.active | self.leaving)
         return replace(self, active=self.active - offline, leaving=self.leaving | kept) if offline else self
 
@@ -56,14 +63,14 @@ NO_LOG: Final = LogEnd(-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a topic asks of its partitions' elections."""
+    """A topic's settings for the elections of its partitions."""
 
     min_isr: int
     unclean: bool = False
 
 
 def settled(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
-    """The record after everybody has left the in-sync set who has to, led by somebody who may."""
+    """The record after every replica that must leave the in-sync set has left it, led by a replica that may lead."""
     return counted(placed, brought_in_line(placed, nodes, rules))
 
 
@@ -79,20 +86,22 @@ def brought_in_line(placed: PartitionRecord, nodes: Standing, rules: Rules) -> P
 
 
 def awaits_logs(placed: PartitionRecord) -> bool:
-    """Whether nobody is eligible to lead, and the logs have to decide."""
+    """Whether no replica is eligible to lead, so the logs have to decide."""
     return placed.leader == NOBODY and not placed.isr and not placed.elr
 
 
 def undecided(placed: PartitionRecord, lost_commits: int) -> PartitionRecord:
-    """The record where nobody is known to be in sync, as the store has lost so many commits: the logs decide. The epoch
-    passes those that the lost commits may have given: each raised it by 2 at the most."""
+    """The record in which no replica is known to be in sync, as the store has lost this many commits: the logs decide.
+
+    Its epoch is above those that the lost commits may have given: each raised it by at most 2.
+    """
     nobody = replace(placed, leader=NOBODY, isr=(), elr=(), last_known_elr=())
     epoch = placed.leader_epoch + 2 * lost_commits + 1
     return replace(nobody, leader_epoch=epoch, partition_epoch=placed.partition_epoch + 2 * lost_commits + 1)
 
 
 def preferred(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
-    """The record led by the first replica of its assignment, where that may lead."""
+    """The record led by the first replica of its assignment, if that one may lead."""
     first = placed.replicas[0]
     if placed.leader == first or first not in placed.isr or first not in nodes.active:
         return placed
@@ -100,13 +109,14 @@ def preferred(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
 
 
 def accepted(placed: PartitionRecord) -> PartitionRecord:
-    """The record led by the same replica, in an epoch in which those that refuse to follow it give up what it lacks."""
+    """The record led by the same replica, in an epoch in which the refusing replicas give up the records that it
+    lacks."""
     after = placed.led_anew(placed.leader)
     return replace(after, unclean_epoch=after.leader_epoch)
 
 
 def with_isr(placed: PartitionRecord, isr: Collection[int], rules: Rules, *, recovering: bool) -> PartitionRecord:
-    """The record after its leader has said who is in sync."""
+    """The record after its leader has reported the in-sync replicas."""
     left = [member for member in placed.isr if member not in isr]
     enough = len(isr) >= min(rules.min_isr, len(placed.replicas))
     elr = () if enough else _without([*placed.elr, *left], set(isr))
@@ -124,10 +134,10 @@ def counted(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
 
 
 def _in_sync(placed: PartitionRecord, nodes: Standing) -> tuple[tuple[int, ...], list[int]]:
-    """Who stays in sync, and who leaves with all that it had."""
+    """The replicas that stay in sync, and those that leave with a complete log."""
     stays = [member for member in placed.isr if member in nodes.active]
     if not stays and not any(member in nodes.active for member in placed.elr):
-        # Nobody can take over from a leaving node.
+        # No other node can take over from a leaving one.
         stays = [member for member in placed.isr if member in nodes.leaving]
     return tuple(stays), [member for member in placed.isr if member not in stays]
 
@@ -151,7 +161,7 @@ def _led(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRec
 
 
 def _led_by_its_log(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
-    """The record led by the live replica whose log ends last, where that may lead; else without a leader."""
+    """The record led by the live replica whose log ends last, if that one may lead; otherwise without a leader."""
     ends = nodes.log_ends
     live = [replica for replica in placed.replicas if replica in nodes.active]
     has_all = not placed.elr and all(replica in live and replica in ends for replica in placed.replicas)

@@ -1,8 +1,8 @@
-"""Wraps a client's request for another node, with who sent it, and unwraps it there.
+"""Wraps a client's request for another node, with the client's identity, and unwraps it there.
 
-Knows what of a client goes along, so that rights, quotas and logs see the client and not the node in between: its
-principal, its client id (in the request's own header), its host, and the listener it came by; and how often the request
-was sent, so that what an earlier try has made is known for its own. Does not know which requests are handed on.
+Authorization, quotas and logs see the client and not the forwarding node. So the envelope has the client's principal,
+its client id (in the request's own header), its host and its listener. It also names the attempts, so that what an
+earlier attempt has made is recognized.
 
 Kafka leaves the form of the principal to a plug-in (KafkaPrincipalSerde); here it is JSON, with the listener in it.
 
@@ -23,11 +23,11 @@ from ottla.protocol.framing import RequestHeader, decode_request_header, encode_
 from ottla.protocol.messages.envelope import EnvelopeRequest
 
 NO_HOST: Final = bytes(4)
-"""The address of a client whose host is no IP address: the node itself, or a test."""
+"""The address of a client without an IP address: the node itself, or a test."""
 
 
 def wrapped(request: Request, tries: Sequence[str] = ()) -> EnvelopeRequest:
-    """The request with who sent it. `tries`: as in `Session`."""
+    """The request with its client's identity. `tries`: as in `Session`."""
     header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
     session, address = request.session, request.session.address
     sender = {

@@ -1,9 +1,9 @@
-"""Decides whether the controller takes a leader's word for who is in sync: AlterPartition's checks for a partition.
+"""Decides whether the controller accepts a leader's ISR proposal: AlterPartition's checks for one partition.
 
-Knows the partition's record, the nodes and what a proposal says. The order is Kafka's, but that a proposal which stands
-already is answered with what stands before anybody looks at its epochs: its first answer was lost (KAFKA-14144).
+The checks run in Kafka's order, with one exception. A proposal that is already in effect is answered with the current
+state before its epochs are checked: its first answer was lost (KAFKA-14144).
 
-Who joins may be the last one that a move of replicas waited for: then the same write ends the move.
+The joining replica may be the last one that a reassignment waited for: then the same write ends the reassignment.
 
 Sources: Kafka's ReplicationControlManager.alterPartition, validateAlterPartitionData; KIP-497, KIP-841, KIP-903;
 KAFKA-14154.
@@ -21,12 +21,12 @@ from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
 
 ANY_EPOCH = -1
-"""The broker epoch of a replica that the leader does not know."""
+"""The broker epoch of a replica if the leader does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """What a leader says: `isr` are (node id, broker epoch)."""
+    """A leader's proposal: `isr` are (node id, broker epoch)."""
 
     leader: int
     leader_epoch: int
@@ -42,12 +42,12 @@ class IsrProposal:
 def altered(
     placed: PartitionRecord, proposal: IsrProposal, nodes: Mapping[int, NodeRecord], rules: Rules
 ) -> PartitionRecord | ErrorCode:
-    """The record as the proposal wants it, the same one where it is so already; else why not."""
+    """The record as proposed, the same object if nothing changes; or the error that refuses the proposal."""
     members = proposal.members
     if _stands(placed, proposal):
         return placed
     if proposal.leader_epoch > placed.leader_epoch or proposal.partition_epoch > placed.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the leader has heard of what we have not
+        return ErrorCode.NOT_CONTROLLER  # the leader has newer metadata than this node
     if proposal.leader_epoch < placed.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if proposal.leader != placed.leader:
@@ -78,7 +78,7 @@ def _stands(placed: PartitionRecord, proposal: IsrProposal) -> bool:
 
 
 def _is_eligible(record: NodeRecord | None, broker_epoch: int) -> bool:
-    """Whether this life of the node may count as in sync."""
+    """Whether this incarnation of the node may count as in sync."""
     if record is None or record.state is not NodeState.ACTIVE:
         return False
     return broker_epoch in (ANY_EPOCH, record.broker_epoch)

@@ -1,8 +1,8 @@
-"""Tells when a node of a cluster may stop: others lead what it led, and every node that serves knows who does.
+"""Decides when a node of a cluster may stop: other nodes lead its partitions, and every serving node knows it.
 
-Knows what is left here that another node could lead, and how far each of the others has followed the metadata: it says
-so when it is asked for its features, whose epoch is that of the image. A node that has not heard would send clients to
-one that is gone, or refuse what it is to lead. Does not know how long the shell waits.
+It checks what is left here that another node could lead, and how far each other node has followed the metadata. A node
+reports the latter when it is asked for its features, whose epoch is that of the image. A node that lags behind would
+send clients to a node that is gone, or refuse what it is to lead. The I/O host decides how long to wait.
 
 Source: BrokerHeartbeatManager.java (the controlled shutdown offset).
 """
@@ -22,7 +22,7 @@ from ottla.metadata.nodes import Place
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 LOOK_MS: Final = 10
-"""How often a node that leaves looks again, and asks again who has not heard."""
+"""How often a leaving node checks again, and asks the nodes that lag behind again, in milliseconds."""
 
 
 class Leaving:
@@ -36,16 +36,16 @@ class Leaving:
         self._controller = controller
         self._peers = peers
         self._since: int | None = None
-        """The generation of the metadata since which others lead all that they could; None while they do not."""
+        """The metadata generation since which others lead all that they could; None while they do not."""
         self._led: set[Place] = set()
-        """What this node leads, as of the last look."""
+        """The partitions that this node led at the last check."""
         self._heard: dict[int, int] = {}
-        """The generation that each of the others last said to have."""
+        """The generation that each other node last reported."""
         self._asked: set[int] = set()
         self._timer = Timer(schedule, Timed.MEMBERSHIP, self.look)
 
     def look(self, now: Millis) -> None:
-        """See what is left here; once nothing is, ask whoever has not heard of it."""
+        """Check what is left here; once nothing is, ask the nodes that may not know it yet."""
         self._timer.set(now + LOOK_MS)
         before, self._led = self._led, self._still_led()
         if self._has_to_give():
@@ -59,17 +59,17 @@ class Leaving:
                 self._peers.ask(now, node_id, ApiVersionsRequest(CLIENT_ID, "1"), _Question(self, node_id))
 
     def is_done(self) -> bool:
-        """Whether this node may stop, as of the last look."""
+        """Whether this node may stop, as of the last check."""
         return self._since is not None and not self._unaware(self._since)
 
     def told(self, node_id: int, answer: object) -> None:
-        """This node has said how far it is, or nothing: it is asked again with the next look."""
+        """This node has reported its generation, or has not answered: it is asked again at the next check."""
         self._asked.discard(node_id)
         if isinstance(answer, ApiVersionsResponse):
             self._heard[node_id] = answer.finalized_features_epoch
 
     def _has_to_give(self) -> bool:
-        """Whether the controller has yet to hear that this node leaves, or another node could lead something in its
+        """Whether the controller has still to learn that this node leaves, or another node could lead something in its
         place."""
         if self._members.node_id in self._members.active():
             return True
@@ -89,7 +89,7 @@ class Leaving:
         }
 
     def _unaware(self, generation: int) -> list[int]:
-        """The nodes that serve and have not said to know of this generation."""
+        """The serving nodes that have not reported this generation."""
         present = self._controller.present or {}
         return [
             node_id

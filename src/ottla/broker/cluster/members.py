@@ -1,7 +1,7 @@
-"""Tells requests who is in the cluster: which nodes, at which address, and who is the controller.
+"""Lists the cluster for requests: its nodes, their addresses, and the controller.
 
-Knows the rows of the nodes in the metadata image, and that a node which serves alone has none: it is the whole cluster,
-at the address the client came in by. Every node names the others by the listener that the client used, and leaves out
+Nodes come from the rows of the metadata image. A standalone node has no row: it is the whole cluster, at the address by
+which the client connected. Every node gives the others' addresses on the listener that the client used, and leaves out
 nodes without that listener.
 
 Source: MetadataCache.getAliveBrokerNodes, KRaftMetadataCache.java.
@@ -27,7 +27,7 @@ from ottla.protocol.errors import ErrorCode
 
 
 class Member(NamedTuple):
-    """A node as clients are told of it."""
+    """A node as shown to clients."""
 
     node_id: int
     host: str
@@ -39,35 +39,35 @@ NOBODY = -1
 """The id of a node that there is not."""
 SERVING = (NodeState.ACTIVE, NodeState.LEAVING)
 LISTED_MS: Final = 9_000
-"""How long a node that was taken for dead stays in the answers to Metadata: as long as a Kafka lists it, by its default
-of broker.session.timeout.ms. librdkafka drops a node that is not listed, and the partitions that it believed there wait
-up to a second before they go to their new leader."""
+"""How long Metadata answers still list a node that was declared dead, in milliseconds: as long as Kafka does with its
+default of broker.session.timeout.ms. librdkafka drops a node that is not listed. The partitions that it believed there
+then wait up to a second before they move to their new leader."""
 
 
 class NotController(StoreFailed):
-    """Another node writes what the cluster agrees on; this one has asked the store for nothing."""
+    """Another node is the controller; this one has sent nothing to the store."""
 
     def __init__(self) -> None:
         super().__init__("another node is the controller, or none is")
 
 
 def error_of(failed: StoreFailed) -> ErrorCode:
-    """What a client is told whose change was not made."""
+    """The error for a client whose change failed."""
     if isinstance(failed, NotInTime):
         return ErrorCode.REQUEST_TIMED_OUT
     return ErrorCode.NOT_CONTROLLER if isinstance(failed, NotController) else ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Members:
-    """The nodes of the cluster that this node knows of. `incarnation`: the name of this life of it; None for a node
-    that is alone: it shares its metadata with nobody."""
+    """The nodes of the cluster that this node knows. `incarnation`: the name of this incarnation; None for a standalone
+    node, which shares its metadata with no other."""
 
     def __init__(self, metadata: Metadata, node_id: int, rack: str | None, incarnation: str | None = None) -> None:
         self.node_id = node_id
         self.incarnation = incarnation
         self.is_alone = incarnation is None
         self.has_joined = self.is_alone
-        """Whether this life of the node may lead: the controller has made it active."""
+        """Whether this incarnation may lead: the controller has made it active."""
         self._metadata = metadata
         self._rack = rack
         self._rows: Mapping[str, NodeRecord] | None = None
@@ -76,33 +76,36 @@ class Members:
         self._reached: dict[str, Mapping[int, NodeRecord]] = {}
         """Those of `_serving` that clients of a listener reach, by the listener's name."""
         self._lost: dict[int, Millis] = {}
-        """The nodes taken for dead that are still listed, and until when."""
+        """The nodes considered dead that are still listed, and until when."""
 
     def lost(self, now: Millis, node_id: int) -> None:
-        """A node that served is taken for dead."""
+        """A node that served is now considered dead."""
         self._lost[node_id] = now + LISTED_MS
 
     def listed(self, now: Millis, address: Address) -> list[Member]:
-        """The nodes as Metadata tells them: those that serve, those lost a moment ago, and this one, also where it has
-        yet to be taken in: librdkafka drops what it has asked a node that is not listed. By id."""
+        """The nodes for Metadata, by id: the serving ones, those lost a moment ago, and this one even if it is not
+        active yet.
+
+        librdkafka drops its requests to a node that is not listed.
+        """
         self._lost = {node_id: until for node_id, until in self._lost.items() if now < until}
         lost = [member for member in self.fenced(address) if member.node_id in self._lost] if self._lost else []
         own = Member(self.node_id, *address.advertised, self._rack)
         return sorted({member.node_id: member for member in (own, *self.shown(address), *lost)}.values())
 
     def shown(self, address: Address) -> list[Member]:
-        """All nodes that serve, by id, for a client that came in at `address`."""
+        """All serving nodes, by id, for a client that connected to `address`."""
         if self.is_alone:
             return [Member(self.node_id, *address.advertised, self._rack)]
         return self._named(address, self.reached(address).items())
 
     def fenced(self, address: Address) -> list[Member]:
-        """The nodes that are registered and do not serve, by id: they are down, or have yet to be taken in."""
+        """The nodes that are registered and do not serve, by id: they are down, or not active yet."""
         rows = [(int(name), record) for name, record in self._metadata.image.nodes.items()]
         return [] if self.is_alone else self._named(address, (row for row in rows if row[1].state not in SERVING))
 
     def of(self, address: Address, node_ids: Iterable[int]) -> list[Member]:
-        """Those of these nodes that serve, for hints where a client should go."""
+        """Those of these nodes that serve, as hints where a client should connect."""
         wanted = set(node_ids)
         if self.is_alone:
             return [member for member in self.shown(address) if member.node_id in wanted]
@@ -144,7 +147,7 @@ class Members:
 
     @property
     def controller_id(self) -> int:
-        """The node that writes what the cluster agrees on; NOBODY where there is none."""
+        """The controller, the node that writes what the cluster agrees on; `NOBODY` if there is none."""
         if self.is_alone:
             return self.node_id
         controller = self._metadata.image.controller
@@ -152,15 +155,15 @@ class Members:
 
     @property
     def is_controller(self) -> bool:
-        """Whether this life of this node writes what the cluster agrees on, as far as it knows."""
+        """Whether this incarnation of this node is the controller, as far as it knows."""
         if self.is_alone:
             return True
         known = self._metadata.image.controller
         return known is not None and (known.node_id, known.incarnation) == (self.node_id, self.incarnation)
 
     def guards(self, rows: Collection[RowChange] = ()) -> list[Guard]:
-        """What keeps a batch of the controller with these rows from being written behind its successor's, and from
-        having a node lead that meanwhile says to leave, or registers anew. Raises NotController."""
+        """The guards of a batch of the controller with these rows. They fail the batch if a successor has taken over,
+        or if a node that is to lead is leaving or has registered again. Raises NotController."""
         if not self.is_controller:
             raise NotController
         image = self._metadata.image

@@ -1,11 +1,11 @@
-"""Keeps this node's place in its cluster: how it registers, whether others still count on it, and how it leaves.
+"""Keeps this node's place in its cluster: how it registers, whether others count on it, and how it leaves.
 
-Knows the node's own row, which lives of other nodes are there, and until when the others take this one to be alive, by
-its own monotonic clock. Does not know how that is found out: its shell does, and says so (`seen`, `confirmed`).
+It tracks the node's own row, the live incarnations of other nodes, and the end of this node's lease by its own
+monotonic clock. The I/O host finds these out and reports them (`seen`, `confirmed`).
 
-A node registers when its logs are open, as `starting`; it leads nothing before the controller has made it active. One
-that the others have given up registers again, under a new broker epoch. One whose lease has run out leads nothing, as
-far as its clients can tell, until it has heard from the store again: another may lead in its place (self-fencing).
+A node registers as `starting` when its logs are open; it leads nothing before the controller has made it active. A node
+that the others have given up registers again, under a new broker epoch. A node whose lease has expired answers clients
+as if it led nothing until the store confirms it again: another node may lead in its place (self-fencing).
 
 Source: Kafka's BrokerLifecycleManager.scala.
 """
@@ -40,9 +40,9 @@ RETRY_MS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """How a node enters a cluster: where others and clients reach it, and the name of this life of it.
+    """How a node enters a cluster: its addresses for nodes and clients, and the name of this incarnation.
 
-    `lease_ms`: how long it may trust what it knows after it last heard from the others.
+    `lease_ms`: how long it may trust its knowledge after its last contact with the cluster.
     """
 
     host: str
@@ -53,18 +53,18 @@ class Joining:
 
 
 class OwnLogs(Protocol):
-    """What the node's row says of its logs."""
+    """The state of the logs that the node's row reports."""
 
     def offline(self) -> tuple[Place, ...]:
-        """The partitions with replicas elsewhere whose logs here take nothing, in order."""
+        """The partitions with replicas on other nodes whose logs here are offline, in order."""
         ...
 
     def incomplete(self) -> tuple[Place, ...]:
-        """The partitions with replicas elsewhere whose logs here may lack acknowledged records, in order."""
+        """The partitions with replicas on other nodes whose logs here may lack acknowledged records, in order."""
         ...
 
     def found_emptied(self) -> None:
-        """The data directory is another one: no log here has what it had."""
+        """The data directory was replaced: no log here has its earlier records."""
         ...
 
     def found_incomplete(self, places: AbstractSet[Place]) -> None:
@@ -72,12 +72,14 @@ class OwnLogs(Protocol):
         ...
 
     def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
-        """Where the logs here end of partitions that have no eligible leader, with their leader epoch; not of logs that
-        have lost all their records, as somebody may find the disk that has them."""
+        """The ends of the logs here whose partitions have no eligible leader, with their leader epoch.
+
+        Logs that have lost all their records are left out, as the operator may find the disk that has them.
+        """
         ...
 
     def refusing(self) -> dict[Place, int]:
-        """The partitions whose leader this node refuses to follow, with the leader epoch that it refuses."""
+        """The partitions whose leader this node refuses to follow, with that leader's epoch."""
         ...
 
 
@@ -108,9 +110,10 @@ class Membership:
         self._notes = notes
         self._rack = rack
         self.given_up: AbstractSet[Place] = frozenset()
-        """What this node leads and others may lead by now: it has said, or is saying, that its logs take nothing."""
+        """Partitions that this node leads but others may lead by now: it has reported, or is reporting, that their logs
+        are offline."""
         self._saying: tuple[Place, ...] = ()
-        """What the row says that is being written, of logs that take nothing."""
+        """The offline logs in the row that is being written."""
         self._intact = True
         self._emptied = False
         self._by_fsync = False
@@ -120,12 +123,12 @@ class Membership:
 
     @property
     def present(self) -> Mapping[int, str] | None:
-        """The lives of nodes that were last seen."""
+        """The incarnations of nodes that were last seen."""
         return self.controller.present
 
     @property
     def record(self) -> NodeRecord | None:
-        """The node's own row, where it is that of this life."""
+        """The node's own row, if it is that of this incarnation."""
         record = self._metadata.image.nodes.get(str(self.members.node_id))
         return record if record is not None and record.incarnation == self.joining.incarnation else None
 
@@ -140,9 +143,13 @@ class Membership:
         same_disk: bool,
         lost_commits: int = 0,
     ) -> None:
-        """Register: the logs are open. `kept`: they have every byte that the last life here had, be it on the disk or
-        not. `by_fsync`: this life says to have only what is on its disk; `same_disk`: an earlier life was in this
-        directory; `lost_commits`: what the store lacks that this node or the store knows of. Raises OSError."""
+        """Register: the logs are open. Raises OSError.
+
+        - `kept`: they have every byte of the last incarnation here, on disk or not.
+        - `by_fsync`: this incarnation reports only what is on its disk.
+        - `same_disk`: an earlier incarnation used this directory.
+        - `lost_commits`: the commits that the store lacks and that this node or the store knows of.
+        """
         self._by_fsync = by_fsync
         self._lost_commits = lost_commits
         self._intact = kept
@@ -171,16 +178,21 @@ class Membership:
         return any(row.is_of_earlier_version for name, row in self._metadata.image.nodes.items() if name != own)
 
     def _is_older(self, known: NodeRecord, earlier: list[str] | None) -> bool:
-        """Whether the directory lacks what the cluster knows of this node. `earlier`: its incarnations here; a version
-        before this one notes none, so after a downgrade the newest are missing."""
+        """Whether the directory lacks what the cluster knows of this node. `earlier`: its incarnations here.
+
+        An older version writes none, so after a downgrade the newest are missing.
+        """
         if earlier is None:
             return True
         own = self.joining.incarnation
         return bool(earlier) and not known.is_of_earlier_version and known.incarnation not in (*earlier, own)
 
     def _note_incomplete(self, files: FileSystem, directory: str, known: NodeRecord) -> None:
-        """Add what a life lost since the one that the cluster knows, and could not report before it ended. Add what the
-        row still names, whatever its state: the controller may not have seen that."""
+        """Add the losses of incarnations since the one that the cluster knows, which could not report them before they
+        ended.
+
+        Add what the row still names, whatever its state: the controller may not have seen that.
+        """
         lost = {*self._logs.incomplete(), *known.incomplete}
         self._intact = known.intact or known.state is not NodeState.STARTING
         noted = read_lost_since(files, directory)
@@ -195,20 +207,21 @@ class Membership:
             write_lost_since(files, directory, known.incarnation, sorted(lost))
 
     def confirmed(self, at: Millis) -> None:
-        """The lease was renewed at that moment, and what others have committed until then is known."""
+        """The lease was renewed at that time, and all commits of other nodes until then are known."""
         self._fresh_until = at + self.joining.lease_ms
 
     def is_fresh(self, now: Millis) -> bool:
-        """Whether the others still take this node to be alive, and it knows what they agreed on."""
+        """Whether the others still consider this node alive, and it knows all they had agreed on."""
         return now <= self._fresh_until
 
     def seen(self, now: Millis, present: Mapping[int, str]) -> None:
-        """These lives of these nodes are there now."""
+        """These incarnations of these nodes are live now."""
         self.controller.present = dict(present)
         self.controller.look(now)
 
     def enter(self) -> bool:
-        """The image has moved: if the controller has made this life active, it may lead from now on. Whether it has."""
+        """The image has changed: if the controller has made this incarnation active, it may lead now. Returns whether
+        it has."""
         record = self.record
         if record is not None and record.state is NodeState.ACTIVE:
             self.members.has_joined = True
@@ -231,7 +244,8 @@ class Membership:
             self.look_at_logs(now)
 
     def _has_news_of_leaders(self, delta: MetadataDelta) -> bool:
-        """Whether a partition has lost its last eligible leader, or one has a leader of which the row says more."""
+        """Whether a partition has lost its last eligible leader, or has a leader about which the row should report
+        more."""
         record, topics = self.record, self._metadata.image.topics
         if record is None:
             return False
@@ -241,14 +255,16 @@ class Membership:
         return any(awaits_logs(placed) for topic in named for placed in topic.partitions)
 
     def look_at_logs(self, now: Millis) -> None:
-        """Logs have failed, or work again, or the controller has to know where they end: the row says so. A node that
-        leaves reports no more: others lead in its place anyway."""
+        """Logs have failed or recovered, or the controller needs their ends: update the row.
+
+        A leaving node reports no more: others lead in its place anyway.
+        """
         record = self.record
         if record is not None and not self._is_leaving and record != self._with_logs(record):
             self._write(now)
 
     def _with_logs(self, record: NodeRecord) -> NodeRecord:
-        """This row with what is to be said of the logs now."""
+        """This row with the present state of the logs."""
         logs = self._logs
         return replace(
             record,
@@ -259,8 +275,10 @@ class Membership:
         )
 
     def _look_at_given_up(self) -> None:
-        """A log that takes nothing stays led from here where nobody else may, and can be read. Who may and is down may
-        be back and lead before this node hears of either."""
+        """An offline log that no other node may lead is still led from here, and can be read.
+
+        Nodes that are down count as others: one may restart and lead before this node learns of either.
+        """
         record = self.record
         said = {*self._saying, *(() if record is None else record.offline)}
         here = frozenset({self.members.node_id})
@@ -277,8 +295,10 @@ class Membership:
         self._write(now)
 
     def may_stop(self) -> bool:
-        """Whether nothing is left here that another node could take over, and everybody who serves knows that; or the
-        cluster has given this node up, and does without it already."""
+        """Whether nothing is left here that another node could take over, and every serving node knows it.
+
+        True also if the cluster has already fenced this node.
+        """
         record = self.record
         if record is None or record.state is NodeState.FENCED or self.controller.present is None:
             return True
@@ -293,7 +313,7 @@ class Membership:
             self._metadata.change(now, self._registration, self)
 
     def _has_to_say(self) -> bool:
-        """Whether the row of this life is not what it should be: it was given up, or taken in although it leaves."""
+        """Whether the row of this incarnation is wrong: it was given up, or made active although it leaves."""
         record = self.record
         return record is not None and record.state is (NodeState.ACTIVE if self._is_leaving else NodeState.FENCED)
 
@@ -302,7 +322,7 @@ class Membership:
         record = self.record
         if self._is_leaving:
             if record is None or (record.state is NodeState.STARTING and not record.intact):
-                return  # the controller has yet to see that bytes are gone
+                return  # the controller has still to learn of the lost bytes
             if record.state in (NodeState.ACTIVE, NodeState.STARTING):
                 yield Batch([state_row(record, node_id, NodeState.LEAVING)])
             return

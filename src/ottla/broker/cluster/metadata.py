@@ -1,22 +1,22 @@
 """Holds the metadata that this node knows, and changes it.
 
-Knows the newest image, and the changes that wait for their turn. A change is planned from the newest image when all
-changes before it have ended, and writes batches of rows, each all or none; once one is committed the image moves on by
-it, as by anybody else's. So who asks for the same thing twice is told what the first one has made, even if both ask at
-once. Whoever does not wait for longer than until some moment is told then that the store has not answered in time; what
-was handed to the store by then is still done or not done. Does not know what follows when the image moves: `tell` does.
+Changes wait for their turn. A change is planned from the newest image when all changes before it have ended. It writes
+batches of rows, each all or none. Once a batch is committed, the image applies it like one of any other writer. So if
+two requests ask for the same thing, even at once, the second one finds what the first has made. A request with a
+deadline is notified at that time that the store has not answered. Changes that the store had received by then may or
+may not be done. When the image moves, `tell` is called.
 
-    def make_topic(now):                    # a `Change`: planned anew where another writer was faster
+    def make_topic(now):                    # a `Change`: planned again if another writer was faster
         if "t" in metadata.image.topics:
-            return "it is there"
-        yield Batch([RowChange(...)])       # raises StoreFailed where that was not done
+            return "it exists"
+        yield Batch([RowChange(...)])       # raises StoreFailed if it was not done
         return "made"
 
-Every batch writes the node's mark too, a row of its own: where nobody knows what became of a commit, the store is read
-again, and the mark says whether it was done.
+Every batch also writes the node's mark, a row of its own. If the outcome of a commit is unknown, the store is read
+again, and the mark shows whether it was done.
 
-Invariants: the image is at the generation of the last delta that the node was told of, and deltas come in order; at
-most one commit of this node is under way.
+Invariants: the image is at the generation of the last delta that the node received, and deltas arrive in order. At most
+one commit of this node is in progress.
 
 Source: Kafka's QuorumController.java: one event at a time, each seeing the state after those before it.
 """
@@ -47,7 +47,7 @@ from ottla.metadata.row_kinds import Record, Row, encoded
 from ottla.metadata.store import CommitUnknown, Delete, Guard, MetadataStore, Put, StoreFailed, Write
 
 PLANS_MAX: Final = 10
-"""How often a change is planned while others are faster."""
+"""How often a change is planned while other writers are faster."""
 CHANGES_MAX: Final = 10_000
 """How many changes may wait for their turn; more of them fail."""
 RETRY_MS: Final = 500
@@ -55,14 +55,14 @@ RETRY_MS: Final = 500
 
 
 class NotInTime(StoreFailed):
-    """Nobody waits any longer for what the store says; what becomes of the change is not known."""
+    """The change's deadline passed before the store answered; the outcome is unknown."""
 
     def __init__(self) -> None:
         super().__init__("the metadata store has not answered in time; whether it will be done is not known")
 
 
 class RowChange(NamedTuple):
-    """A row to be written, or to be removed where `record` is None; `expected` as in `store.Put`."""
+    """A row to be written, or to be removed if `record` is None; `expected` as in `store.Put`."""
 
     key: str
     record: Record | None
@@ -70,7 +70,7 @@ class RowChange(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a change writes at once; `also`: rows that no image has; `guards`: as in `MetadataStore.commit`."""
+    """The rows that a change writes at once; `also`: rows that no image has; `guards`: as in `MetadataStore.commit`."""
 
     rows: Sequence[RowChange]
     also: Sequence[Write] = ()
@@ -84,7 +84,7 @@ class Batch(NamedTuple):
         return [*rows, *self.also]
 
     def delta(self, generation: int) -> MetadataDelta:
-        """What the image learns from it."""
+        """The delta that this batch applies to the image."""
         written = {key: None if record is None else Row(record, generation) for key, record, _ in self.rows}
         return MetadataDelta(generation, written)
 
@@ -94,25 +94,25 @@ Change: TypeAlias = Callable[[Millis], Planned]
 
 
 def planned(batch: Batch) -> Planned:
-    """The plan to write this batch, whatever the image says."""
+    """The plan to write this batch, independent of the image."""
     yield batch
 
 
 class AwaitsChange(Protocol):
-    """Who waits for a change; told exactly once, perhaps before `Metadata.change` returns."""
+    """Waits for a change; notified exactly once, perhaps before `Metadata.change` returns."""
 
     def change_ended(self, now: Millis, result: Any) -> None:
-        """The change is through, and this is what its plan returned."""
+        """The change has ended, with this result of its plan."""
         ...
 
     def change_failed(self, now: Millis, error: Exception) -> None:
-        """The plan ended with this exception: StoreFailed where it let that out, else one that nobody expected."""
+        """The plan raised this exception: StoreFailed if the plan did not catch it, otherwise an unexpected
+        exception."""
         ...
 
 
 class NobodyAwaits:
-    """Stands for who waits for a change that the node makes by itself. `fault` hears of exceptions that nobody
-    expected."""
+    """The waiter of a change that the node makes by itself. `fault` receives unexpected exceptions."""
 
     def __init__(self, what: str, fault: Callable[[str, Exception], None]) -> None:
         self._what = what
@@ -127,13 +127,13 @@ class NobodyAwaits:
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """A change that waits for its turn, or whose turn has come. `number`: the how manieth it is."""
+    """A change that waits for its turn, or whose turn has come. `number`: its number in order."""
 
     number: int
     change: Change
     awaits: AwaitsChange
     is_given_up: bool = False
-    """Who waited for it was told so; only the commit that is under way is still looked after."""
+    """The waiter has been notified that the change timed out; only the commit in progress is still followed."""
     plans: int = 0
     planned: Planned | None = None
     batch: Batch = field(default=Batch(()))
@@ -144,7 +144,7 @@ class _Turn:
 
 
 class Metadata:
-    """`tell` is given every delta that the image moves by. `node_id`: whose mark the batches write."""
+    """`tell` gets every delta that changes the image. `node_id`: whose mark the batches write."""
 
     def __init__(
         self,
@@ -173,18 +173,21 @@ class Metadata:
     # ---- the image -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """At start: read all that is there. Raises StoreFailed."""
+        """At start: read everything in the store. Raises StoreFailed."""
         self.image = read_image(self._store)
 
     def move(self, delta: MetadataDelta) -> MetadataImage:
-        """The image moves on by this delta; returns what it was before."""
+        """Apply this delta to the image; returns the previous image."""
         before, self.image = self.image, changed(self.image, delta)
         return before
 
     def at_once(self, now: Millis, planned: Planned) -> Any:
-        """Carry out this plan while no shell carries out effects: at start, before anybody is served, and at a clean
-        stop. What nobody knows of counts as failed: on a store that stands elsewhere these are only removals, which may
-        be made twice. Raises StoreFailed, Conflict, and what the plan raises."""
+        """Carry out this plan while no host carries out effects: at start, before any client is served, and at a clean
+        stop.
+
+        An unknown outcome counts as a failure. On a remote store these changes only remove rows, which is safe to
+        repeat. Raises StoreFailed, Conflict, and what the plan raises.
+        """
         failed: StoreFailed | None = None
         while True:
             try:
@@ -202,13 +205,13 @@ class Metadata:
 
     @property
     def changing(self) -> bool:
-        """Whether a change is under way."""
+        """Whether a change is in progress."""
         return self._turn is not None
 
     # ---- changes ---------------------------------------------------------------------------------------------------
 
     def change(self, now: Millis, change: Change, awaits: AwaitsChange, until: Millis | None = None) -> None:
-        """Make this change once all before it have ended; its plan hears NotInTime where that is not `until` then."""
+        """Make this change once all before it have ended. If that is later than `until`, its plan gets NotInTime."""
         if until is not None and until <= now:
             self._refuse(now, change, awaits, NotInTime())
             return
@@ -222,7 +225,7 @@ class Metadata:
         self._go_on(now)
 
     def committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None:
-        """What became of the commit of this token."""
+        """Handle the outcome of the commit of this token."""
         turn = self._turn_of(token)
         match outcome:
             case Committed(generation):
@@ -237,14 +240,14 @@ class Metadata:
         self._go_on(now)
 
     def reread(self, now: Millis, token: int, answer: Reading | Unread) -> None:
-        """What the store has that the image had not, after a commit that was not done, or not known to be."""
+        """Handle the rows that the image lacks, read after a commit that failed or whose outcome is unknown."""
         turn = self._turn_of(token)
         if isinstance(answer, Unread):
             self._retry.set(now + RETRY_MS)
             return
         outcome, turn.outcome = turn.outcome, None
         try:
-            if answer.delta.generation >= self.image.generation:  # else others have told of more since
+            if answer.delta.generation >= self.image.generation:  # otherwise a newer delta has arrived meanwhile
                 self._tell(now, answer.delta)
         except Exception as error:
             self._end_badly(now, turn, error)
@@ -263,7 +266,7 @@ class Metadata:
         self._go_on(now)
 
     def _give_up_late(self, now: Millis) -> None:
-        """Somebody has waited for long enough."""
+        """Give up the changes whose deadline has passed."""
         while (number := self._patience.pop(now)) is not None:
             self._give_up(now, number)
 
@@ -283,7 +286,7 @@ class Metadata:
         return turn
 
     def _go_on(self, now: Millis) -> None:
-        """Let those have their turn who wait, as long as nobody has to wait for a commit."""
+        """Run the waiting changes in turn, until one has to wait for a commit."""
         while self._turn is None and self._waiting:
             turn = self._turn = self._waiting.popleft()
             self._plan(now, turn)
@@ -312,7 +315,7 @@ class Metadata:
             self._step(now, turn)
 
     def _step(self, now: Millis, turn: _Turn, failed: StoreFailed | None = None) -> None:
-        """Go on with the plan of this turn: to its next batch, or to its end."""
+        """Continue the plan of this turn to its next batch, or to its end."""
         assert turn.planned is not None
         if turn.is_given_up:
             self._turn = None
@@ -341,8 +344,8 @@ class Metadata:
         turn.awaits.change_failed(now, error)
 
     def _give_up(self, now: Millis, number: int) -> None:
-        """The change of this number is waited for no longer. A commit of it that is under way goes on, and what comes
-        of it the image will tell."""
+        """The change of this number is given up. Its commit in progress continues, and the image will show the
+        outcome."""
         turn = self._turn
         if turn is None or turn.number != number:
             turn = next(turn for turn in self._waiting if turn.number == number)
@@ -354,12 +357,12 @@ class Metadata:
         self._fail(now, turn.planned, turn.awaits, NotInTime())
 
     def _read_again(self, turn: _Turn, why: CommitOutcome) -> None:
-        """Bring the image up to the store before this turn goes on."""
+        """Bring the image up to the store before this turn continues."""
         turn.outcome = why
         self._outbox.add(Reread(turn.token, self.image, self._mark_key))
 
     def _refuse(self, now: Millis, change: Change, awaits: AwaitsChange, why: StoreFailed) -> None:
-        """Let a change fail for which the store is not asked, as where the store does."""
+        """Fail a change without asking the store, as if the store had failed."""
         planned = change(now)
         try:
             next(planned)
@@ -371,7 +374,7 @@ class Metadata:
             self._fail(now, planned, awaits, why)
 
     def _fail(self, now: Millis, planned: Planned, awaits: AwaitsChange, why: StoreFailed) -> None:
-        """The batch that this plan has yielded is not done as far as it can know; it ends with that."""
+        """The batch that this plan has yielded has failed, as far as the plan can know; the plan ends with that."""
         try:
             planned.throw(why)
         except StopIteration as ended:
@@ -383,7 +386,7 @@ class Metadata:
             awaits.change_failed(now, why)
 
     def _name_of_life(self) -> bytes:
-        """What tells the marks of this life from those of others."""
+        """Distinguishes the marks of this incarnation from those of others."""
         if not self._life:
             self._life = self._entropy.randbytes(8).hex().encode()
         return self._life

@@ -1,13 +1,13 @@
-"""Sends requests of this node to other nodes: which are under way, whose they are, when nobody waits any longer.
+"""Sends requests of this node to other nodes, matches their answers, and ends their waiting at a deadline.
 
-Knows how a message becomes an `Ask` effect and how what comes back finds whoever asked: an answer, or `Unanswered`
-where nobody knows whether the request was carried out. A request to the node itself takes the same way, but for the
-network: the node serves it like any other. Does not know where other nodes are; the shell does, from the image.
+A message becomes an `Ask` effect. Its asker gets an answer, or `Unanswered` if it is unknown whether the request was
+carried out. The node serves a request to itself like any other, without the network. The I/O host finds the addresses
+of other nodes in the image.
 
-Nodes know each other by the secret of their cluster, which stands in the client id of every request between them. What
-only a node may ask, a stranger is refused, on whatever listener.
+Nodes identify each other by the secret of their cluster, which is in the client id of every request between them.
+Requests that only a node may send are refused to all other clients, on every listener.
 
-Invariant: every request is answered exactly once, at its deadline at the latest; what comes later is passed over.
+Invariant: every request is answered exactly once, at its deadline at the latest; a later answer is ignored.
 
 Source: Kafka's InterBrokerSendThread.java.
 """
@@ -34,14 +34,14 @@ CLIENT_ID: Final = "ottla-node"
 FETCH_LINE: Final = 1
 """The line of followers' fetches, which wait at the leader."""
 STATE_LINE: Final = 2
-"""The line of what share groups write, which waits until it is committed. Everything else takes line 0."""
+"""The line of share groups' writes, whose requests wait until they are committed. All other requests use line 0."""
 
 
 class Asker(Protocol):
-    """Who has asked another node."""
+    """Has sent a request to another node."""
 
     def answered(self, now: Millis, answer: object) -> None:
-        """The wire message that came back, or `Unanswered`."""
+        """The wire message of the answer, or `Unanswered`."""
         ...
 
 
@@ -54,7 +54,7 @@ class _UnderWay(NamedTuple):
 
 
 class OwnRequest(Request):
-    """A request of the node to itself; its answer goes to whoever asked."""
+    """A request of the node to itself; its answer goes to its asker."""
 
     __slots__ = ("_peers", "_token")
 
@@ -87,7 +87,7 @@ class Peers:
         return len(self._under_way)
 
     def share(self, secret: str) -> None:
-        """Before the first request: what the nodes of this cluster know each other by."""
+        """Before the first request: set the secret by which the nodes of this cluster identify each other."""
         self._has_secret = True
         self._client_id = f"{CLIENT_ID}:{secret}"
 
@@ -118,7 +118,7 @@ class Peers:
             self._outbox.add(Ask(token, node_id, bytes(encode_request(header, message)), line))
 
     def answered(self, now: Millis, token: int, answer: Buffer | Unanswered) -> None:
-        """What the shell has to say of an Ask: the frame of the answer without its length, or why there is none."""
+        """Handle the result of an Ask: the frame of the answer without its length, or why there is none."""
         known = self._under_way.get(token)
         if known is None:
             return
@@ -138,12 +138,12 @@ class Peers:
             self._end(now, token, message)
 
     def doubts(self, now: Millis, node_id: int) -> bool:
-        """Whether a connection to this node broke a moment ago, and nothing was heard of it since."""
+        """Whether a connection to this node broke recently, and the node has not answered since."""
         return now < self._doubted.get(node_id, now)
 
     def given_up(self, now: Millis, node_id: int) -> None:
-        """The cluster has given this node up: nobody waits for what it may say yet. Followers' fetches are left to
-        who makes them: they end with its leaderships."""
+        """The cluster has given this node up: end the requests to it. Followers' fetches are not ended here: they end
+        with the node's leaderships."""
         if node_id == self._node_id:
             return
         asked = [(token, each) for token, each in self._under_way.items() if each.node_id == node_id]
@@ -165,7 +165,7 @@ class Peers:
         return bool(self._own or self._own_answers)
 
     def take_own(self, now: Millis) -> list[OwnRequest]:
-        """The requests to serve; each takes its answer itself."""
+        """The requests to serve; each receives its answer itself."""
         own, self._own = self._own, deque()
         return [OwnRequest(self, token, now, message, version) for token, message, version in own]
 
@@ -174,7 +174,7 @@ class Peers:
         self._own_answers.append((token, message))
 
     def hand_over(self, now: Millis) -> None:
-        """Give the answers that the node gave itself to whoever asked."""
+        """Deliver the answers that the node gave itself to their askers."""
         answers, self._own_answers = self._own_answers, deque()
         for token, message in answers:
             self._end(now, token, message)
@@ -182,7 +182,7 @@ class Peers:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _end_late(self, now: Millis) -> None:
-        """Let nobody wait any longer than that."""
+        """End the requests whose deadline has passed."""
         while (token := self._timers.pop(now)) is not None:
             self._end(now, token, Unanswered(f"node {self._under_way[token].node_id} did not answer in time"))
 

@@ -1,20 +1,20 @@
-"""Moves the replicas of a partition: where they shall be, when they are there, how they go back; one at a time.
+"""Moves the replicas of a partition: sets the target, detects the end of the move, and cancels it; one move at a time.
 
-Knows a partition's record; returns the record as it is to be. Does not know logs, nor who asks.
+The functions get a partition's record and return the new record.
 
-While replicas are moved `replicas` holds the target, in the order wished for, and behind it whoever is to go.
-`removing` are those behind it; `adding` are all that had no replica before. So `replicas` without `removing` is the
-target, and without `adding` what was there before the move, and any controller can go on with it. A target that
-replaces another one is held against what was there before both: who was to come and is not wanted any more is in both
-lists, and goes with the end of the move or when it is cancelled.
+During a move, `replicas` holds the target in the wanted order, followed by the replicas to be removed. These are also
+in `removing`; `adding` are all that had no replica before. So `replicas` without `removing` is the target, and without
+`adding` the replicas before the move, and any controller can continue it. A new target that replaces another one is
+compared with the replicas before both. A replica that was to be added and is no longer wanted is in both lists. It is
+removed when the move ends or is cancelled.
 
 Rules:
-- a move is at its end when every replica of the target is in sync (KAFKA-15665): then one write makes the target the
-  replicas and the in-sync set, and gives the leadership to one of them where the leader has to go;
-- until then nobody leaves the replicas, so the data of who has to go is there as long as it may be needed;
-- cancelling takes away whoever was to come; where nobody else is in sync, nor eligible and there, it would lose what
-  was acknowledged, and is refused unless unclean elections are allowed;
-- whoever loses its replica is fenced by a higher leader epoch (`elections.counted`).
+- A move ends when every replica of the target is in sync (KAFKA-15665). Then one write makes the target the replicas
+  and the in-sync set, and gives the leadership to one of them if the leader has to go.
+- Until then no replica is removed, so the data of the old replicas exists as long as it may be needed.
+- Cancelling removes the added replicas. It would lose acknowledged records if no other replica is in sync, or eligible
+  and live. Then it is refused unless unclean elections are allowed.
+- A node that loses its replica is fenced by a higher leader epoch (`elections.counted`).
 
 Sources: KIP-455; Kafka's PartitionReassignmentReplicas.java, PartitionReassignmentRevert.java,
 PartitionChangeBuilder.java.
@@ -30,8 +30,8 @@ from ottla.metadata.topics import PartitionRecord
 
 
 def reassigned(placed: PartitionRecord, target: Sequence[int], nodes: Standing) -> PartitionRecord:
-    """The record when its replicas begin to move to these nodes; the move may be at its end with that. `target`: not
-    empty, nobody twice."""
+    """The record at the start of a move to these nodes; the move may end with it. `target`: not empty, without
+    duplicates."""
     before = placed.origin
     removing = tuple(sorted(set(placed.replicas) - set(target)))
     replicas = (*target, *removing)
@@ -40,20 +40,20 @@ def reassigned(placed: PartitionRecord, target: Sequence[int], nodes: Standing) 
 
 
 def completed(placed: PartitionRecord, nodes: Standing, before: PartitionRecord | None = None) -> PartitionRecord:
-    """The record when the move is at its end, the same object where it is not. `before`: as it stands in the store,
-    where `placed` is written with the same write."""
+    """The record at the end of the move, the same object if the move has not ended. `before`: the record in the store,
+    if `placed` is written with the same write."""
     after = _completed(placed, nodes)
     return placed if after is placed else counted(before or placed, after)
 
 
 def is_complete(placed: PartitionRecord) -> bool:
-    """Whether replicas are moved and all are where they shall be."""
+    """Whether a move is in progress and all replicas of the target are in sync."""
     return placed.is_moving and set(placed.target) <= set(placed.isr)
 
 
 def cancelled(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord | None:
-    """The record when its replicas move no more and are where they were; None where that would lose what was
-    acknowledged."""
+    """The record after the move is cancelled and the replicas are as before; None if that would lose acknowledged
+    records."""
     before = placed.origin
     isr = tuple(node_id for node_id in placed.isr if node_id in before)
     elr = tuple(node_id for node_id in placed.elr if node_id in before)
@@ -72,6 +72,6 @@ def _completed(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
     if leader not in target:
         leader = next((node_id for node_id in target if node_id in nodes.active), leader)
     if leader not in target:
-        return placed  # nobody of them may lead now
+        return placed  # none of them may lead now
     isr = tuple(node_id for node_id in target if node_id in placed.isr)
     return replace(placed, replicas=target, isr=isr, elr=(), adding=(), removing=(), leader=leader)

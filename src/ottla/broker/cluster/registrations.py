@@ -1,6 +1,6 @@
-"""Tells leaders how nodes are registered, before a replica joins the in-sync ones.
+"""Shows leaders the registrations of nodes, before a replica joins the ISR.
 
-Knows the rows of the nodes in the metadata image. Sources: KIP-841, KIP-903.
+They come from the rows of the nodes in the metadata image. Sources: KIP-841, KIP-903.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ class Registrations:
         self._metadata = metadata
 
     def broker_epoch_of(self, node_id: int) -> int | None:
-        """The epoch of the node's registration; None where it may not join: unknown, fenced, starting or leaving."""
+        """The epoch of the node's registration; None if it may not join: unknown, fenced, starting or leaving."""
         record = self._metadata.image.nodes.get(str(node_id))
         return None if record is None or record.state is not NodeState.ACTIVE else record.broker_epoch
 
     def takes_nothing(self, node_id: int, place: Place) -> bool:
-        """Whether the node has said that its log of this partition takes no records, or may lack some."""
+        """Whether the node has reported that its log of this partition is offline, or may lack records."""
         record = self._metadata.image.nodes.get(str(node_id))
         return record is not None and (place in record.offline or place in record.incomplete)
 
     @property
     def controller_id(self) -> int | None:
-        """The node that changes the in-sync replicas; None where there is none now."""
+        """The controller, which changes the ISR; None if there is none now."""
         controller = self._metadata.image.controller
         return None if controller is None else controller.node_id
 
     def epoch_of(self, node_id: int) -> int:
-        """The epoch of a registration, whatever its state; -1 where there is none."""
+        """The epoch of a registration, whatever its state; -1 if there is none."""
         record = self._metadata.image.nodes.get(str(node_id))
         return -1 if record is None else record.broker_epoch

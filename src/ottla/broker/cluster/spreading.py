@@ -1,9 +1,9 @@
 """Places the replicas of new partitions: evenly over racks, then over nodes.
 
-Nodes are lined up so that neighbours are in different racks; leaders go along the line from a random start, followers
-behind their leader with a gap that grows with each lap, so that what one node led is led by many others after it. A
-replica goes to a rack that has one already only when every rack has, and never to a node twice. Nodes that are down
-have replicas only where there are too few others, and stand behind these.
+Nodes form a line in which neighbours are in different racks. Leaders follow the line from a random start. Followers are
+behind their leader with a gap that grows with each lap, so that many nodes take over what one node led. A replica goes
+to a rack that has one already only if every rack has one, and never to a node twice. Nodes that are down get replicas
+only if there are too few others, after these.
 
 Source: Kafka's StripedReplicaPlacer.java, AdminUtils.assignReplicasToBrokersRackAware.
 """
@@ -29,7 +29,7 @@ def spread(racks: Mapping[int, str | None], partitions: int, factor: int, entrop
 def spread_also(
     up: Mapping[int, str | None], down: Mapping[int, str | None], partitions: int, factor: int, entropy: Entropy
 ) -> list[tuple[int, ...]]:
-    """The same where some of the nodes are down: one at least is up, and there are `factor` of them in all."""
+    """The same if some of the nodes are down: at least one is up, and there are `factor` of them in all."""
     placed = spread(up, partitions, min(factor, len(up)), entropy)
     if factor <= len(up):
         return placed
@@ -38,7 +38,7 @@ def spread_also(
 
 
 def _line(racks: Mapping[int, str | None]) -> list[int]:
-    """All nodes, neighbours in different racks as far as that goes."""
+    """All nodes, with neighbours in different racks as far as possible."""
     by_rack: dict[str, list[int]] = {}
     for node_id in sorted(racks):
         by_rack.setdefault(racks[node_id] or "", []).append(node_id)

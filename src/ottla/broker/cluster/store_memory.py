@@ -4,7 +4,7 @@
                       starts=88:NAME,90:NAME     the newest entries of the history (`metadata.history`) by then
                       lost=7                     commits found missing, until the controller has seen the node's row
 
-The node writes this file in its data directory before it acts on what may not be forgotten: a leader epoch of a
+The node writes this file in its data directory before it acts on a commit that must not be lost: a leader epoch of a
 partition that it has a replica of, or a smaller set of in-sync replicas. Whatever it acknowledges later depends on that
 commit. So a store that lacks the commit is older than what the file says. With `fsync` durability the file is synced.
 
@@ -31,8 +31,8 @@ ATTEMPTS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """What a start of a node found. `lost_commits`: how many of the commits that this node has seen, or that the store
-    itself knows of, are missing; 0 where none is. `seen`: the newest generation that the node had seen before."""
+    """The findings of a start of a node. `lost_commits`: how many commits are missing that this node has seen, or that
+    the store itself knows of; 0 if none is. `seen`: the newest generation that the node had seen before."""
 
     lost_commits: int = 0
     seen: int = 0
@@ -40,7 +40,7 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the file says."""
+    """The contents of the file."""
 
     generation: int
     starts: tuple[tuple[int, str], ...] = ()
@@ -81,8 +81,10 @@ class StoreMemory:
     # ---- start and stop --------------------------------------------------------------------------------------------
 
     def begin(self, store: MetadataStore, name: str) -> StoreStatus:
-        """Compare the store with the file, and add this start, of that name, to its history. `store.lost` says
-        afterwards how many commits are missing. Raises StoreFailed, OSError."""
+        """Compare the store with the file, and add this start, of that name, to the store's history.
+
+        Afterwards `store.lost` is the number of missing commits. Raises StoreFailed, OSError.
+        """
         try:
             seen = read_seen(self._files, self._path) or Seen(0)
         except CheckpointUnreadable as unreadable:
@@ -99,7 +101,7 @@ class StoreMemory:
                 lost = max(lost, lost_commits(seen.generation, seen.starts, entries, newest))
                 before = newest if store.lost or newest < seen.generation else None
                 record = HistoryRecord(name, before) if known is None else known.followed_by(name, before)
-                with suppress(Conflict, CommitUnknown):  # the next look says what is there
+                with suppress(Conflict, CommitUnknown):  # the next read shows what is stored
                     store.commit([Put(HISTORY_KEY, record.encode(), ABSENT if row is None else row.version)])
                 continue
             self._lost = store.lost = lost
@@ -119,7 +121,7 @@ class StoreMemory:
             self._note(image, durable=self._durable)
 
     def reported(self, image: MetadataImage) -> None:
-        """The controller has seen the row of this node, with what its start found missing."""
+        """The controller has seen this node's row, with the missing commits that its start found."""
         if self._lost:
             self._lost = 0
             self._note(image, durable=self._durable)

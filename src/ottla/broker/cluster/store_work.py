@@ -1,6 +1,6 @@
-"""Does for a shell the effects `Commit` and `Reread`: calls the metadata store, and says what came of it.
+"""Carries out the effects `Commit` and `Reread` for an I/O host: calls the metadata store and reports the outcome.
 
-Does not know the node. Calls to one store come from one thread at a time.
+Calls to one store are made from one thread at a time.
 """
 
 from ottla.broker.effects import (

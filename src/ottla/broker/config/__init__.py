@@ -1,1 +1,1 @@
-"""The configuration: what each property is, its values and layers, and the resources that have one."""
+"""Defines the configuration: its properties, their values and layers, and the resources that have one."""

@@ -1,6 +1,6 @@
-"""Reads IP addresses as people write them, and limits for single ones.
+"""Reads IP addresses as operators write them, and limits for single ones.
 
-Knows no names of hosts: nobody is asked what they resolve to, as a node waits for no network.
+Host names are not accepted, because a node does not wait for name resolution.
 
 Source: Kafka's SocketServerConfigs.java (max.connections.per.ip.overrides), ConnectionQuotas.
 """
@@ -12,17 +12,17 @@ from typing import TypeAlias
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Host: TypeAlias = IpAddress | str
-"""An address, or the text of what is none."""
+"""An address, or the text if it is no address."""
 
 
 def ip_address(text: str) -> IpAddress:
-    """The address; one of IPv4 that came in by IPv6 is the same as without. Raises ValueError."""
+    """The address; an IPv4 address mapped to IPv6 equals the IPv4 one. Raises ValueError."""
     address = ipaddress.ip_address(text.strip())
     return getattr(address, "ipv4_mapped", None) or address
 
 
 def host(text: str) -> Host:
-    """The address where the text is one."""
+    """The address, if the text is one."""
     try:
         return ip_address(text)
     except ValueError:

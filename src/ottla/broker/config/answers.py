@@ -42,7 +42,7 @@ class Entry:
 
 
 def topic_entries(settings: BrokerSettings, overrides: Mapping[str, str]) -> dict[str, Callable[[], Entry]]:
-    """Every property of a topic, each made when asked for."""
+    """Every property of a topic, each made on demand."""
 
     def entry(name: str) -> Entry:
         key = TOPIC_CONFIGS[name]
@@ -62,9 +62,9 @@ def group_entries(settings: BrokerSettings, overrides: Mapping[str, str]) -> dic
 
 
 def broker_entries(settings: BrokerSettings, given: Mapping[str, Value]) -> dict[str, Callable[[], Entry]]:
-    """Every property of this broker. One that is not set shows null even where a fallback stands in for it.
+    """Every property of this broker. A property that is not set shows null, even if a fallback applies.
 
-    `given`: what the shell decided without setting a property, such as the port the system chose.
+    `given`: values that the I/O host chose without setting a property, such as the port that the system assigned.
     """
 
     def entry(name: str) -> Entry:
@@ -80,7 +80,7 @@ def broker_entries(settings: BrokerSettings, given: Mapping[str, Value]) -> dict
 
 
 def cluster_entries(settings: BrokerSettings) -> dict[str, Callable[[], Entry]]:
-    """What is set for every broker: the '' entity."""
+    """The properties set for every broker: the '' entity."""
 
     def entry(name: str, value: Value) -> Entry:
         layer = Layer(name, value, Source.DYNAMIC_DEFAULT_BROKER)

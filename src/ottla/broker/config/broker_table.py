@@ -1,11 +1,12 @@
-"""Lists the broker's configuration properties: Kafka 4.3's that mean something here or that tools look for, and ours.
+"""Lists the broker's configuration properties: those of Kafka 4.3 that have an effect here or that tools read, and
+ours.
 
-Knows names, types, defaults, legal values and whether a property may change while the node runs; DescribeConfigs prints
-this table. Does not know what a property does: that is the business of whoever reads it.
+The table has names, types, defaults, legal values, and whether a property may change while the node runs.
+DescribeConfigs prints it.
 
 Defaults are Kafka's, except that a node listens on loopback only and that internal topics have one replica; sentences
-name the others. An `_inert` property is read by no code, and its sentence says so. `IGNORED` names Kafka's other
-properties, so that a server.properties written for Kafka starts a node and a misspelt name does not.
+name other differences. No code reads an `_inert` property, and its sentence says so. `IGNORED` names Kafka's other
+properties. So a server.properties written for Kafka starts a node, and a misspelt name does not.
 
 Source: KafkaConfig.configDef of Apache Kafka 4.3.1 (names, types, defaults, validators); the sentences are ours.
 """
@@ -29,7 +30,8 @@ _key = ConfigKey
 _inert = partial(ConfigKey, has_effect=False)
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-"""The value of replica.selector.class that lets consumers fetch from followers; else they fetch from leaders."""
+"""The value of replica.selector.class that lets consumers fetch from followers; with any other they fetch from
+leaders."""
 
 # One property a line (or two) reads better than what the formatter would make of it.
 # fmt: off
@@ -424,7 +426,7 @@ _ROWS: Final = (
          "Not served yet: the file with the trusted certificates. Any value stops the start."),
     _inert("ssl.truststore.certificates", _PASSWORD, None,
          "Not served yet: the trusted certificates, as PEM. Any value stops the start."),
-    # ---- described for tools, which may set them, without effect here ----------------------------------------------
+    # ---- described for tools that set them, without effect here ----------------------------------------------------
     _inert("num.io.threads", _INT, 8, "No effect: one event loop serves all requests.", low=1, update=_DYNAMIC),
     _inert("num.network.threads", _INT, 3, "No effect: one event loop serves all connections.", low=1, update=_DYNAMIC),
     _inert("background.threads", _INT, 10,
@@ -486,7 +488,7 @@ BROKER_CONFIGS: Final = {key.name: key for key in _ROWS}
 
 UNITS_MS: Final = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600_000, "log.roll.hours": 3_600_000,
                    "log.roll.jitter.hours": 3_600_000}  # fmt: skip
-"""What one unit of a fallback is worth, in the unit of the property it stands in for."""
+"""The value of one unit of a fallback, in the unit of the property that it replaces."""
 
 IGNORED_PREFIXES: Final = (
     "alter.log.dirs.", "controller.", "delegation.token.", "group.coordinator.", "group.streams.", "kafka.metrics.",

@@ -12,7 +12,7 @@ _DURATION = re.compile(
 
 
 def duration_ms(text: str) -> int | None:
-    """Whole milliseconds; None where the text is no duration."""
+    """Whole milliseconds; None if the text is no duration."""
     found = _DURATION.fullmatch(text)
     if found is None:
         return None

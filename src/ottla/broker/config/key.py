@@ -1,7 +1,7 @@
 """Describes one configuration property: its type, default, legal values; parses and prints it as Kafka does.
 
-Knows Kafka's ConfigDef rules (ConfigDef.java): values are trimmed, lists split at commas, numbers are Java's. Does not
-know which properties exist (`broker_table`, `topic_table`) nor where a value came from (`values`).
+It follows the rules of Kafka's ConfigDef (ConfigDef.java): values are trimmed, lists split at commas, numbers are
+Java's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONG_MAX: Final = (1 << 63) - 1
 
 
 class ConfigRefused(Exception):
-    """A configuration value or name that can't be taken; the text is one sentence for the person who set it."""
+    """A configuration value or name that is refused; the text is one sentence for the operator who set it."""
 
 
 class UnknownConfig(ConfigRefused):
@@ -60,8 +60,8 @@ _THROTTLED = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
 class ConfigKey:
     """One property. `low` and `high` bound numbers; `choices` bounds strings and the entries of lists.
 
-    `fallbacks`: broker properties that stand in where this one is not set, most particular first. `has_effect`: whether
-    any code reads it; `tests/test_settings.py` holds that, and that the sentence says so where none does.
+    `fallbacks`: broker properties that apply if this one is not set, most specific first. `has_effect`: whether any
+    code reads it. `tests/test_settings.py` checks that, and that the sentence says so if none does.
     """
 
     name: str

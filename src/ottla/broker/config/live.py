@@ -1,11 +1,11 @@
 """Holds the configuration in force, which clients may change at any time: the broker's settings, the groups' configs.
 
-Knows where the changes stand in the metadata store (`config/broker/<id>`, `config/broker/` for all brokers,
-`config/group/<id>`; topics keep theirs in their own records), makes a change take effect as soon as the image has it,
-and tells those who have subscribed. Does not know the requests that ask, nor who obeys.
+Changes are stored in the metadata store (`config/broker/<id>`, `config/broker/` for all brokers, `config/group/<id>`;
+topics keep theirs in their own records). A change takes effect as soon as the image has it, and subscribers are
+notified.
 
-Invariant: what is in the store passed its checks when it was written. What a newer or older Ottla wrote and this one
-refuses stays in the store without effect. A warning at each start says how to remove it: only a node that serves can.
+Invariant: a stored config passed its checks when it was written. A config of a newer or older Ottla that this one
+refuses stays in the store without effect. A warning at each start says how to remove it: only a running node can.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ottla.metadata.image import MetadataDelta
 from ottla.metadata.row_kinds import Configs
 
 EVERY_BROKER: Final = ""
-"""The name of the entity whose properties hold for every broker that sets none itself."""
+"""The name of the entity whose properties apply to every broker that sets none itself."""
 
 
 class Subscriber:
-    """Is told when the configuration has changed, and does nothing unless it says otherwise."""
+    """Is notified of configuration changes, and by default does nothing."""
 
     def settings_changed(self, now: Millis) -> None:
-        """The broker's settings are others from now on."""
+        """Called when broker settings change."""
 
     def group_configured(self, group_id: str) -> None:
-        """The group's properties are others from now on."""
+        """Called when the group's properties change."""
 
 
 class LiveSettings:
@@ -55,22 +55,22 @@ class LiveSettings:
         self._subscribers: dict[str, Subscriber] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """The broker's value in force: int, float, bool, str, a tuple of str, or None where it is not set."""
+        """The broker's value in force: int, float, bool, str, a tuple of str, or None if it is not set."""
         return self.current.values[name]
 
     def subscribe(self, name: str, subscriber: Subscriber) -> None:
-        """Let `subscriber` hear of every change from now on. All are told in the order of their names, so that it does
-        not matter who came first."""
+        """Notify `subscriber` of every change from now on. Subscribers are notified in the order of their names, so the
+        order of subscription does not matter."""
         assert name not in self._subscribers, name
         self._subscribers = dict(sorted({**self._subscribers, name: subscriber}.items()))
 
     def load(self) -> None:
-        """Let the broker's stored layers take effect; before any log is opened."""
+        """Apply the broker's stored layers, before any log is opened."""
         if self._metadata.image[BROKER_CONFIGS]:
             self.current = self._obeyed()
 
     def follow(self, now: Millis, delta: MetadataDelta) -> None:
-        """The image says something new: what it says of brokers and of groups holds from now on."""
+        """Apply the image's news of brokers and groups."""
         if delta.names(BROKER_CONFIGS):
             self.current = self._obeyed()
             for subscriber in self._subscribers.values():
@@ -86,8 +86,11 @@ class LiveSettings:
         return self._metadata.image[GROUP_CONFIGS].get(name, {})
 
     def check_broker(self, name: str, overrides: dict[str, str]) -> BrokerSettings:
-        """The settings this change would give. Raises ConfigRefused; not for what is stored without effect, or nobody
-        could change anything beside it, nor remove it."""
+        """The settings that this change would give. Raises ConfigRefused.
+
+        Stored configs without effect are not checked; otherwise no other property could be changed, and they could not
+        be removed.
+        """
         changed = {**self._metadata.image[BROKER_CONFIGS], name: overrides}
         own, every = (
             {
@@ -105,7 +108,7 @@ class LiveSettings:
         yield _keeping(BROKER_CONFIGS.prefix + name, overrides)
 
     def altering_group(self, now: Millis, name: str, overrides: dict[str, str], by: str) -> Planned:
-        """Replace a group's properties; where that pauses it, `by` is noted. Raises ConfigRefused, StoreFailed."""
+        """Replace a group's properties; if that pauses it, `by` is noted. Raises ConfigRefused, StoreFailed."""
         check_group(overrides, self.current, self.of_group(name))
         noted = with_pause_noted(self.of_group(name), overrides, self._wall.at(now), by)
         yield _keeping(GROUP_CONFIGS.prefix + name, noted)
@@ -116,7 +119,7 @@ class LiveSettings:
         return str(self["node.id"])
 
     def _obeyed(self) -> BrokerSettings:
-        """The settings with every stored property that this version can take."""
+        """The settings with every stored property that this version accepts."""
         own = self._own
         layers: dict[str, dict[str, str]] = {own: {}, EVERY_BROKER: {}}
         settings = self.current.with_dynamic({}, {})

@@ -1,6 +1,6 @@
-"""Makes the settings of each machine from the configuration of the node, so that machines know no property by name.
+"""Makes the settings of each machine from the configuration of the node, so that machines know no property names.
 
-A shard keeps what it was given when it was made. What a running node has to obey at once is asked of the node while a
+A shard keeps the settings that it was created with. Settings that a running node must apply at once are read while a
 machine decides (`groups.metadata_view`), or made again for each group (`config.share_groups`).
 """
 

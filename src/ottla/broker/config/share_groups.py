@@ -1,7 +1,6 @@
 """Reads a share group's configs into typed values.
 
-Knows which property means what. Does not know who obeys it. `GroupConfigs` gives the same object until it
-is told that the group's properties or the broker's settings have changed.
+`GroupConfigs` returns the same object until the group's properties or the broker's settings change.
 
 Source: Kafka's GroupConfig.java, KIP-932, KIP-1191, KIP-1240.
 """
@@ -53,7 +52,7 @@ class GroupConfigs:
         return known
 
     def forget(self, group_id: str) -> None:
-        """Its properties changed, or nobody needs them now."""
+        """The group's properties changed, or are no longer needed."""
         self._known.pop(group_id, None)
 
     def forget_all(self) -> None:

@@ -1,6 +1,7 @@
-"""Lists the configuration properties of topics and of groups, as Kafka 4.3 has them.
+"""Lists the configuration properties of topics and of groups, as in Kafka 4.3.
 
-Knows names, types, defaults, legal values, and which broker property stands in where a topic or group sets none.
+The table has names, types, defaults, legal values, and the broker property that applies if a topic or group sets none.
+
 Source: LogConfig.configDefCopy, GroupConfig.configDef and ServerTopicConfigSynonyms of Apache Kafka 4.3.1; the
 sentences are ours.
 """

@@ -1,7 +1,7 @@
 """Finds settings that promise protection which a node does not give: TLS, SASL, authorizers, policies.
 
-Knows Kafka's names for them, and the values that promise nothing: an empty one, and Kafka's default. A node that
-started with any other value would look protected and be open to every client that can reach it, so it does not start.
+It has Kafka's names for them, and the values that promise nothing: an empty one, and Kafka's default. With any other
+value a node would look protected and be open to every client that can reach it, so it does not start.
 
 Source: Kafka's BrokerSecurityConfigs, SslConfigs, SaslConfigs, SocketServerConfigs (4.3.1), ZkConfigs (3.9).
 """
@@ -56,7 +56,7 @@ _TUNING_PREFIXES = (
     "sasl.login.retry.",
     "sasl.server.max.receive.size",
 )
-"""How SASL goes about it, where it is on: whatever their values, they protect nothing."""
+"""Details of SASL, if it is on: whatever their values, they protect nothing."""
 _PLUGINS = ("alter.config.policy.class.name", "client.quota.callback.class", "create.topic.policy.class.name")
 _LISTENER = "listener.name."
 
@@ -65,7 +65,7 @@ def is_protective(name: str) -> bool:
     """Whether a setting of this name promises protection, unless its value says otherwise."""
     if name.startswith(_LISTENER):
         of_listener = name.removeprefix(_LISTENER).partition(".")[2]
-        # A SASL mechanism may stand before the name: listener.name.NAME.scram-sha-512.sasl.jaas.config.
+        # A SASL mechanism may precede the name: listener.name.NAME.scram-sha-512.sasl.jaas.config.
         return is_protective(of_listener) or is_protective(of_listener.partition(".")[2])
     if name.startswith(_TUNING_PREFIXES):
         return False
@@ -73,8 +73,11 @@ def is_protective(name: str) -> bool:
 
 
 def why_unserved(settings: Mapping[str, str]) -> str | None:
-    """The sentence that refuses these settings: which of them promise what the node does not give, and what to do.
-    None where they promise nothing. Values are not in it, as some are passwords."""
+    """The message that refuses these settings: which of them promise a protection that the node does not give, and what
+    to do.
+
+    None if they promise nothing. Values are left out, as some are passwords.
+    """
     named = [name for name, text in settings.items() if is_protective(name) and _promises(name, text)]
     if named:
         return (

@@ -1,14 +1,14 @@
 """Computes the values of the configuration: the broker's (static, dynamic for one or all), topics' and groups'.
 
-Knows how the layers stand over each other and which combinations are refused. Does not know the store that keeps the
-dynamic layers, nor what any property does.
+It defines the precedence of the layers, and which combinations are refused.
 
     settings["message.max.bytes"]                  the typed value in force
-    settings.layers("log.retention.ms")            every layer that says something, as DescribeConfigs lists synonyms
+    settings.layers("log.retention.ms")            every layer with a value, as DescribeConfigs lists synonyms
     topic_value(settings, overrides, name)         a topic's value: its own, the broker's, the default
-    topic_log_config(settings, overrides)          the same for all that a log obeys
+    topic_log_config(settings, overrides)          the same for all settings of a log
 
-Invariant: a BrokerSettings never changes and holds only values that passed their checks; a change makes a new one.
+Invariant: a BrokerSettings never changes and has only values that passed their checks; a change makes a new one.
+
 Sources: Kafka's DynamicBrokerConfig.scala, ConfigHelper.scala, LogConfig.validateValues, GroupConfig.validate.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["BrokerSettings", "ConfigRefused", "Layer", "Source", "topic_log_conf
 
 
 class Source(IntEnum):
-    """Where a value comes from (DescribeConfigsResponse.ConfigSource)."""
+    """The source of a value (DescribeConfigsResponse.ConfigSource)."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -112,25 +112,25 @@ class BrokerSettings:
         return loaded
 
     def __getitem__(self, name: str) -> Any:
-        """The value in force: int, float, bool, str, a tuple of str, or None where it is not set."""
+        """The value in force: int, float, bool, str, a tuple of str, or None if it is not set."""
         return self.values[name]
 
     def layers(self, name: str) -> list[Layer]:
-        """Every layer that sets `name` or what it falls back to, the one in force first; a null default is none."""
+        """Every layer that sets `name` or one of its fallbacks, the one in force first; a null default is no layer."""
         names = (name, *BROKER_CONFIGS[name].fallbacks)
         is_set = any(at in values for at in names for values, _ in self._stack())
         found: list[Layer] = []
         for at in names:
             found += [Layer(at, values[at], source) for values, source in self._stack() if at in values]
             default = BROKER_CONFIGS[at].default
-            # As in Kafka, the default of a fallback is told only beside something that somebody has set.
+            # As in Kafka, the default of a fallback is shown only beside a value that was set.
             if default is not None and (is_set or at == name):
                 found.append(Layer(at, default, Source.DEFAULT))
         return found
 
     @property
     def cluster_layer(self) -> Mapping[str, Value]:
-        """What the '' entity sets for every broker."""
+        """The properties that the '' entity sets for every broker."""
         return self._cluster
 
     def _stack(self) -> tuple[tuple[dict[str, Value], Source], ...]:
@@ -238,7 +238,7 @@ _ORDERED = (
 
 
 def check_topic(overrides: Mapping[str, str], settings: Settings) -> None:
-    """Raise ConfigRefused where these overrides can't be a topic's."""
+    """Raise ConfigRefused if these overrides can't be a topic's."""
     for name, text in overrides.items():
         key = TOPIC_CONFIGS.get(name)
         if key is None:
@@ -277,7 +277,7 @@ def topic_layers(settings: BrokerSettings, overrides: Mapping[str, str], name: s
 
 HOLD: Final = "ottla.retention.hold"
 CONFIRMING: Final = ("cleanup.policy", "retention.bytes", "retention.ms")
-"""The configs that say what of a topic is deleted."""
+"""The configs that decide which records of a topic are deleted."""
 
 _LOG_CONFIGS = {
     name: name.replace(".", "_") for name in TOPIC_CONFIGS if name.replace(".", "_") in LogConfig.__dataclass_fields__
@@ -285,7 +285,7 @@ _LOG_CONFIGS = {
 
 
 def topic_log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
-    """What a log of a topic with these overrides obeys."""
+    """The configuration of a log whose topic has these overrides."""
     values = {field: topic_value(settings, overrides, name) for name, field in _LOG_CONFIGS.items()}
     values["cleanup_policy"] = frozenset(values["cleanup_policy"])
     if topic_value(settings, overrides, HOLD):
@@ -294,7 +294,7 @@ def topic_log_config(settings: Settings, overrides: Mapping[str, str]) -> LogCon
 
 
 def held(overrides: Mapping[str, str]) -> dict[str, str]:
-    """These overrides, and that nothing of the topic is deleted before somebody confirms them."""
+    """These overrides, plus a hold: nothing of the topic is deleted before an operator confirms them."""
     return {**overrides, HOLD: "true"}
 
 
@@ -304,7 +304,7 @@ def is_held(settings: Settings, overrides: Mapping[str, str]) -> bool:
 
 
 def without_ended_hold(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """The overrides a topic gets when it had those of `before`: who says what is to be deleted ends the hold."""
+    """The overrides of a topic that had those of `before`: a change of a deletion config ends the hold."""
     confirmed = HOLD in before and any(before.get(name) != after.get(name) for name in CONFIRMING)
     return {name: text for name, text in after.items() if not (confirmed and name == HOLD)}
 
@@ -313,8 +313,11 @@ def without_ended_hold(before: Mapping[str, str], after: Mapping[str, str]) -> d
 
 
 def check_group(overrides: Mapping[str, str], settings: Settings, before: Mapping[str, str] | None = None) -> None:
-    """Raise ConfigRefused where these overrides can't be a group's (GroupConfig.validate). `before` is what it has: a
-    dead-letter topic that was legal when it was set must not keep other properties from being changed."""
+    """Raise ConfigRefused if these overrides can't be a group's (GroupConfig.validate).
+
+    `before`: its present overrides. A dead-letter topic that was legal when it was set must not prevent changes of
+    other properties.
+    """
     if overrides.get(DEAD_LETTERS) != (before or {}).get(DEAD_LETTERS):
         _check_dead_letters(overrides.get(DEAD_LETTERS, "").strip(), settings)
     for name, text in overrides.items():
@@ -342,7 +345,7 @@ DEAD_LETTERS_PREFIX: Final = DEAD_LETTERS + ".prefix"
 
 
 def _check_dead_letters(name: str, settings: Settings) -> None:
-    """Raise ConfigRefused where letters of a group could never be written to this topic; '' is none (KIP-1191)."""
+    """Raise ConfigRefused if a group's dead letters could never be written to this topic; '' means none (KIP-1191)."""
     prefix: str = settings[DEAD_LETTERS_PREFIX]
     why = fault_of(name) if name else None
     if name and not name.startswith(prefix):
@@ -369,11 +372,11 @@ def group_layers(settings: BrokerSettings, overrides: Mapping[str, str], name: s
     return below if text is None else [Layer(name, key.parse(text), Source.GROUP), *below]
 
 
-# ---- what all three share ------------------------------------------------------------------------------------------
+# ---- shared by all three -------------------------------------------------------------------------------------------
 
 
 def appended(current: str, addition: str) -> str:
-    """IncrementalAlterConfigs APPEND: the list with what it did not hold yet."""
+    """IncrementalAlterConfigs APPEND: the list, plus the entries that it lacks."""
     have = _entries(current)
     return ",".join([*have, *(entry for entry in _entries(addition) if entry not in have)])
 

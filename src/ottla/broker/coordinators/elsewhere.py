@@ -1,15 +1,15 @@
-"""Asks the share coordinator on other nodes: calls to shards of partitions that this node does not lead.
+"""Calls the share coordinator on other nodes, for shards of partitions that this node does not lead.
 
-Knows which node leads a partition of `__share_group_state`, how calls of one kind become one request of its wire API,
-and whose each result is. Does not know what a call says, nor who has made it: that is a `CoordinatorRequest`.
+Each call goes to the node that leads its partition of `__share_group_state`. Calls of one kind become one request of
+the wire API, and each result goes back to its `CoordinatorRequest`.
 
-Calls to one partition leave in the order in which they came, one request at a time; what comes meanwhile shares the
-next one. A request that was lost, or that met a node which is no coordinator, is sent again, perhaps to another node:
-carrying it out twice does no harm. Calls that nobody could be asked for `share.coordinator.write.timeout.ms` are
-refused; what was asked is waited for until its node has answered or was given up, as nobody knows what became of it.
+Calls to one partition are sent in order of arrival, one request at a time; calls that arrive meanwhile share the next
+one. A request that was lost, or that met a node which is no coordinator, is sent again, perhaps to another node:
+carrying it out twice is harmless. Calls that could not be sent for `share.coordinator.write.timeout.ms` are refused. A
+request that was sent waits until its node has answered or was given up, as its outcome is unknown.
 
-Invariant: a call is answered once; no request holds two calls about one share partition, so that of two writes the
-later one is never overtaken.
+Invariants: a call is answered once. No request holds two calls about one share partition, so of two writes the later
+one never overtakes the earlier.
 
 Source: Kafka's PersisterStateManager.java.
 """
@@ -35,11 +35,11 @@ TRY_AGAIN: Final = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""What says only that the coordinator can't be asked there, or not now."""
+"""Coordinator errors that a client retries."""
 
 
 class Asked(Protocol):
-    """Who has made calls; `replies` has None where there is no answer yet."""
+    """Has made calls; `replies` has None for each call that is not answered yet."""
 
     replies: list[Any]
 
@@ -89,8 +89,8 @@ class _Request:
 
 
 class Elsewhere:
-    """The calls of one node to share coordinators on others. `here` takes a call whose partition this node has come to
-    lead."""
+    """The calls of one node to share coordinators on other nodes. `here` gets a call whose partition this node now
+    leads."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Elsewhere:
         return index in self._queues or self._leader_of(index) not in (None, self._node_id)
 
     def ask(self, now: Millis, index: int, asked: Asked, at: int, call: Call) -> None:
-        """Make this call; its reply is put into `asked`, never before this returns."""
+        """Send this call; its reply is put into `asked`, never before this returns."""
         queue = self._queues.setdefault(index, _Queue())
         give_up_at = now + self._settings["share.coordinator.write.timeout.ms"]
         queue.waiting.append(_Step(asked, at, call, give_up_at))
@@ -127,7 +127,7 @@ class Elsewhere:
         return None if leader is None or leader[0] < 0 else leader[0]
 
     def _send(self, now: Millis, index: int) -> None:
-        """Ask for as much as goes into one request."""
+        """Send as many calls as fit into one request."""
         queue = self._queues[index]
         leader = self._leader_of(index)
         if leader is None:
@@ -146,7 +146,7 @@ class Elsewhere:
         self._peers.ask(now, leader, _joined([step.body for step in queue.under_way]), request, line=STATE_LINE)
 
     def answered(self, now: Millis, index: int, answer: object) -> None:
-        """What came of the request to this partition."""
+        """Handle the outcome of the request to this partition."""
         queue = self._queues[index]
         steps, queue.under_way = queue.under_way, []
         replies = {} if isinstance(answer, Unanswered) else _split(answer)
@@ -175,7 +175,7 @@ class Elsewhere:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _send_waiting(self, now: Millis) -> None:
-        """Send what waits, and refuse what has waited for too long."""
+        """Send the waiting calls, and refuse those that have waited for too long."""
         while (index := self._again.pop(now)) is not None:
             queue = self._queues[index]
             while queue.waiting and queue.waiting[0].give_up_at <= now:

@@ -1,6 +1,6 @@
-"""Keeps the shards of one topic that are being loaded, in turn, and when each may go on.
+"""Keeps the loading shards of one topic in turn, with the time at which each may continue.
 
-Invariant: the timer is set to the earliest moment at which one of them may go on.
+Invariant: the timer is set to the earliest time at which one of them may continue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.machine import Millis
 
 
 class Loads(Protocol):
-    """What is loaded. `loads_from`: when to begin; only `Loading.put_off` changes it while it is loaded."""
+    """Something that is loaded. `loads_from`: when to begin; only `Loading.put_off` changes it during the load."""
 
     loads_from: Millis
 
@@ -23,7 +23,7 @@ LoadsT = TypeVar("LoadsT", bound=Loads)
 
 
 class Loading(Generic[LoadsT]):
-    """`load` loads a slice of the one whose turn it is."""
+    """`load` loads a slice of the shard whose turn it is."""
 
     def __init__(self, schedule: Schedule, part: Timed, load: Callable[[Millis, LoadsT], None]) -> None:
         self._load = load
@@ -46,7 +46,7 @@ class Loading(Generic[LoadsT]):
         self._set_timer()
 
     def had_turn(self, loads: LoadsT) -> None:
-        """A slice of it was loaded: others come first now."""
+        """A slice of it was loaded: others have their turn first now."""
         if self._queue[0] is loads:
             self._queue.rotate(-1)
 
@@ -58,7 +58,7 @@ class Loading(Generic[LoadsT]):
         return any(each.loads_from <= now for each in self._queue)
 
     def load_next(self, now: Millis) -> None:
-        """Load a slice of the one whose turn it is."""
+        """Load a slice of the shard whose turn it is."""
         loads = next((each for each in self._queue if each.loads_from <= now), None)
         try:
             if loads is not None:

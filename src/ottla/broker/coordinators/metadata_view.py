@@ -1,4 +1,4 @@
-"""Shows the group coordinator's shards their node: its topics, and what groups are configured to.
+"""Shows the group coordinator's shards their node: its topics, and the configs of groups.
 
 Source: the metadata image and GroupConfigManager that Kafka's GroupMetadataManager is given.
 """
@@ -21,7 +21,7 @@ _COUNTED_EVERY: Final = 16
 
 
 class NodeMetadataView(Subscriber):
-    """The `MetadataView` of a node. What groups are configured to is kept until something is configured anew."""
+    """The `MetadataView` of a node. Groups' configs are cached until any configuration changes."""
 
     def __init__(self, metadata: Metadata, settings: LiveSettings) -> None:
         self._metadata = metadata
@@ -64,7 +64,7 @@ class NodeMetadataView(Subscriber):
         return config
 
     def heartbeating(self) -> int:
-        """Counted anew every so often: each heartbeat asks, and there may be many groups."""
+        """Counted only from time to time: each heartbeat asks, and there may be many groups."""
         if self._asked % _COUNTED_EVERY == 0:
             self._heartbeating = sum(
                 shard.consumer.members() for shard in self.shards() if isinstance(shard, GroupShard)
@@ -94,7 +94,7 @@ class NodeMetadataView(Subscriber):
 
 
 class GroupShards:
-    """Makes group shards that see their node; a `broker.shards.ShardClass`."""
+    """Makes group shards that see their node; a `coordinators.shards.ShardClass`."""
 
     def __init__(self, metadata: Metadata, settings: LiveSettings) -> None:
         self._settings = settings

@@ -1,16 +1,16 @@
-"""Asks coordinators in several rounds for one request, each question depending on the answers before.
+"""Asks coordinators in several rounds for one request, where each question depends on the previous answers.
 
-Knows how a round is sent on its way and how the next one begins when it is back, at once or later. Does not know the
-questions: a handler writes them as a generator that yields `Round`s, is given their replies, and returns the answer.
+A handler writes the questions as a generator that yields `Round`s, is sent their replies, and returns the answer. The
+next round begins when all replies are in, at once or later.
 
     def work(node, request):
         (group,) = yield Round(node.groups, [(index, call)])
         states = yield Round(node.share_state, calls)
         return Answer(...)
 
-Once begun the work goes on to the last round even when the client is gone, so that nothing is left half done. A round
-of many calls is sent some at a time, and others have their turn in between (`slices`). A `Change` of the metadata is a
-step like a round; what its plan returns comes back.
+Once begun, the work runs to its last round even if the client disconnects, so that nothing is left half done. A round
+of many calls is sent in slices, with other requests in between (`slices`). A `Change` of the metadata is a step like a
+round; the generator is sent what its plan returned.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Round(NamedTuple):
 
 
 Work: TypeAlias = Generator[Round | slices.Piece | Change | None, Any, Any]
-"""None: let others have their turn; the replies are none then."""
+"""None lets other requests have their turn; it gets no replies."""
 
 
 class _RoundRequest(CoordinatorRequest):
@@ -52,7 +52,7 @@ class _RoundRequest(CoordinatorRequest):
 
 
 def ask_in_rounds(turns: slices.Slices, request: Request, work: Work) -> Any:
-    """Let `work` answer the request: at once where every reply is, and there are few."""
+    """Let `work` answer the request: at once if every reply is immediate, and there are few."""
     return turns.begin(request, _in_turns(request, work), is_long=False, outlives=True)
 
 

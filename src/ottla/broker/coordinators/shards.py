@@ -1,21 +1,21 @@
-"""Hosts shards: one coordinator per partition of an internal topic, fed by requests, time and the log.
+"""Hosts shards: one coordinator per partition of an internal topic, driven by requests, time and the log.
 
-Knows how a key finds its partition, how a decision becomes a batch in the log, when its answers may leave, and how a
-shard gets its memory back. Does not know what a shard decides: share and transaction coordinators are hosted alike.
+A host finds a key's partition, writes a decision as a batch to the log, sends its answers once it is committed, and
+reloads a shard's state. The shards decide; share, group and transaction coordinators are hosted alike.
 
     request -> CoordinatorRequest -> shard.decide -> one batch appended -> shard.apply -> answers, once all is committed
 
-A `CoordinatorRequest` is one client request on its way through one shard or several; each of its calls has a step, the
-ticket that the shard knows. A shard whose append failed is thrown away with everything it had parked (NOT_COORDINATOR)
-and rebuilt by replay, in slices between other work; while it loads, its clients hear COORDINATOR_LOAD_IN_PROGRESS.
+A `CoordinatorRequest` is one client request that goes through one shard or several. Each of its calls has a step: the
+ticket that the shard knows. A shard whose append failed is discarded with all its parked requests (NOT_COORDINATOR). It
+is rebuilt by replay, in slices between other work. While it loads, its clients get COORDINATOR_LOAD_IN_PROGRESS.
 
-A log that is damaged (replay.py says how that shows) gives no shard: what was lost might be the newest word of any
-group there, so its clients hear NOT_COORDINATOR until the node starts again, and the log says which file and what to
-do. Records that are sound and make no sense here are passed over, each with a note: somebody wrote them so.
+A damaged log (replay.py defines the signs) gives no shard, because the lost part might be the latest state of any group
+there. Its clients get NOT_COORDINATOR until the node restarts. The server log names the file and the repair. Sound
+records that make no sense here are skipped, each with a note: some program wrote them that way.
 
-Invariants: an answer leaves when the high watermark has reached the log end that its decision saw, under the leader
-epoch it saw (ARCHITECTURE.md, section 2, rule 7); a step stands in `_steps` exactly until its reply is in; a partition
-without records costs nothing until somebody asks for it.
+Invariants: an answer is sent when the high watermark has reached the log end that its decision saw, under the leader
+epoch that it saw (ARCHITECTURE.md, section 2, rule 7). A step is in `_steps` exactly until its reply is in. A partition
+without records costs nothing until a request asks for it.
 
 Sources: Kafka's CoordinatorRuntime.java, GroupCoordinatorService.java (error codes).
 """
@@ -65,14 +65,14 @@ LOAD_SLICE_BYTES: Final = 128 * 1024
 """How much of a log is replayed at once: some 20 ms of work."""
 
 LOAD_AGAIN_MS: Final = 100
-"""A shard whose log took no record, and again none so soon after, is not loaded before this time has passed: it comes
-to the same record at once."""
+"""A shard whose log refused a record twice in so short a time is not loaded again before this time has passed: it would
+fail at once at the same record."""
 
 SKIP_DAMAGED: Final = "ottla.coordinator.skip.damaged"
-"""The setting with which an operator gives up what can't be read."""
+"""The setting with which an operator gives up unreadable records."""
 
 NO_STEP: Final[Ticket] = 0
-"""The ticket of a call that the node makes by itself and nobody waits for."""
+"""The ticket of a call that the node makes by itself, without a waiting request."""
 
 _COORDINATOR_ERRORS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -84,15 +84,15 @@ _COORDINATOR_ERRORS: Final = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a client of a coordinator hears when an append fails with the first."""
+"""The error that a coordinator's client gets when an append fails with the first."""
 
 
 SHARDS_PER_TICK: Final = 4
-"""So many take a step that is due before requests have their turn: a step may be milliseconds of work."""
+"""How many shards take a due step before requests have their turn: a step may be milliseconds of work."""
 
 
 SUSPENDED_MS: Final = 100
-"""How long what is due waits for a node that has not heard of its cluster, before it looks again."""
+"""How long due work is deferred on a node without contact to its cluster, before the next check, in milliseconds."""
 
 
 _TIMED: Final = {
@@ -117,14 +117,14 @@ class ShardClass(Protocol):
 
     @staticmethod
     def topics_deleted(names: tuple[str, ...]) -> Call | None:
-        """What every shard must hear when topics go; None: nothing."""
+        """The call that every shard must receive when topics are deleted; None if there is none."""
         ...
 
 
 class CoordinatorRequest(ParkedWork):
-    """One request on its way. `calls` are (partition index, call); `replies` come in in any order.
+    """One request in progress. `calls` are (partition index, call); `replies` arrive in any order.
 
-    APIs that ask several shards, or have more to say than the shard, derive from it and make the answer in `finish`.
+    APIs that ask several shards, or answer more than the shard, derive from it and build the answer in `finish`.
     """
 
     __slots__ = ("calls", "held", "host", "missing", "on_its_way", "replies", "steps", "ticket")
@@ -144,7 +144,7 @@ class CoordinatorRequest(ParkedWork):
         """Not all shards have been asked yet, so a whole answer is returned and not sent."""
 
     def finish(self, request: Request) -> Any:
-        """The answer of the request, once every reply is there; None where its connection is ended instead."""
+        """The answer of the request, once every reply is in; None if its connection is closed instead."""
         return self.replies[0]
 
     def put(self, at: int, reply: object) -> None:
@@ -163,7 +163,7 @@ class CoordinatorRequest(ParkedWork):
         self.answer_when_whole(now)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
-        """What was decided is not committed in time; whether it will be, nobody knows. The client asks again."""
+        """The decision was not committed in time, and its outcome is unknown. The client retries."""
         waiting, self.held = self.held, []
         for held in waiting:
             if held.deadline > now:
@@ -211,7 +211,8 @@ class CoordinatorRequest(ParkedWork):
 
 
 class Held(NamedTuple):
-    """The reply of a decision that is not committed yet: to which call of the request (`at`), and what it waits for."""
+    """The reply of a decision that is not committed yet: the call of the request (`at`), and the offset it waits
+    for."""
 
     hosted: Hosted
     leader_epoch: int
@@ -257,7 +258,7 @@ class ShardAsk:
 
 
 class UncommittedAsks(ParkedWork):
-    """Requests of a shard that leave once its decision is committed; where that is lost they never do."""
+    """A shard's requests that are sent once its decision is committed; if that is lost they are never sent."""
 
     __slots__ = ("_asks", "_host", "_hosted")
 
@@ -275,8 +276,8 @@ class UncommittedAsks(ParkedWork):
 
 
 class ShardHost:
-    """The shards of one internal topic. `commits_within`: the setting that says for how long an answer waits until what
-    was decided is committed."""
+    """The shards of one internal topic. `commits_within`: the setting for how long an answer waits for the commit of
+    its decision."""
 
     def __init__(
         self,
@@ -294,7 +295,7 @@ class ShardHost:
         self.shard_class = shard_class
         self._commits_within = commits_within
         self.elsewhere: Elsewhere | None = None
-        """Who asks other nodes, where calls may be answered there."""
+        """Calls other nodes, if calls may be answered there."""
         self._environment = environment
         self._metadata = metadata
         self._leadership = leadership
@@ -303,15 +304,15 @@ class ShardHost:
         schedule, timed = environment.schedule, _TIMED.get(topic_name, Timed.GROUPS)
         self._loading: Loading[Hosted] = Loading(schedule, timed, self._load_slice)
         self._damaged: dict[int, Partition] = {}
-        """Partitions whose log can't be replayed: nobody coordinates them until the node starts again."""
+        """Partitions whose log can't be replayed: they have no coordinator until the node restarts."""
         self._failed: dict[int, Millis] = {}
-        """When the logs of these partitions took no record last."""
+        """When the logs of these partitions last refused a record."""
         self._gone = Backlog[str](schedule, timed, self._tell_of_gone)
         self._timers = KeyedTimers[int](schedule, timed, self._expire)
         self._steps: dict[Ticket, tuple[CoordinatorRequest, int, Hosted]] = {}
         self._next_step: Ticket = 1
 
-    # ---- life ------------------------------------------------------------------------------------------------------
+    # ---- lifecycle -------------------------------------------------------------------------------------------------
 
     def start(self, now: Millis) -> None:
         """Begin to load every partition that has records."""
@@ -328,7 +329,7 @@ class ShardHost:
             self.tell_all(now, call)
 
     def _expire(self, now: Millis) -> None:
-        """One step of every shard whose deadline has come."""
+        """One step of every shard whose deadline has passed."""
         due: list[int] = []
         while len(due) < SHARDS_PER_TICK and (index := self._timers.pop(now)) is not None:
             due.append(index)
@@ -345,8 +346,10 @@ class ShardHost:
                     self._environment.fault(f"the coordinator of {hosted.partition.name} failed and starts over", error)
 
     def topic_deleted(self, now: Millis, topic: Any) -> None:
-        """A topic went: the shards that spoke of it hear so with the next tick, of all that went meanwhile at once; if
-        it was the shards' own topic, they go with it."""
+        """A topic was deleted: the shards that refer to it are notified on the next tick, once for all deletions.
+
+        If it was the shards' own topic, they are removed with it.
+        """
         if topic.name == self.topic_name:
             for hosted in list(self._hosted.values()):
                 self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
@@ -355,7 +358,7 @@ class ShardHost:
         self._gone.append(topic.name)
 
     def tell_all(self, now: Millis, call: Call) -> None:
-        """Let every shard decide on a call that the node makes by itself; nobody waits for an answer."""
+        """Let every shard decide on a call that the node makes by itself, without a waiting request."""
         for hosted in list(self._hosted.values()):
             self._tell(now, hosted, call)
 
@@ -379,7 +382,7 @@ class ShardHost:
         return 0 if topic is None else partition_of(key, len(topic.partitions))
 
     def active(self) -> list[int]:
-        """The partitions that have a shard: those with records, and those somebody asked for."""
+        """The partitions that have a shard: those with records, and those that a request has asked for."""
         return sorted(self._hosted)
 
     @property
@@ -396,7 +399,7 @@ class ShardHost:
         return [(hosted.partition, hosted.shard) for _, hosted in sorted(self._hosted.items()) if hosted.loaded]
 
     def submit(self, now: Millis, request: Request, asked: CoordinatorRequest) -> Any:
-        """Send the asked on its way. Returns the answer where all replies are in already, else Parked."""
+        """Submit the calls to their shards. Returns the answer if all replies are in already, otherwise Parked."""
         asked.host = self
         asked.ticket = self.parking.park(request, None, asked)
         for at, (index, call) in enumerate(asked.calls):
@@ -427,8 +430,10 @@ class ShardHost:
         self._carry_out(now, hosted, hosted.shard.decide(now, step, call))
 
     def answer_here(self, now: Millis, index: int, call: Call) -> object | None:
-        """The reply to a question that changes nothing and is answered without waiting; None where it has to be asked
-        like any other: of another node, of a shard that is loading, or behind records that are not committed."""
+        """The reply to a read-only question that is answered without waiting; None if it has to be submitted.
+
+        That is so for another node, a shard that is loading, or records that are not committed.
+        """
         hosted = self._hosted.get(index)
         if hosted is None or not hosted.loaded or self._usable(now, index) is not hosted:
             return None
@@ -439,8 +444,8 @@ class ShardHost:
         return answer.reply
 
     def change_here(self, now: Millis, index: int, call: Call) -> object | None:
-        """The reply to a call that may write a record, where that is committed at once; None where it has to be asked
-        like any other."""
+        """The reply to a call that may write a record, if that is committed at once; None if the call has to be
+        submitted."""
         hosted = self._hosted.get(index)
         if hosted is None or not hosted.loaded or self._usable(now, index) is not hosted:
             return None
@@ -452,12 +457,12 @@ class ShardHost:
         return asked.replies[0]
 
     def forget(self, step: Ticket) -> None:
-        """The client of this step is gone."""
+        """The client of this step has disconnected."""
         known = self._steps.pop(step, None)
         if known is not None:
             known[2].shard.abandon(step)
 
-    # ---- transactions of others ------------------------------------------------------------------------------------
+    # ---- transactions of other coordinators ------------------------------------------------------------------------
 
     def append_marker(
         self,
@@ -468,13 +473,13 @@ class ShardHost:
         marker: EndTransactionMarker,
         transaction_version: int,
     ) -> Appended | ErrorCode:
-        """End a transaction of which records stand in this partition: its shard hears of it at once.
+        """End a transaction that has records in this partition, and notify its shard at once.
 
         Raises AppendRefused, StorageFailed.
         """
         hosted = self._usable(now, index)
         if hosted is None or not hosted.loaded:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # as Kafka says it: the coordinator of the transaction asks again
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # as in Kafka: the coordinator of the transaction retries
         appended = hosted.partition.append_marker(now, producer_id, producer_epoch, marker, transaction_version)
         hosted.shard.apply_marker(producer_id, producer_epoch, marker.committed)
         self._carry_out(now, hosted, NOTHING)
@@ -483,7 +488,7 @@ class ShardHost:
     # ---- decisions -------------------------------------------------------------------------------------------------
 
     def _carry_out(self, now: Millis, hosted: Hosted, decision: Decision) -> None:
-        """Append and apply the records, then release the answers or hold them back until all is committed."""
+        """Append and apply the records, then send the answers or hold them back until all is committed."""
         if decision.records:
             try:
                 self._append(now, hosted, decision)
@@ -532,7 +537,7 @@ class ShardHost:
         return self._hosted.get(hosted.index) is hosted and hosted.leader_epoch == hosted.partition.leader_epoch
 
     def answered(self, now: Millis, hosted: Hosted, number: int, answer: object) -> None:
-        """What a shard has asked another node is answered; a shard that was thrown away asks anew."""
+        """Another node has answered a shard's request; a shard that was discarded meanwhile asks again."""
         if self.is_current(hosted):
             self._carry_out(now, hosted, cast(AskingShard, hosted.shard).answered(now, number, answer))
 
@@ -573,7 +578,7 @@ class ShardHost:
             asked.answer_when_whole(now)
 
     def _discard(self, now: Millis, hosted: Hosted, error: ErrorCode) -> None:
-        """Throw the shard away; whoever asks next makes a new one."""
+        """Discard the shard; the next request creates a new one."""
         self._hosted.pop(hosted.index, None)
         self._timers.cancel(hosted.index)
         self._loading.remove(hosted)
@@ -584,7 +589,7 @@ class ShardHost:
             self._open(now, hosted.partition)
 
     def lost(self, now: Millis, hosted: Hosted) -> None:
-        """An answer of this shard could not be committed: if its partition is lost too, nobody is kept waiting."""
+        """An answer of this shard could not be committed. If its partition is lost too, fail the waiting requests."""
         if self._hosted.get(hosted.index) is hosted and not self._leads(hosted.partition):
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
 
@@ -593,7 +598,8 @@ class ShardHost:
         self.taken_back(now, partition)
 
     def taken_back(self, now: Millis, partition: Partition) -> None:
-        """The end of this partition's log is gone, with records that its shard may have applied: it starts over."""
+        """The end of this partition's log was cut off, with records that its shard may have applied: the shard starts
+        over."""
         if partition.topic_name != self.topic_name:
             return
         self._damaged.pop(partition.index, None)  # it may have been copied again since
@@ -609,8 +615,10 @@ class ShardHost:
         return self._leadership.holds(partition) and partition.log.failed is None
 
     def _usable(self, now: Millis, index: int) -> Hosted | None:
-        """The shard of this partition, made anew where there is none; None where this node can't coordinate it, or not
-        now: what is loaded stays so until another node is known to lead."""
+        """The shard of this partition, created if there is none. None if this node can't coordinate it, or not now.
+
+        A loaded shard is kept until another node is known to lead.
+        """
         if self._leadership.is_in_doubt(self.topic_name, index):
             return None
         hosted = self._hosted.get(index)
@@ -665,8 +673,10 @@ class ShardHost:
             self._loading.load_next(now)
 
     def replayed(self, now: Millis, partition: Partition) -> Shard:
-        """What a shard of this partition knows that has read all of its log now, beside the one that is at work: for
-        checks. Raises Replaced, Unreadable, OSError."""
+        """A second shard of this partition, built by reading all of its log now, to check the running one.
+
+        Raises Replaced, Unreadable, OSError.
+        """
         hosted = Hosted(self, partition, self._new_shard(partition))
         while not hosted.replay.done:
             for batch in hosted.replay.read(LOAD_SLICE_BYTES):
@@ -705,7 +715,7 @@ class ShardHost:
         self._loading.remove(hosted)
 
     def _apply(self, now: Millis, hosted: Hosted, batch: memoryview) -> None:
-        """Replay one batch; one that is sound and holds no records that can be read was written so."""
+        """Replay one batch; a sound batch without readable records was written that way."""
         header = peek(batch)
         try:
             records = decode_records(batch)
@@ -740,14 +750,14 @@ class ShardHost:
             assert self._hosted.get(hosted.index) is hosted, f"step {step} waits for a shard that is gone"
 
     def _check_timer(self, hosted: Hosted) -> None:
-        """The timer of a shard is not later than the shard is due, unless the node has not heard of its cluster."""
+        """The timer of a shard is not later than the shard is due, unless the node has no contact to its cluster."""
         due, at = hosted.shard.deadline(), self._timers.at(hosted.index)
         if due is not None and not self._leadership.is_in_doubt(self.topic_name, hosted.index):
             assert at is not None, f"{hosted.partition.name} has no timer"
             assert at <= due + SUSPENDED_MS, f"{hosted.partition.name} is due at {due}, its timer at {at}"
 
 
-@lru_cache(maxsize=4096)  # a hash takes as long as a log takes to append, and the same few ids come again and again
+@lru_cache(maxsize=4096)  # a hash costs as much as an append to a log, and the same few ids recur
 def partition_of(key: str, partitions: int) -> int:
     """The absolute of Java's String.hashCode (UTF-16 units, 32 bits; its minimum counts as 0) modulo the partitions."""
     code = 0

@@ -24,5 +24,5 @@ class ShareStateShards:
         return refuse(call.body, error)
 
     def topics_deleted(self, names: tuple[str, ...]) -> Call | None:
-        """Names say nothing here: topics are known by id, see `share.state.TopicGone`."""
+        """Names have no effect here: topics are identified by id, see `share.state.TopicGone`."""
         return None

@@ -1,4 +1,4 @@
-"""Shows the transaction coordinator's shards their node: who leads a partition, and fresh producer ids."""
+"""Shows the transaction coordinator's shards their node: partitions' leaders, and fresh producer ids."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ class TransactionShards:
         return refuse(call, error)
 
     def topics_deleted(self, names: tuple[str, ...]) -> Call | None:
-        """Markers that a topic can't take any more are given up when they are tried again."""
+        """Markers that a topic can't accept any more are given up when they are retried."""
         return None

@@ -1,10 +1,9 @@
 """Asks the transaction coordinator, before a transaction's first batch in a partition, whether it has that partition.
 
-Knows which node coordinates a transactional id, and what is asked in which version of the protocol: in the first
-whether the partitions were added, in the second to add them. Does not know logs: whoever asks holds a guard of each
-partition and appends with it (`log.producers.Guard`).
+In the first version of the protocol it asks whether the partitions were added; in the second version it asks to add
+them. The caller holds a guard of each partition and appends with it (`log.producers.Guard`).
 
-    # gives the errors by partition, NONE where it may be appended
+    # gives the errors by partition, NONE if it may be appended
     yield Piece(request, None, Verification(...).begin, is_light=True)
 
 Sources: AddPartitionsToTxnManager.java, ReplicaManager.handleProduceAppend; KIP-890.
@@ -37,7 +36,7 @@ NOT_REACHED: Final = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""What says of a transaction only that its coordinator can't be asked now."""
+"""Errors that only mean that the transaction's coordinator can't be asked now."""
 
 Errors = dict[tuple[str, int], ErrorCode]
 
@@ -55,8 +54,8 @@ class Verifier:
         self._leadership = leadership
 
     def asks(self, *, second_version: bool) -> bool:
-        """Whether this node asks about producers of this version: always in the second, where asking is what adds the
-        partition to the transaction."""
+        """Whether this node asks about producers of this version: always in the second, where asking adds the partition
+        to the transaction."""
         return second_version or bool(self.settings["transaction.partition.verification.enable"])
 
     def coordinator_of(self, transactional_id: str) -> int | None:
@@ -75,8 +74,11 @@ class Verifier:
         *,
         adds: bool,
     ) -> Errors | None:
-        """The errors by partition where this node coordinates the id and knows at once; None where the coordinator has
-        to be asked. `adds`: the partitions are to be added, else they were to be before."""
+        """The errors by partition if this node coordinates the id and knows them at once; None if the coordinator has
+        to be asked.
+
+        `adds`: the partitions are to be added now; otherwise they must have been added before.
+        """
         if not transactional_id:
             return None
         index = self._transactions.partition_for(transactional_id)
@@ -139,7 +141,7 @@ class Verification(ParkedWork):
         self._verifier.peers.ask(now, node_id, AddPartitionsToTxnRequest(transactions=[asked]), self)
 
     def answered(self, now: Millis, answer: object) -> None:
-        """What the coordinator said, or that nobody knows."""
+        """Handle the coordinator's answer, or the unknown outcome of the request."""
         errors = self._errors_in(answer)
         if self._adds and now < self._give_up_at and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values():
             self._wait(now)
@@ -174,7 +176,7 @@ class Verification(ParkedWork):
         """It waits in no partition."""
 
     def abandon(self, ticket: Ticket) -> None:
-        """The client is gone: nothing is appended for it."""
+        """The client has disconnected: nothing is appended for it."""
         self._piece.take_answer(dict.fromkeys(self._partitions, ErrorCode.NETWORK_EXCEPTION))
 
 

@@ -1,7 +1,7 @@
 """Builds ShareFetch answers of parts: head bytes, file slices, and the bytes between them.
 
 The generated encoder can only write records that are bytes in memory; this one leaves them in their files.
-`tests/share/test_share_answer.py` holds it against the generated one. Records are never null: librdkafka refuses that.
+`tests/share/test_share_answer.py` compares the two. Records are never null: librdkafka refuses that.
 
 Layout: ShareFetchResponse.json, versions 1 and 2, which are the same.
 """
@@ -34,7 +34,7 @@ _ACQUIRED = struct.Struct(">qqhB")
 
 
 class ShareAnswer:
-    """What one partition of a share fetch is answered."""
+    """The answer for one partition of a share fetch."""
 
     __slots__ = (
         "acknowledge_error",
@@ -54,15 +54,15 @@ class ShareAnswer:
         """None: nothing was acknowledged."""
         self.acknowledge_message: str | None = None
         self.current_leader: tuple[int, int] | None = None
-        """Where the leader is known, for clients that asked another node."""
+        """Set if the leader is known, for clients that asked another node."""
         self.records: list[FileSlice | bytes] = []
         self.size = 0
         self.acquired: list[Acquired] = []
 
     @property
     def leader(self) -> tuple[int, int]:
-        """The leader's id and epoch as the answer names them. A partition with an error names nobody where no leader is
-        known: a client may take node 0 for a hint."""
+        """The leader's id and epoch for the answer. If a partition has an error and no leader is known, both are -1: a
+        client may take node 0 for a hint."""
         if self.current_leader is None:
             return _NO_LEADER if self.error or self.acknowledge_error else _NO_HINT
         return self.current_leader
@@ -77,7 +77,7 @@ def encode_share_fetch_response(
     endpoints: Sequence[Member],
     throttle_ms: int = 0,
 ) -> list[Part]:
-    """The whole answer with its size in front; `endpoints`: where the leaders are that it names."""
+    """The whole answer with its size in front; `endpoints`: the addresses of the leaders that it names."""
     head = bytearray(_HEAD.pack(0, correlation_id, 0, throttle_ms, error))
     write_compact_nullable_string(head, message)
     head += _INT32.pack(lock_timeout_ms)

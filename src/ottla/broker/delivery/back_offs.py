@@ -1,8 +1,8 @@
-"""Keeps until when released records are held back while the state of a share partition is read again.
+"""Keeps the back-offs of released records while the state of a share partition is read again.
 
-The coordinator remembers how often a record was delivered, not since when it waits. A node that reads the state again,
-though it has led the partition all the time, knows that better: without it a group whose members come and go more often
-than the back-off lasts would never get the record.
+The coordinator stores how often a record was delivered, but not since when it waits. A node that reads the state again,
+although it has led the partition all the time, knows that. Without these back-offs, a group whose members come and go
+more often than the back-off lasts would never get the record.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class BackOffs:
         self._kept: dict[bytes, dict[Key, Sequence[Back]]] = {}
 
     def keep(self, key: Key, machine: SharePartition) -> None:
-        """Remember those of a share partition whose state is to be read again."""
+        """Remember the back-offs of a share partition whose state is to be read again."""
         if backs := machine.backs():
             self._kept.setdefault(key.topic_id, {})[key] = backs
 
     def take(self, key: Key) -> Sequence[Back]:
-        """What was kept, which is forgotten."""
+        """Return the stored entries, and forget them."""
         kept = self._kept.get(key.topic_id)
         backs = () if kept is None else kept.pop(key, ())
         if kept is not None and not kept:

@@ -1,12 +1,12 @@
 """Cuts a part out of a large record batch, as a batch of its own, for a member that acquires little of it.
 
-Knows the layout of a batch. Records keep their offsets, timestamps and bytes; the header keeps all but its length, the
-number of records, the last offset and the CRC, and what was compressed leaves uncompressed. To a client it looks like a
-batch that compaction has thinned out.
+Records keep their offsets, timestamps and bytes. The header keeps all but its length, the number of records, the last
+offset and the CRC. Compressed batches are sent uncompressed. To a client the part looks like a batch that compaction
+has thinned out.
 
-Without it one released record of a 1 MB batch would travel with the whole batch at each attempt, and several members
-could not share one batch. A few batches are kept unpacked with the places of their records, so that the next part costs
-no second walk. Source: DefaultRecordBatch.java.
+Otherwise one released record of a 1 MB batch would travel with the whole batch at each attempt, and several members
+could not share one batch. A few batches are kept unpacked with the positions of their records, so that the next part
+needs no second walk. Source: DefaultRecordBatch.java.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import RECORD_BYTES_MIN
 
 KEPT_MAX: Final = 8
-"""Batches that stay unpacked; each takes what it takes in memory, usually less than a few megabytes."""
+"""Batches that stay unpacked; each one usually needs less than a few megabytes of memory."""
 
 
 class _Unpacked:
-    """A batch's records, and where each begins; the last entry is where they end."""
+    """A batch's records, and where each begins; the last entry is their end."""
 
     __slots__ = ("body", "deltas", "header", "starts")
 
@@ -43,7 +43,7 @@ class _Unpacked:
         try:
             starts = _starts(self.body, count)
             if count == self.header.last_offset_delta + 1:
-                self.deltas: Sequence[int] = range(count)  # every offset is there
+                self.deltas: Sequence[int] = range(count)  # no offset is missing
             else:
                 self.deltas = array("q", [_delta(self.body, start) for start in starts[:-1]])
         except (IndexError, OverflowError) as error:
@@ -54,7 +54,7 @@ class _Unpacked:
 
 
 class Slices:
-    """Cuts parts out of batches. `notes` hears of those that can't be read."""
+    """Cuts parts out of batches. `notes` logs the unreadable ones."""
 
     def __init__(self, notes: Callable[[str], None]) -> None:
         self._notes = notes
@@ -89,9 +89,9 @@ class Slices:
         return bytes(out)
 
     def holds(self, file: File, position: int, header: RawHeader) -> bool:
-        """Whether the batch there has room for the records that its header claims. Raises OSError.
+        """Whether the batch has room for the records that its header claims. Raises OSError.
 
-        One whose claim nothing contradicts but its records is believed: the claim is bounded by its bytes then.
+        A claim that only its records could contradict is accepted: its bytes bound it then.
         """
         size = header[1] + b.LOG_OVERHEAD_BYTES
         bytes_of_records, count = size - b.HEADER_BYTES, header[12]

@@ -1,14 +1,14 @@
-"""Copies records that a share group gave up into its dead-letter topic before they are let go.
+"""Copies records that a share group gave up into its dead-letter topic before they are archived.
 
-Knows which topic may take them, what a letter looks like (KIP-1191's headers), and that a record stays ARCHIVING until
-its letter is committed: Kafka archives it after five failed attempts, here the attempts go on, with a growing pause, as
-long as it takes. Knows the circuit breaker too: more letters within a minute than the group allows pause the group.
-Does not know why a record was given up.
+It checks which topic may take dead letters, and writes them with KIP-1191's headers. A record stays ARCHIVING until its
+dead letter is committed. Kafka archives it after five failed attempts; here the attempts continue, with a growing
+pause, until one succeeds. A circuit breaker pauses the group if it produces more dead letters within a minute than its
+configuration allows.
 
-A letter carries the record's key, value, headers and timestamp (unless `errors.deadletterqueue.copy.record.enable` is
-false) and `__dlq.errors.topic`, `.partition`, `.offset`, `.group`, `.delivery.count`, `.message`. It goes to partition
-(source partition modulo partitions). Of a batch that can't be read there is one letter, without key and value and with
-`__dlq.errors.last.offset`. After a crash a letter may be there twice, never not at all.
+A dead letter carries the record's key, value, headers and timestamp (unless `errors.deadletterqueue.copy.record.enable`
+is false) and `__dlq.errors.topic`, `.partition`, `.offset`, `.group`, `.delivery.count`, `.message`. It goes to
+partition (source partition modulo partitions). An unreadable batch produces one dead letter, without key and value and
+with `__dlq.errors.last.offset`. After a crash a dead letter may be written twice, but none is lost.
 
 Sources: KIP-1191, KIP-1316 (the breaker's idea); Kafka's ShareGroupDLQStateManager.java.
 """
@@ -63,7 +63,7 @@ TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
 PREFIX: Final = "__dlq.errors."
 
 SENT_MAX: Final = 4
-"""So many parts of one group's letters are under way to other nodes at once."""
+"""At most this many parts of one group's dead letters are in flight to other nodes at once."""
 
 
 class Unusable(Exception):
@@ -71,12 +71,12 @@ class Unusable(Exception):
 
 
 class ToBeMade(Exception):
-    """The dead-letter topic is being made."""
+    """The dead-letter topic is being created."""
 
 
 @dataclass(slots=True)
 class PendingRange:
-    """Records [first, end) of one share partition that need letters."""
+    """Records [first, end) of one share partition that need dead letters."""
 
     hosted: HostedShare
     first: int
@@ -86,7 +86,7 @@ class PendingRange:
 
 
 class GroupQueue:
-    """The letters of one group that are still to be written."""
+    """The dead letters of one group that are still to be written."""
 
     __slots__ = ("key", "minute", "pause_ms", "ranges", "this_minute", "why")
 
@@ -98,7 +98,7 @@ class GroupQueue:
         self.minute = 0
         self.this_minute = 0
         self.why = ""
-        """Why they wait, as it was told."""
+        """The reason for which they wait, as logged."""
 
 
 class UncommittedLetters(ParkedWork):
@@ -114,7 +114,8 @@ class UncommittedLetters(ParkedWork):
         self._letters.arrived(now, ticket, self._parcel)
 
     def lost(self, now: Millis, ticket: Ticket) -> None:
-        """The dead-letter topic's partition is lost: nobody knows what became of them, so they are written again."""
+        """The dead-letter topic's partition is lost and the outcome of the writes is unknown: write these dead letters
+        again."""
         self._letters.again(now, ticket, self._parcel)
 
     def abandon(self, ticket: Ticket) -> None:
@@ -122,7 +123,7 @@ class UncommittedLetters(ParkedWork):
 
 
 class Making:
-    """A dead-letter topic that is being made."""
+    """A dead-letter topic that is being created."""
 
     __slots__ = ("_letters", "_name")
 
@@ -138,7 +139,7 @@ class Making:
 
 
 class DeadLetters:
-    """Every dead letter of this node. `settle`: whoever stepped a share partition's machine calls it."""
+    """Every dead letter of this node. `settle`: called by code that has stepped a share partition's machine."""
 
     def __init__(
         self,
@@ -157,21 +158,21 @@ class DeadLetters:
         self._parking = parking
         self._peers = peers
         self._sent: Counter[str] = Counter()
-        """How many parts of a group's letters are under way to other nodes."""
+        """The number of parts of a group's dead letters that are in flight to other nodes."""
         self._settle = settle
         self._queues: dict[str, GroupQueue] = {}
         self._numbers = 0
         self._due = KeyedTimers[tuple[int, str]](environment.schedule, Timed.SHARE, self._write)
-        """When the next letters of a group are written, by number and name."""
+        """When the next dead letters of a group are written, by number and name."""
         self._written: dict[Key, int] = {}
         self._making: set[str] = set()
-        """Dead-letter topics that are being made."""
+        """Dead-letter topics that are being created."""
         self._why_not = ""
-        """Why the last of these could not be made."""
+        """Why the last of these could not be created."""
         self._unread = -1
-        """Where the last place that could not be copied ended: it is said once, not for each part of it."""
+        """The end of the last range that could not be copied: it is logged once, not for each part of it."""
         self.failures = 0
-        """Attempts that the dead-letter topic did not take."""
+        """Attempts that the dead-letter topic refused."""
 
     def written(self, key: Key) -> int:
         """DeadLetters of this share partition since the node started."""
@@ -185,7 +186,7 @@ class DeadLetters:
         return queue
 
     def _write(self, now: Millis) -> None:
-        """Some letters of every group that is due."""
+        """Write some dead letters of every group that is due."""
         due = deque(self._due.pop_all(now))
         try:
             while due:
@@ -205,22 +206,22 @@ class DeadLetters:
             queue.ranges.append(PendingRange(hosted, first, end, delivery_count, rejected))
             self._count(now, hosted, queue, end - first)
         if queue.key not in self._due:
-            self._due.set(queue.key, now)  # by the next tick: whoever called this is settling the machine
+            self._due.set(queue.key, now)  # on the next tick, to avoid re-entering `settle`
 
     def again(self, now: Millis, ticket: Ticket, pending: PendingRange) -> None:
-        """What the ticket waited for is lost."""
+        """The append that the ticket waited for is lost."""
         self._parking.take(ticket)
         self._later(now, pending)
 
     def _later(self, now: Millis, pending: PendingRange) -> GroupQueue:
-        """Write these letters again after a pause."""
+        """Write these dead letters again after a pause."""
         queue = self._queue_of(pending.hosted.key.group_id)
         queue.ranges.append(pending)
         self._retry_later(now, queue)
         return queue
 
     def forget(self, hosted: HostedShare) -> None:
-        """The share partition is dropped: whoever loads it again finds what is ARCHIVING."""
+        """The share partition is dropped: its next load finds the records that are ARCHIVING."""
         queue = self._queues.get(hosted.key.group_id)
         if queue is not None:
             queue.ranges = deque(pending for pending in queue.ranges if pending.hosted is not hosted)
@@ -236,14 +237,14 @@ class DeadLetters:
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def _work(self, now: Millis, group_id: str, queue: GroupQueue) -> None:
-        """Write some letters of this group; the rest waits for the next tick."""
+        """Write some dead letters of this group; the rest waits for the next tick."""
         left = LETTERS_PER_STEP
         while queue.ranges and left > 0:
             if self._sent[group_id] >= SENT_MAX:
-                return  # `_arrived_elsewhere` lets it go on
+                return  # `_arrived_elsewhere` resumes it
             pending = queue.ranges.popleft()
             if pending.hosted.machine is None:
-                continue  # dropped meanwhile: whoever loads it again finds it ARCHIVING
+                continue  # dropped meanwhile: its next load finds these records ARCHIVING
             part = replace(pending, end=self._part_end(pending, left))
             if part.end < pending.end:
                 pending.first = part.end
@@ -253,7 +254,7 @@ class DeadLetters:
                 self._send(now, part)
             except ToBeMade:
                 queue.ranges.appendleft(part)
-                return  # `Making` lets it go on
+                return  # `Making` resumes it
             except (Unusable, AppendRefused, StorageFailed, OSError) as failed:
                 self.failures += part.end - part.first
                 queue.ranges.appendleft(part)
@@ -266,7 +267,7 @@ class DeadLetters:
             self._end(group_id)
 
     def _part_end(self, pending: PendingRange, left: int) -> int:
-        """Where the next part ends: after `left` records, or behind a batch whose claim of records can't be true."""
+        """The end of the next part: after `left` records, or behind a batch whose record count can't be true."""
         end = pending.first + left
         if end >= pending.end:
             return pending.end
@@ -279,7 +280,7 @@ class DeadLetters:
         return end
 
     def _wait(self, now: Millis, group_id: str, queue: GroupQueue, why: str) -> None:
-        """These letters can't be written now."""
+        """These dead letters can't be written now."""
         self._say(group_id, queue, why)
         self._retry_later(now, queue)
 
@@ -293,10 +294,10 @@ class DeadLetters:
         self._due.set(queue.key, now + queue.pause_ms)
 
     def _send(self, now: Millis, pending: PendingRange) -> None:
-        """Append letters for all of the pending. Raises where nothing can be promised about any of them."""
+        """Append dead letters for the whole range. Raises if no dead letter of it is certain to be written."""
         config = pending.hosted.config
         if not config.dead_letter_topic:
-            self._let_go(now, pending)  # the group does not want letters any more
+            self._let_go(now, pending)  # the group no longer has a dead-letter topic
             return
         target = self._target(now, config.dead_letter_topic, pending.hosted.partition.index)
         batches = self._batches(now, pending, copy=config.copy_record)
@@ -312,7 +313,7 @@ class DeadLetters:
             self._let_go(now, pending)
 
     def _batches(self, now: Millis, pending: PendingRange, *, copy: bool) -> Iterator[list[Record]]:
-        """The letters of all of the pending, in batches that are not too large."""
+        """The dead letters of the whole range, in batches of limited size."""
         batch: list[Record] = []
         size = 0
         for record in self._records(pending):
@@ -329,7 +330,7 @@ class DeadLetters:
     def _send_elsewhere(
         self, now: Millis, destination: Destination, batches: list[list[Record]], pending: PendingRange
     ) -> None:
-        """Another node leads the partition: it answers once these letters are committed there."""
+        """Another node leads the partition: it answers once these dead letters are committed there."""
         if not batches:
             self._let_go(now, pending)
             return
@@ -341,7 +342,7 @@ class DeadLetters:
         return _mended(self._environment.wall.at(now), letter, error)
 
     def _arrived_elsewhere(self, pending: PendingRange, now: Millis, why_not: str | None) -> None:
-        """Another node has these letters, or nobody knows whether it has."""
+        """Another node has committed these dead letters, or the outcome is unknown."""
         group_id = pending.hosted.key.group_id
         self._sent[group_id] -= 1
         if why_not is None:
@@ -366,12 +367,12 @@ class DeadLetters:
                 self._append(now, target, [letter])
 
     def arrived(self, now: Millis, ticket: Ticket, pending: PendingRange) -> None:
-        """The letters that the ticket waited for are committed."""
+        """The dead letters that the ticket waited for are committed."""
         self._parking.take(ticket)
         self._let_go(now, pending)
 
     def _let_go(self, now: Millis, pending: PendingRange) -> None:
-        """The letters are committed: the records may go."""
+        """The dead letters are committed: archive the records."""
         hosted = pending.hosted
         machine = hosted.machine
         if machine is not None:
@@ -380,7 +381,7 @@ class DeadLetters:
             self._settle(now, hosted)
 
     def _target(self, now: Millis, name: str, source_index: int) -> Partition | Destination:
-        """The partition that takes the letters, here or on another node. Raises Unusable."""
+        """The partition for the dead letters, here or on another node. Raises Unusable."""
         settings = self._environment.settings
         prefix: str = settings["errors.deadletterqueue.topic.name.prefix"]
         if not name.startswith(prefix):
@@ -408,7 +409,7 @@ class DeadLetters:
         return partition
 
     def _make(self, now: Millis, wanted: NewTopic) -> TopicImage:
-        """Make a dead-letter topic, unless that is under way. Raises ToBeMade, Unusable."""
+        """Create a dead-letter topic, unless that is in progress. Raises ToBeMade, Unusable."""
         name = wanted.name
         if name not in self._making:
             self._making.add(name)
@@ -421,7 +422,7 @@ class DeadLetters:
         return topic
 
     def made(self, now: Millis, name: str, error: Exception | None) -> None:
-        """The dead-letter topic of this name is there, or can't be made; whoever waits for it goes on."""
+        """The dead-letter topic of this name exists now, or can't be created; resume the groups that wait for it."""
         self._making.discard(name)
         self._why_not = str(error)
         for group_id, queue in self._queues.items():
@@ -462,7 +463,7 @@ class DeadLetters:
         return found
 
     def _readable(self, pending: PendingRange, header: BatchHeader, raw: bytes, position: int) -> list[Record]:
-        """The pending's records of this batch, or what stands for them."""
+        """The pending records of this batch, or a dead letter in their place."""
         try:
             records = decode_records(raw, position, parts_max=PARTS_MAX)
         except CorruptRecords as error:
@@ -471,7 +472,7 @@ class DeadLetters:
         return [record for record in records if pending.first <= record.offset < pending.end]
 
     def _unreadable(self, pending: PendingRange, first: int, end: int, error: Exception) -> Record:
-        """One letter for all that was given up there and can't be read: nobody knows how much there was."""
+        """One dead letter for a range of records that can't be read: it is unknown how many there were."""
         if first != self._unread:
             self._environment.notes(f"{pending.hosted.partition.name}: offset {first} can't be copied: {error}")
         self._unread = end
@@ -480,7 +481,7 @@ class DeadLetters:
     # ---- the circuit breaker ---------------------------------------------------------------------------------------
 
     def _count(self, now: Millis, hosted: HostedShare, queue: GroupQueue, letters: int) -> None:
-        """Pause the group where it gives up more records within a minute than it is allowed to."""
+        """Pause the group if it gives up more records within a minute than it may."""
         limit = hosted.config.dead_letters_per_minute_max
         if not limit:
             queue.minute = 0
@@ -509,7 +510,7 @@ class DeadLetters:
 
 
 def _letter(wall_ms: WallMillis, record: Record, pending: PendingRange, copy: bool) -> Record:
-    """KIP-1191's letter for this record."""
+    """KIP-1191's dead letter for this record."""
     partition = pending.hosted.partition
     said: list[tuple[str | bytes, bytes | None]] = [
         (PREFIX + "topic", partition.topic_name.encode()),
@@ -526,13 +527,13 @@ def _letter(wall_ms: WallMillis, record: Record, pending: PendingRange, copy: bo
 
 
 def _mended(wall_ms: WallMillis, letter: Record, error: ErrorCode) -> list[Record]:
-    """The letter as a topic may take it that refused it; empty: there is no such form."""
+    """The dead letter in a form that may suit a topic that refused it; empty if there is no such form."""
     if error is ErrorCode.INVALID_TIMESTAMP:  # the wall clock was set since the record was written
         return [] if letter.timestamp_ms == wall_ms else [Record(-1, wall_ms, letter.key, letter.value, letter.headers)]
-    # The topic takes smaller records than the one this came from: at least say which one it was.
+    # The topic accepts only smaller records than the source topic: at least identify the record.
     return [] if letter.value is None else [Record(-1, wall_ms, letter.key, None, _provenance(letter.headers))]
 
 
 def _provenance(headers: Headers) -> Headers:
-    """Only what a letter itself says."""
+    """Only the headers that a dead letter itself adds."""
     return [(name, value) for name, value in headers if isinstance(name, str) and name.startswith(PREFIX)]

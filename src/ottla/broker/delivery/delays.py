@@ -1,10 +1,9 @@
 """Reads the headers that delay a message for share groups that opted in.
 
 `ottla-deliver-at`: epoch milliseconds as decimal text. `ottla-delay-ms`: milliseconds after the record's timestamp, as
-decimal text. The later of both counts; what is not a number is passed over.
+decimal text. The later of both applies; a value that is not a number is ignored.
 
-Knows records. Does not know who waits for them: producers need nothing but a header, other consumers see the record at
-once.
+Producers need only a header; other consumers see the record at once.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _DIGITS_MAX: Final = 18
 def delays_in(batch: bytes, low: int, high: int, wall_ms: WallMillis) -> list[tuple[int, int, int]]:
     """(first, end, until) of the records in [low, high) that must wait beyond `wall_ms`, ascending; neighbours joined.
 
-    `until` is what the wall clock will show then.
+    `until` is a time of the wall clock.
     """
     if not batch[22] & ATTRIBUTES_COMPRESSION and _COMMON_BYTES not in batch:
         return []
     try:
         records = decode_records(batch, parts_max=PARTS_MAX)
     except CorruptRecords:
-        return []  # whoever reads it will say so
+        return []  # the consumer that reads the batch reports it
     held: list[tuple[int, int, int]] = []
     for record in records:
         if record.headers and low <= record.offset < high:

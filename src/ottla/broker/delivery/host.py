@@ -1,24 +1,25 @@
-"""Hosts share groups on this node: the share partitions of the partitions it leads, their sessions, their memory.
+"""Hosts share groups on this node: the share partitions of the partitions that it leads, their sessions and state.
 
-What other rooms use (`node.share`, a ShareHost, and `node.share_state`, the ShardHost of `__share_group_state`):
+The interface for other packages (`node.share`, a ShareHost, and `node.share_state`, the ShardHost of
+`__share_group_state`):
 
     ShareFetch does not ask the group coordinator for membership (Kafka's does not either): a session is enough.
-    A share partition nobody initialized starts where `share.auto.offset.reset` says at the first fetch, so nothing has
-    to be initialized before members may fetch.
+    A share partition that was never initialized starts where `share.auto.offset.reset` says at the first fetch, so
+    nothing has to be initialized before members may fetch.
 
     state_call(now, InitializeShareGroupState | ReadShareGroupStateSummary | DeleteShareGroupState, group_id, topic_id,
                partition, start_offset=-1, state_epoch=0) -> (shard index, Call)
         For the `calls` of a CoordinatorRequest submitted to `node.share_state` (one call a partition; replies are those
-        messages with one result). Makes `__share_group_state` where there is none.
+        messages with one result). Creates `__share_group_state` if it does not exist.
         AlterShareGroupOffsets = initialize with the next state epoch, then `forget`.
     forget(now, group_id, topic_id=None, partition=None)
-        The state of these share partitions was altered or deleted: what is loaded of them is dropped, held records come
-        back INVALID_RECORD_STATE when they are acknowledged, the next fetch loads anew.
+        The state of these share partitions was altered or deleted: their loaded state is dropped, acknowledgements of
+        acquired records get INVALID_RECORD_STATE, the next fetch loads the state again.
     group_configured(group_id)      the group's dynamic configs changed
     lag(group_id, topic_id, partition, start_offset, delivery_complete_count) -> int
-        log end - start_offset - delivery_complete_count (KIP-1226), -1 where that is not known.
+        log end - start_offset - delivery_complete_count (KIP-1226), -1 if that is not known.
     describe(now, group_id=None) -> list[DescribedPartition]
-        Who holds what, for the CLI and the metrics port.
+        Which members hold which locks, for the CLI and the metrics port.
 """
 
 from __future__ import annotations
@@ -78,12 +79,12 @@ LOAD_RETRY_MS: Final = 20
 """Until a coordinator that is loading is asked again; twice as long each time."""
 LOAD_RETRY_MS_MAX: Final = 1_000
 LOADS_AT_ONCE: Final = 100
-"""Share partitions that begin to be loaded before others have their turn: each takes some 0.2 ms the first time."""
+"""How many share partitions begin to load before other work has its turn: each needs some 0.2 ms the first time."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedPartition:
-    """One share partition as people want to see it. `held` is cut to the number asked for, the counts are not."""
+    """One share partition for display. `held` is cut to the requested number, the counts are not."""
 
     group_id: str
     topic: str
@@ -163,18 +164,18 @@ class ShareHost(Subscriber):
         self._begun = 0
         """How many loads have begun since the last tick."""
         self._looked = 0
-        """How many runs of share partitions were looked at for locks that end, since then."""
+        """How many runs of share partitions were checked for expiring locks since then."""
         self._without_topic: list[HostedShare] = []
-        """Those that are loaded as soon as the coordinators' topic is made."""
+        """Share partitions that load as soon as the coordinators' topic is created."""
         self._acknowledging = Backlog[ShareWaiter](schedule, Timed.SHARE, self._acknowledge_more)
-        """Requests that acknowledge more than is taken at once."""
+        """Requests that acknowledge more than one slice processes."""
         self._pruning = Timer(schedule, Timed.SHARE, self._prune)
         environment.settings.subscribe("share groups", self)
 
-    # ---- life and time ---------------------------------------------------------------------------------------------
+    # ---- lifecycle and time ----------------------------------------------------------------------------------------
 
     def acknowledge_later(self, asked: ShareWaiter) -> None:
-        """The next slice of this request's acknowledgements has to come with a later tick."""
+        """A later tick processes the next slice of this request's acknowledgements."""
         self._acknowledging.append(asked)
 
     def _acknowledge_more(self, now: Millis) -> None:
@@ -188,7 +189,7 @@ class ShareHost(Subscriber):
                 self.parking.give_up(asked.ticket, "a long acknowledgement", error)
 
     def _count_by_tick(self) -> None:
-        """What is bounded between two ticks begins anew with each."""
+        """Reset the counters that are bounded between two ticks."""
         ticks = self.environment.schedule.ticks
         if self._tick != ticks:
             self._tick, self._begun, self._looked = ticks, 0, 0
@@ -216,12 +217,12 @@ class ShareHost(Subscriber):
             self._load(now, self._loading[due[1]])
 
     def disconnected(self, now: Millis, connection: int) -> None:
-        """A connection is gone, and with it the sessions opened over it: what their members hold comes back."""
+        """A connection has closed, and with it the sessions opened over it: release their members' records."""
         for session in self.sessions.of_connection(connection):
             self.close_session(now, session)
 
     def features_changed(self, now: Millis) -> None:
-        """Levels of features are others: without share groups no session goes on, and nothing of them stays loaded."""
+        """Feature levels changed: if share groups are disabled, close all sessions and drop the loaded state."""
         if not self.metadata.image.level_of(SHARE_VERSION):
             for key in list(self._hosted):
                 self._drop(now, key)
@@ -229,7 +230,7 @@ class ShareHost(Subscriber):
                 self.close_session(now, session)
 
     def topic_deleted(self, now: Millis, topic: TopicImage) -> None:
-        """Its share partitions go, and what their coordinators remember of them."""
+        """Drop the topic's share partitions, and their coordinators' state."""
         if topic.name == SHARE_GROUP_STATE_TOPIC:
             for key in list(self._hosted):
                 self._drop(now, key)
@@ -240,7 +241,7 @@ class ShareHost(Subscriber):
         self._states.tell_all(now, Call(-1, 0, "", "", TopicGone(topic.id)))
 
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
-        """Its share partitions are led elsewhere, or fenced by the new epoch: they are loaded anew."""
+        """Another node leads its share partitions, or the new epoch fences them: load them again."""
         for key in [key for key in self._of_topic.get(topic.id, ()) if key.partition == partition.index]:
             self._drop(now, key)
         self._back_offs.forget_topic(topic.id, partition.index)
@@ -253,7 +254,7 @@ class ShareHost(Subscriber):
                 self.settle(now, hosted)
 
     def close_session(self, now: Millis, session: ShareSession) -> None:
-        """What the member holds is available again: of much, the rest with later ticks."""
+        """Release the records that the member has acquired: of many, the rest with later ticks."""
         self.sessions.close(session)
         for hosted in list(self._of_group.get(session.group_id, {}).values()):
             machine = hosted.machine
@@ -299,9 +300,12 @@ class ShareHost(Subscriber):
             self.configs.forget(group_id)
 
     def first_member_comes(self, now: Millis, group_id: str) -> None:
-        """Nobody else of the group has a session here: in a cluster another node may have altered its state since, so
-        what is at rest is loaded anew; back-offs go on. Not where the coordinator lacks how often records were
-        delivered: a record that nobody can process would never come to its last delivery."""
+        """This is the group's first session here. In a cluster another node may have altered the group's state since.
+
+        So share partitions without acquired records are loaded again; back-offs continue. This is not done if the
+        coordinator lacks the delivery counts: a record that no member can process would never reach its last
+        delivery.
+        """
         if self._states.elsewhere is None:
             return
         for key, hosted in list(self._of_group.get(group_id, {}).items()):
@@ -314,7 +318,7 @@ class ShareHost(Subscriber):
         self.configs.forget_all()
 
     def group_configured(self, group_id: str) -> None:
-        """The group's configs changed: everyone obeys from now on, whoever waits looks again."""
+        """The group's configs changed: apply them at once, and retry the waiting fetches."""
         self.configs.forget(group_id)
         for hosted in self._of_group.get(group_id, {}).values():
             if hosted.machine is not None:
@@ -360,7 +364,7 @@ class ShareHost(Subscriber):
         self._loads.set((hosted.number, hosted.key), at)
 
     def _dated(self, now: Millis, hosted: HostedShare, found: summary.PartitionResult) -> None:
-        """Then ask for all that is known, which fences whoever led before."""
+        """Then ask for the whole state, which fences the previous leader."""
         if found.error_code:
             self._loaded(now, hosted, read.PartitionResult(found.partition, found.error_code))
             return
@@ -380,7 +384,7 @@ class ShareHost(Subscriber):
         if error in TRY_AGAIN:
             self._load_later(now, hosted)
         elif error is ErrorCode.INVALID_REQUEST:
-            # Nobody initialized it: the first member that asks does.
+            # Not initialized yet: the first fetch of a member initializes it.
             self._initialize(now, hosted, hosted.key, self._reset_offset(now, hosted), 0)
         elif error is not ErrorCode.NONE:
             self.environment.notes(f"{hosted.partition.name} can't be shared by {hosted.key.group_id}: {error.name}")
@@ -391,7 +395,7 @@ class ShareHost(Subscriber):
     def _initialize(
         self, now: Millis, hosted: HostedShare | None, key: Key, start_offset: int, state_epoch: int
     ) -> None:
-        """Let the coordinator know nothing but this; `hosted` is loaded afterwards."""
+        """Reset the coordinator's state to this offset and epoch; `hosted` is loaded afterwards."""
         kind = initialize.InitializeShareGroupStateRequest
         call = self.state_call(now, kind, *key, start_offset=start_offset, state_epoch=state_epoch)
         self._submit(now, ShareStateRequest(self, hosted, call))
@@ -424,7 +428,7 @@ class ShareHost(Subscriber):
         self.settle(now, hosted)
 
     def _reset_offset(self, now: Millis, hosted: HostedShare) -> int:
-        """Where a group begins that has never read this partition (`share.auto.offset.reset`)."""
+        """The start offset of a group that has never read this partition (`share.auto.offset.reset`)."""
         log, reset = hosted.partition.log, hosted.config.reset
         if reset == "earliest":
             return log.log_start_offset
@@ -437,15 +441,15 @@ class ShareHost(Subscriber):
                 found = None
             except OSError as error:
                 self.failures.read_failed(hosted.partition, error)
-                return log.log_start_offset  # rather too many records than to pass over some that nobody could look at
+                return log.log_start_offset  # deliver too many records rather than skip some unread
             if found is not None:
                 return found.offset
         return log.high_watermark
 
-    # ---- what a machine wants --------------------------------------------------------------------------------------
+    # ---- effects of a machine --------------------------------------------------------------------------------------
 
     def settle(self, now: Millis, hosted: HostedShare) -> None:
-        """A machine was stepped: submit its writes, send its letters, set its clock, wake who waits."""
+        """A machine was stepped: submit its writes, write its dead letters, set its timer, wake the waiting fetches."""
         machine = hosted.machine
         while machine is not None and (machine.writes or machine.letters):
             for each in machine.take_writes():
@@ -525,29 +529,30 @@ class ShareHost(Subscriber):
         return self._call(key, delete.DeleteShareGroupStateRequest(group_id, topics))
 
     def prune_later(self, now: Millis) -> None:
-        """The share coordinators on this node are in use, or may be: what they need no more goes now and then."""
+        """The share coordinators on this node are in use, or may be: prune their state from time to time."""
         if self._pruning.at is None:
             self._pruning.set(now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"])
 
     def _call(self, key: Key, body: Any) -> tuple[int, Call]:
-        """The body's call and the shard that answers for this key; where there can't be one, it answers so."""
+        """The body's call and the shard that answers for this key; if there can't be one, the call reports that."""
         index = self._states.partition_for(coordinator_key(*key))
         return index, Call(body.API_KEY, body.MAX_VERSION, "", "", body)
 
     @property
     def lacks_state_topic(self) -> bool:
-        """Whether `making_state_topic` has to come first: where there is no such topic, nobody coordinates."""
+        """Whether `making_state_topic` has to run first: without the state topic there is no coordinator."""
         return SHARE_GROUP_STATE_TOPIC not in self.metadata.image.topics
 
     def making_state_topic(self) -> Generator[Any, Any, None]:
-        """The step of a longer work that has `__share_group_state` made where there is none."""
+        """The step of a longer work that creates `__share_group_state` if it does not exist."""
         try:
             yield from self._forwarding.making_internal(SHARE_GROUP_STATE_TOPIC)
         except StoreFailed as failed:
             self.environment.notes(f"{SHARE_GROUP_STATE_TOPIC} can't be made: {failed}")
 
     def change_ended(self, now: Millis, result: None) -> None:
-        """The topic of the share coordinators is made, or can't be: who waited for it loads now, or later."""
+        """The topic of the share coordinators is created, or can't be: load the share partitions that waited for it
+        now, or later."""
         waiting, self._without_topic = self._without_topic, []
         for hosted in waiting:
             if self._hosted.get(hosted.key) is not hosted:
@@ -591,7 +596,7 @@ class ShareHost(Subscriber):
             self._load(now, hosted)
 
     def _prune(self, now: Millis) -> None:
-        """Let go of what no key's state needs any more."""
+        """Drop what no key's state needs any more."""
         self._pruning.set(now + self.environment.settings["share.coordinator.state.topic.prune.interval.ms"])
         for partition, shard in self._states.loaded():
             if isinstance(shard, ShareStateShard):
@@ -599,10 +604,10 @@ class ShareHost(Subscriber):
                 if offset > partition.log.log_start_offset:
                     partition.log.delete_records_before(offset)
 
-    # ---- looking ---------------------------------------------------------------------------------------------------
+    # ---- checking --------------------------------------------------------------------------------------------------
 
     def lag(self, topic_id: bytes, partition: int, start_offset: int, complete_count: int) -> int:
-        """Records that a group still has to process; -1 where that is not known, here."""
+        """Records that a group still has to process; -1 if that is not known here."""
         led = self.leadership.led(topic_id, partition)
         return -1 if isinstance(led, ErrorCode) else lag_of(led.log.high_watermark, start_offset, complete_count)
 
@@ -655,7 +660,7 @@ class ShareHost(Subscriber):
 
 
 def _remove(index: dict[KeyT, dict[Key, HostedShare]], name: KeyT, key: Key) -> None:
-    """Take one share partition out of those of a group or a topic."""
+    """Remove one share partition from those of a group or a topic."""
     of_name = index[name]
     del of_name[key]
     if not of_name:
@@ -663,14 +668,15 @@ def _remove(index: dict[KeyT, dict[Key, HostedShare]], name: KeyT, key: Key) -> 
 
 
 def lag_of(end_offset: int, start_offset: int, complete_count: int) -> int:
-    """Records that a group still has to process in a partition that ends there; -1 where it has not begun."""
+    """Records that a group still has to process in a partition with this end; -1 if it has not begun."""
     if start_offset < 0 or complete_count < 0:
         return -1
     return max(end_offset - start_offset - complete_count, 0)
 
 
 def _told(error: ErrorCode) -> ErrorCode:
-    """What a member hears when its acknowledgement could not be persisted (SharePartition.fetchPersisterError)."""
+    """The error that a member gets when its acknowledgement could not be persisted
+    (SharePartition.fetchPersisterError)."""
     if error in TRY_AGAIN:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):

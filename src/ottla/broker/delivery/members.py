@@ -1,8 +1,8 @@
-"""Notes over which connection each member of a share group was last heard, so that its loss tells the group.
+"""Notes the connection that each member of a share group last used, so that losing it notifies the group.
 
-Knows connections and members. Does not know groups: the shard is told (`ConnectionLost`) and decides.
+The group's shard gets `ConnectionLost` and decides.
 
-Invariant: a member stands under one connection.
+Invariant: a member is under one connection.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ShareMembers:
                 del self._of_connection[connection]
 
     def disconnected(self, now: Millis, connection: int) -> None:
-        """A connection is gone."""
+        """A connection has closed."""
         members = self._of_connection.pop(connection, {})
         for member in members:
             del self._connection_of[member]

@@ -1,10 +1,10 @@
-"""Hosts one share partition: the machine, the log it delivers from, who waits for it, what it still has to hear.
+"""Hosts one share partition: the machine, the log it delivers from, the waiting requests, and unsaved writes.
 
-Knows how to wake those who wait, one after the other, as long as there is something for them. Does not know requests:
-who waits is a ParkedWork with `serve`.
+It wakes waiting requests one after the other, as long as there are records for them. A waiting request is a ParkedWork
+with `serve`.
 
-Invariant: the gate's ticket watches the partition exactly while somebody waits; so a record that
-arrives costs one look, however many members wait for it.
+Invariant: the gate's ticket watches the partition exactly while a request waits. So a record that arrives costs one
+check, however many members wait for it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from ottla.share.records import Key
 
 
 class ShareWaiter(ParkedWork):
-    """A parked request that share partitions may be able to answer. `ticket`: None before it is parked, and when its
-    client is gone."""
+    """A parked request that share partitions may be able to answer. `ticket`: None before it is parked, and after its
+    client has disconnected."""
 
     __slots__ = ("ticket",)
 
     ticket: Ticket | None
 
     def serve(self, now: Millis, ticket: Ticket) -> None:
-        """Something may be there: answer, or go on waiting."""
+        """Records may be available: answer, or continue to wait."""
         raise NotImplementedError
 
     def acknowledged(self, now: Millis, at: int, error: ErrorCode) -> None:
-        """What this request acknowledged in its partition number `at` is persisted, or is not."""
+        """This request's acknowledgements in its partition number `at` are persisted, or have failed."""
         raise NotImplementedError
 
     def acknowledge_more(self, now: Millis) -> None:
-        """Hand over the next slice of what this request acknowledges."""
+        """Submit the next slice of this request's acknowledgements."""
         raise NotImplementedError
 
 
@@ -71,16 +71,17 @@ class HostedShare:
         self.partition = partition
         self.machine: SharePartition | None = None
         self.log_end_offset = 0
-        """Where what was remembered of the log ends, as far as the log still has it."""
+        """The end of the cached part of the log, as far as the log still has it."""
         self.state_epoch = 0
         self.shard_index = -1
         """Which partition of `__share_group_state` remembers it."""
         self.retry_ms: Millis = 0
         self.waiters: dict[Ticket, ShareWaiter] = {}
         self.awaited: dict[int, tuple[ShareWaiter, int]] = {}
-        """By number of a write: who waits for it, and for which of its partitions."""
+        """By number of a write: the request that waits for it, and the index of its partition."""
         self.unsaved: set[int] = set()
-        """Numbers of writes that the coordinator does not have, or not yet, though what they say stands here."""
+        """Numbers of writes that the coordinator does not have, or not yet, though this machine's state includes
+        them."""
         self.gate: Ticket | None = None
 
     @property
@@ -100,7 +101,7 @@ class HostedShare:
             and machine.has_more(now, readable_end(self.partition.log, config.isolation))
         )
 
-    # ---- who waits -------------------------------------------------------------------------------------------------
+    # ---- waiting requests ------------------------------------------------------------------------------------------
 
     def wait(self, ticket: Ticket, waiter: ShareWaiter) -> None:
         if self.gate is None:
@@ -113,7 +114,7 @@ class HostedShare:
             self.partition.unwatch(self.gate)
 
     def wake(self) -> None:
-        """Look after the waiters before the node rests."""
+        """Check the waiting requests before the node rests."""
         if self.waiters and self.gate is not None:
             self._parking.grew(self.gate, 1)
 
@@ -126,7 +127,7 @@ class HostedShare:
                 waiter.serve(now, ticket)
 
     def give_up(self, now: Millis) -> None:
-        """This share partition is gone: waiters look again and are told so."""
+        """This share partition is dropped: waiting requests are resumed and get an error."""
         if self.gate is not None:
             self.partition.unwatch(self.gate)
             self._parking.take(self.gate)
@@ -136,14 +137,14 @@ class HostedShare:
             waiter.serve(now, ticket)
 
     def fail_awaited(self, now: Millis, error: ErrorCode) -> None:
-        """Nobody will hear any more whether these writes went well."""
+        """The outcome of these writes will never be known: fail them."""
         awaited, self.awaited = self.awaited, {}
         for waiter, at in awaited.values():
             waiter.acknowledged(now, at, error)
 
 
 class Gate(ParkedWork):
-    """Stands among the partition's fetches for everyone who waits at a share partition."""
+    """Represents all requests that wait at a share partition among the partition's fetches."""
 
     __slots__ = ("_hosted",)
 

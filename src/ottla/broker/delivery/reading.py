@@ -1,18 +1,18 @@
-"""Reads for a share partition: what one fetch acquires, and the file slices of the log that hold it.
+"""Reads for a share partition: the records that one fetch acquires, and the file slices of the log that hold them.
 
-Knows batch headers: which offsets a batch covers, which are markers, which belong to aborted transactions, where
-compaction left nothing. Decodes records only for groups that opted into delayed delivery. Does not know sessions.
+It reads batch headers: the offsets of a batch, markers, aborted transactions, and gaps left by compaction. It decodes
+records only for groups that opted into delayed delivery.
 
-Costs are per batch: headers are read, records leave as file slices; only batches that hold an acquired record are
-sent, and of a large batch that mostly belongs to others only a part (batch_parts.py). Batch-optimized acquisition takes
-whole batches until the asked number is reached; record-limit takes exactly that many (KIP-1206). HOT.
+Costs are per batch: headers are read, records leave as file slices. Only batches that hold an acquired record are sent.
+Of a large batch with mostly other members' records only a part is sent (batch_parts.py). Batch-optimized acquisition
+takes whole batches until the requested number is reached; record-limit takes exactly that many (KIP-1206). HOT.
 
-A batch that has no room for the records it claims is passed over: nobody could read it, and its offsets may go into
-the billions.
+A batch that is too small for the records it claims is skipped: no client could read it, and its offsets may go into the
+billions.
 
-With several members a fetch takes at most its share of what is there and may be held, so that one of them does not sit
-on everything while the others have nothing to do: ever smaller pieces towards the backlog's end. Members that are done
-with more than that within BRIEF_MS get more: fast ones are not slowed down by small pieces.
+With several members, a fetch acquires at most its share of the available records that may be acquired. So one member
+does not hold everything while the others are idle; the pieces get smaller towards the end of the backlog. Members that
+finish more than that within BRIEF_MS get more, so that small pieces do not slow down fast members.
 
 Sources: Kafka's SharePartition.acquire, ShareFetchUtils.java; KIP-932, KIP-1206.
 """
@@ -42,11 +42,11 @@ BRIEF_MS: Final = 100
 CUT_BYTES_MIN: Final = 4096
 """Smaller batches are not worth cutting."""
 WALK_BYTES: Final = 4096
-"""Read at once to look at headers: many small batches, or the beginning of a large one."""
+"""How many bytes are read at once to check headers: many small batches, or the beginning of a large one."""
 
 
 class Budget:
-    """What one fetch may still take, over all its partitions."""
+    """The remaining allowance of one fetch, over all its partitions."""
 
     __slots__ = ("batch_size", "bytes_left", "exactly", "records_left", "share_left", "shared", "took_any")
 
@@ -56,7 +56,7 @@ class Budget:
         self.batch_size = batch_size
         self.exactly = exactly
         self.share_left = records_max
-        """What is left of the fair share of the partition that is read now."""
+        """The rest of the fair share of the partition that is being read."""
         self.shared = False
         self.took_any = False
 
@@ -64,8 +64,8 @@ class Budget:
 class Reader:
     """One fetch of one share partition: pieces in, acquired ranges and slices out.
 
-    Batches that lie side by side are acquired together: [first, cursor) is what has been seen and not been locked yet,
-    [begin, stop) where it stands in the file, `bounds` where its batches end.
+    Adjacent batches are acquired together. [first, cursor) are the offsets seen and not locked yet, [begin, stop) their
+    position in the file, `bounds` the ends of their batches.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Reader:
 
     _file: File
     _cut_from: tuple[File, int] | None
-    """The batch that the last part was cut from: the same answer must not hold it whole as well."""
+    """The batch that the last part was cut from: the same answer must not include it whole as well."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Reader:
         self._bounds: list[int] = []
 
     def fill(self, members: int) -> None:
-        """Acquire what there is and the budget allows; `members` share it. Raises StorageFailed, OSError."""
+        """Acquire the available records within the budget; `members` share it. Raises StorageFailed, OSError."""
         machine, log, budget = self._machine, self._log, self._budget
         if machine.start < log.log_start_offset:
             machine.log_start_moved(log.log_start_offset)
@@ -150,7 +150,7 @@ class Reader:
                 machine.skip(piece.first, end)  # compaction took everything up to there
 
     def _take(self, piece: Piece, end: int, result: ReadResult) -> bool:
-        """Go through the batches of one read up to `end`, or until the budget is used up; whether it led on."""
+        """Process the batches of one read up to `end`, or until the budget is used up; returns whether it advanced."""
         batches = result.slice
         assert batches is not None
         self._file = batches.file
@@ -161,7 +161,7 @@ class Reader:
             base, body, _, _, _, attributes, last_delta, _, _, producer_id, _, _, count = header
             size = body + LOG_OVERHEAD_BYTES
             if base + last_delta >= result.log_end_offset:
-                break  # a damaged header: nothing is passed over for its sake
+                break  # a damaged header: skip nothing because of it
             walked_to = position + size
             if base + last_delta < self._cursor:
                 continue
@@ -201,11 +201,11 @@ class Reader:
         return min(self._budget.records_left, self._budget.share_left, self._locks_left())
 
     def _locks_left(self) -> int:
-        """How many records the members may still hold."""
+        """How many more records the members may lock."""
         return max(self._machine.settings.record_locks_max - self._machine.in_flight, 0)
 
     def _extend(self, position: int, header: RawHeader, high: int) -> None:
-        """The batch there, up to `high`, is to be acquired too, or what there is room for."""
+        """Acquire also the batch at `position`, up to `high`, or as much as there is room for."""
         budget, room = self._budget, self._room()
         if budget.exactly:
             high = min(high, self._first + room)
@@ -225,7 +225,7 @@ class Reader:
         self._bounds.append(high)
 
     def _cut(self, position: int, size: int, high: int) -> None:
-        """Lock what is left of a batch up to `high` and send only that."""
+        """Lock the rest of a batch up to `high` and send only that."""
         low = self._cursor
         self._close()
         self._first, self._cursor = low, high
@@ -235,7 +235,7 @@ class Reader:
             try:
                 part = self._slices.cut(self._file, position, size, low, high)
             except CorruptRecords:
-                part = None  # it is sent as it is: whoever reads it will say so
+                part = None  # sent as it is: the consumer that reads it reports it
                 self._send(position, position + size)
         self._lock([high])
         if part is not None:
@@ -285,7 +285,7 @@ class Reader:
         self._bounds.clear()
 
     def _lock(self, bounds: list[int]) -> None:
-        """Acquire [first, cursor); ranges end where batches do, once they are as long as the member likes them."""
+        """Acquire [first, cursor); ranges end at batch ends, once they have the length that the member asked for."""
         first, end = self._first, self._cursor
         if first >= end:
             return

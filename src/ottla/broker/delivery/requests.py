@@ -1,13 +1,13 @@
-"""Carries ShareFetch and ShareAcknowledge out: acknowledge first, then fetch, then wait for records.
+"""Carries out ShareFetch and ShareAcknowledge: acknowledge first, then fetch, then wait for records.
 
-Knows sessions' rules, what makes an acknowledgement valid, and when an answer is complete. Does not know bytes: the
-handlers (k78, k79) decode and encode.
+It applies the rules of sessions, validates acknowledgements, and decides when an answer is complete. The handlers (k78,
+k79) decode and encode.
 
-    begin -> acknowledge every partition named -> all persisted? -> fetch -> something there? -> answer
-             | of much, some at a time            | else parked               | else parked until woken or max_wait
+    begin -> acknowledge every partition named -> all persisted? -> fetch -> records found? -> answer
+                 | of many, in slices                 | else parked             | else parked until woken or max_wait
 
-Invariants: a request is answered once; while an acknowledgement of it is being persisted, or not even taken, it is not
-answered; a parked fetch stands among the waiters of each of its share partitions.
+Invariants: a request is answered once. While an acknowledgement of it is being persisted, or not even submitted, it is
+not answered. A parked fetch is among the waiters of each of its share partitions.
 
 Sources: KIP-932; Kafka's KafkaApis.handleShareFetchRequest, SharePartitionManager.java, DelayedShareFetch.java.
 """
@@ -34,7 +34,7 @@ from ottla.share.standing import Acknowledge, AcknowledgeBatch
 
 MEMBER_ID_LENGTH_MAX: Final = 36
 ACKNOWLEDGED_AT_ONCE: Final = 2_000
-"""Runs of records that are changed in one slice: each takes some 10 µs."""
+"""Runs of records that are changed in one slice: each needs some 10 µs."""
 BATCH_OPTIMIZED: Final = 0
 RECORD_LIMIT: Final = 1
 """share_acquire_mode: whole batches until there are enough records, or exactly so many at most (KIP-1206)."""
@@ -47,7 +47,7 @@ _WHY_NOT: Final = {
 
 
 class ShareExchange(ShareWaiter):
-    """What both requests have in common: a member, its session, and acknowledgements that must be persisted."""
+    """The common part of both requests: a member, its session, and acknowledgements that must be persisted."""
 
     __slots__ = (
         "_at",
@@ -75,12 +75,12 @@ class ShareExchange(ShareWaiter):
         self.answers: list[ShareAnswer] = []
         self.by_place: dict[Place, ShareAnswer] = {}
         self._at: dict[Place, int] = {}
-        """Where in `answers` the answer to an acknowledgement stands."""
+        """The index in `answers` of the answer to an acknowledgement."""
         self.ticket: Ticket | None = None
         self._said: deque[tuple[ShareAnswer, Sequence[AcknowledgeBatch], bool]] = deque()
         """Acknowledgements that were not handed over yet, and whether they are the rest of a partition's."""
         self.is_begun = False
-        """Every acknowledgement has been handed over, so the last one that is persisted goes on."""
+        """Every acknowledgement has been submitted, so the last one to be persisted resumes the request."""
         self._persisting = 0
 
     def answer_for(self, place: Place) -> ShareAnswer:
@@ -91,7 +91,7 @@ class ShareExchange(ShareWaiter):
             self.answers.append(answer)
         return answer
 
-    # ---- who may ---------------------------------------------------------------------------------------------------
+    # ---- permissions -----------------------------------------------------------------------------------------------
 
     def refusal(self) -> ErrorCode | None:
         """Why this group or this member gets no answer but an error."""
@@ -115,7 +115,7 @@ class ShareExchange(ShareWaiter):
     # ---- acknowledging ---------------------------------------------------------------------------------------------
 
     def acknowledge_all(self, now: Millis) -> None:
-        """Hand over what the request acknowledges, partition by partition: of much, the rest comes in later slices."""
+        """Submit the request's acknowledgements, partition by partition; a large rest follows in later slices."""
         renews = self.request.body.is_renew_ack
         for topic in self.request.body.topics:
             topic_id = bytes(topic.topic_id)
@@ -152,10 +152,10 @@ class ShareExchange(ShareWaiter):
         is_rest: bool,
         runs_max: int,
     ) -> int:
-        """Hand over so many changes of one partition, whose rest comes next; how many they are, about."""
+        """Submit up to this many changes of one partition, whose rest comes next. Returns roughly how many they are."""
         hosted = self.share.known(self.group_id, answer.place)
         if hosted is None or hosted.machine is None:
-            # Nobody of this group has fetched from it since it came here, so nobody can hold anything.
+            # No member has fetched from it since its leadership came here, so no member can hold locks.
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if hosted is None else ErrorCode.INVALID_RECORD_STATE
             answer.acknowledge_error = error
             return 0
@@ -184,7 +184,7 @@ class ShareExchange(ShareWaiter):
 
     @property
     def is_persisting(self) -> bool:
-        """Whether the answer has to wait for what the request acknowledges."""
+        """Whether the answer has to wait for the request's acknowledgements."""
         return self._persisting > 0 or not self.is_begun
 
     def park(self, deadline: Millis | None) -> Parked:
@@ -192,7 +192,7 @@ class ShareExchange(ShareWaiter):
         return Parked(self.ticket)
 
     def leave_session(self, now: Millis) -> None:
-        """The member said good-bye: close its session, if its connection has not done so meanwhile."""
+        """The member leaves: close its session, unless the loss of its connection has closed it already."""
         if self.session is not None and self.share.sessions.get(self.group_id, self.member_id) is self.session:
             self.share.close_session(now, self.session)
 
@@ -202,7 +202,7 @@ class ShareExchange(ShareWaiter):
         return self.share.configs.of(self.group_id).settings.lock_duration_ms
 
     def leader_hints(self) -> list[Member]:
-        """Where clients should go that asked the wrong node (KIP-951)."""
+        """The nodes for clients that asked the wrong one (KIP-951)."""
         leaders: list[int] = []
         for answer in self.answers:
             if answer.error in _LED_ELSEWHERE or answer.acknowledge_error in _LED_ELSEWHERE:
@@ -223,14 +223,14 @@ class ShareAcknowledging(ShareExchange):
         self.share.parking.answer(now, self.ticket, self.message(now))
 
     def message(self, now: Millis) -> Any:
-        """The response; a session that says good-bye ends here."""
+        """The response; the session of a leaving member ends here."""
         raise NotImplementedError
 
     def serve(self, now: Millis, ticket: Ticket) -> None:
         raise AssertionError("an acknowledgement waits for no records")
 
     def abandon(self, ticket: Ticket) -> None:
-        self.ticket = None  # what it acknowledged stands all the same
+        self.ticket = None  # its acknowledgements remain valid
 
 
 class ShareFetching(ShareExchange):
@@ -247,12 +247,12 @@ class ShareFetching(ShareExchange):
         self._fetches = body.share_session_epoch != FINAL_EPOCH and body.max_records > 0 and body.max_bytes > 0
         self._hosted: list[tuple[ShareAnswer, HostedShare]] = []
         self._new: set[Place] = set()
-        """The share partitions that were not loaded yet when the request came."""
+        """The share partitions that were not loaded yet when the request arrived."""
 
     # ---- the session -----------------------------------------------------------------------------------------------
 
     def enter_session(self, now: Millis) -> ErrorCode | None:
-        """Open, resume or close the session as its epoch says; the error that ends the request, if any."""
+        """Open, resume or close the session by its epoch. Returns the error that ends the request, if any."""
         body, sessions = self.request.body, self.share.sessions
         epoch, connection = body.share_session_epoch, self.request.session.address.identity
         places = dict.fromkeys((bytes(t.topic_id), p.partition_index) for t in body.topics for p in t.partitions)
@@ -261,7 +261,7 @@ class ShareFetching(ShareExchange):
                 return ErrorCode.INVALID_REQUEST
             before = sessions.get(self.group_id, self.member_id)
             if before is not None:
-                sessions.close(before)  # what the member holds it goes on holding, as with Kafka
+                sessions.close(before)  # the member keeps its acquired records, as in Kafka
             if not self._make_room(now, len(places), None):
                 return ErrorCode.SHARE_SESSION_LIMIT_REACHED
             if not sessions.members_of(self.group_id):
@@ -284,7 +284,7 @@ class ShareFetching(ShareExchange):
         return None
 
     def _make_room(self, now: Millis, wanted: int, but: ShareSession | None) -> bool:
-        """Let a session have so many partitions; larger ones end for it, where that helps."""
+        """Make room for a session with this many partitions; larger ones are closed for it, if that helps."""
         going = self.share.sessions.in_the_way(wanted, but)
         for session in going or ():
             self.share.close_session(now, session)
@@ -293,7 +293,7 @@ class ShareFetching(ShareExchange):
     # ---- fetching --------------------------------------------------------------------------------------------------
 
     def find_partitions(self, now: Millis) -> None:
-        """Look up every partition of the session; what can't be read gets its error."""
+        """Look up every partition of the session; an unreadable one gets its error."""
         assert self.session is not None
         if not self._fetches:
             return
@@ -313,10 +313,10 @@ class ShareFetching(ShareExchange):
             self._hosted.append((answer, hosted))
 
     def fetch(self, now: Millis) -> bool:
-        """Acquire what there is; whether the request need not wait (any longer).
+        """Acquire the available records. Returns whether the request need not wait (any longer).
 
-        As in Kafka, share partitions that are loaded for this request are not waited for: the first one that has
-        records answers it, if nothing else does, and the others come with the next request.
+        As in Kafka, the request does not wait for share partitions that are loaded for it. If there is no other answer,
+        the first one that has records answers it; the others follow with the next request.
         """
         if not self._hosted or not self._is_enough(now):
             return not self._hosted or self._is_due(now)
@@ -352,7 +352,7 @@ class ShareFetching(ShareExchange):
             reader.fill(share.sessions.members_of(self.group_id) if config.fair else 1)
         except OSError as failed:
             self.share.failures.read_failed(hosted.partition, failed)
-            if not answer.acquired:  # what was read before it is delivered; the next fetch meets the error first
+            if not answer.acquired:  # deliver the records read before it; the next fetch gets the error first
                 answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
         self.share.settle(now, hosted)
         if (answer.acquired or answer.error) and answer.place not in self.by_place:
@@ -364,7 +364,7 @@ class ShareFetching(ShareExchange):
             traffic.bytes_out += answer.size
 
     def _is_enough(self, now: Millis) -> bool:
-        """Whether min_bytes can be read. Records that came back count as enough: they wait since long."""
+        """Whether min_bytes can be read. Released records count as enough, because they have waited for a long time."""
         least = self.request.body.min_bytes
         if least <= 1 or self._is_due(now):
             return True
@@ -381,7 +381,7 @@ class ShareFetching(ShareExchange):
                     max(piece.first, log.log_start_offset), self.request.body.max_bytes, hosted.config.isolation
                 )
             except OSError:
-                return True  # whoever acquires there will say so
+                return True  # the fetch that acquires there reports it
             size += 0 if result.slice is None else result.slice.length
         return size >= least
 
@@ -407,7 +407,7 @@ class ShareFetching(ShareExchange):
             self._go_on(now, ticket)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
-        """max_wait is over. What is being persisted is waited for even so."""
+        """max_wait is over, but acknowledgements that are being persisted are still awaited."""
         self.serve(now, ticket)
 
     def _go_on(self, now: Millis, ticket: Ticket) -> None:
@@ -428,12 +428,13 @@ class ShareFetching(ShareExchange):
             hosted.wait_no_more(ticket)
 
     def parts(self, now: Millis) -> list[Part]:
-        """The encoded answer; a session that says good-bye ends here."""
+        """The encoded answer; the session of a leaving member ends here."""
         raise NotImplementedError
 
 
 def _valid_batches(batches: list[Any], renews: bool) -> list[AcknowledgeBatch] | None:
-    """What a machine takes; None where it is no valid acknowledgement (KafkaApis.validateAcknowledgementBatches)."""
+    """The acknowledgements as a machine accepts them; None if one is invalid
+    (KafkaApis.validateAcknowledgementBatches)."""
     valid: list[AcknowledgeBatch] = []
     previous = -1
     highest = Acknowledge.RENEW if renews else Acknowledge.REJECT

@@ -1,8 +1,7 @@
-"""Sends dead letters to the node that leads their partition, where that is another one.
+"""Sends dead letters to the node that leads their partition, if that is another node.
 
-Knows how batches of letters go one after the other, each answered when it is committed, and that a letter which the
-topic does not take may have another form. Does not know why records were given up, nor what is done when it fails:
-letters that may be there already are then written once more.
+Batches are sent one after the other; each is answered once it is committed. A dead letter that the topic refuses may
+have another form. If a send fails, its dead letters may have arrived, and are written once more.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ BY_NAME: Final = 12
 """The newest version of Produce that names topics."""
 
 Mend = Callable[[Millis, Record, ErrorCode], list[Record]]
-"""A letter as the topic may take it that refused it with this error; empty: there is no such form."""
+"""A dead letter in a form that may suit a topic that refused it with this error; empty if there is no such form."""
 
 
 class Destination(NamedTuple):
@@ -39,7 +38,8 @@ class Destination(NamedTuple):
 
 
 class SentLetters:
-    """Letters on their way; a `cluster.peers.Asker`. `done` is told once: None, or why they did not arrive."""
+    """Dead letters in flight; a `cluster.peers.Asker`. `done` is called once: with None, or with why they did not
+    arrive."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class SentLetters:
         self._peers.ask(now, node_id, request, self, BY_NAME, line=STATE_LINE)
 
     def answered(self, now: Millis, answer: object) -> None:
-        """What became of the batch."""
+        """Handle the outcome of the batch."""
         error = ErrorCode.NETWORK_EXCEPTION
         if isinstance(answer, ProduceResponse):
             error = ErrorCode(answer.responses[0].partition_responses[0].error_code)
@@ -78,7 +78,8 @@ class SentLetters:
             self._done(now, None)
 
     def _change(self, now: Millis, error: ErrorCode) -> bool:
-        """Whether there is another form of the batch that was refused: one by one, or a letter as it may be taken."""
+        """Whether there is another form of the refused batch: one record at a time, or a dead letter in another
+        form."""
         batch = self._batches[0]
         instead = [[each] for each in (batch if len(batch) > 1 else self._mend(now, batch[0], error))]
         if error not in MENDABLE or not instead:
@@ -89,4 +90,4 @@ class SentLetters:
 
 
 MENDABLE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_TIMESTAMP)
-"""A letter that is refused for one of these has another form in which the topic may take it."""
+"""A dead letter that is refused with one of these errors has another form that the topic may accept."""

@@ -1,13 +1,15 @@
 """Keeps share sessions (KIP-932): which partitions a member of a share group reads here, over which connection.
 
-Knows: the partitions in the order they were added, and the epoch the next request must carry. Does not know: what is
-read or held. Whoever closes a session releases what its member holds.
+A session has its partitions in the order in which they were added, and the epoch that the next request must carry. The
+code that closes a session releases the records that its member has acquired.
 
 Epochs: 0 opens, each request carries the next one, -1 closes; after 2^31 - 1 comes 1. A session lives as long as its
-connection: one that is lost closes what was opened over it.
+connection: a lost connection closes the sessions that were opened over it.
 
-Invariants: at most `group.share.max.share.sessions`, with `PARTITIONS_MAX` partitions together: where room is wanting,
-the largest go, the newcomer among them. A session stands under its connection exactly while it is open.
+Invariants: at most `group.share.max.share.sessions`, with `PARTITIONS_MAX` partitions together. If these do not
+suffice, the largest sessions are closed, including the newcomer. A session is under its connection exactly while it is
+open.
+
 Source: Kafka's ShareSessionCache.java, SharePartitionManager.newContext, ShareRequestMetadata.java.
 """
 
@@ -24,7 +26,7 @@ FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = (1 << 31) - 1
 
 PARTITIONS_MAX: Final = 200_000
-"""Twice what a node may have; each takes some 200 bytes."""
+"""Twice what a node may have; each needs some 200 bytes."""
 
 Place: TypeAlias = tuple[bytes, int]
 """Topic id and partition index."""
@@ -46,7 +48,7 @@ class ShareSession:
         self.epoch = self.epoch + 1 if self.epoch < _EPOCH_MAX else 1
 
     def in_turn(self) -> list[Place]:
-        """The partitions, beginning with another one at every request, so that each comes first in its turn."""
+        """The partitions, starting with a different one at every request, so that each is first in its turn."""
         places = list(self.partitions)
         if len(places) > 1:
             at = self.epoch % len(places)
@@ -71,7 +73,7 @@ class ShareSessions:
         return len(self._sessions)
 
     def open(self, group_id: str, member_id: str, connection: int, places: dict[Place, None]) -> ShareSession | None:
-        """A new session; what the member had before must have been closed. None: there are too many."""
+        """A new session; the member's earlier one must have been closed. None if there are too many."""
         key = (group_id, member_id)
         assert key not in self._sessions
         if len(self._sessions) >= self._settings["group.share.max.share.sessions"]:
@@ -82,9 +84,9 @@ class ShareSessions:
         return session
 
     def in_the_way(self, wanted: int, but: ShareSession | None) -> list[ShareSession] | None:
-        """What must be closed so that `wanted` partitions fit beside those of the sessions without `but`.
+        """The sessions to close so that `wanted` partitions fit beside those of the sessions without `but`.
 
-        None where they are too many: no larger session is there that could go.
+        None if they can't fit: no larger session could be closed.
         """
         others = [session for session in self._sessions.values() if session is not but]
         total = wanted + sum(len(session.partitions) for session in others)
@@ -102,7 +104,7 @@ class ShareSessions:
         return self._sessions.get((group_id, member_id))
 
     def resume(self, group_id: str, member_id: str, epoch: int, connection: int) -> ShareSession | ErrorCode:
-        """The open session whose turn this epoch is; FINAL_EPOCH is anyone's turn."""
+        """The open session whose next epoch this is; FINAL_EPOCH is always accepted."""
         session = self._sessions.get((group_id, member_id))
         if session is None:
             return ErrorCode.SHARE_SESSION_NOT_FOUND
@@ -111,7 +113,7 @@ class ShareSessions:
                 return ErrorCode.INVALID_SHARE_SESSION_EPOCH
             session.advance()
         if session.connection != connection:
-            # The member opened a new connection before the old one was seen to be gone.
+            # The member opened a new connection before the loss of the old one was noticed.
             self._leave_connection(session)
             session.connection = connection
             self._of_connection.setdefault(connection, {})[(group_id, member_id)] = None

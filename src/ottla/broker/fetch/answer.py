@@ -1,8 +1,8 @@
 """Builds Fetch answers of parts: head bytes, file slices, and the bytes between them.
 
 The generated encoder can only write records that are bytes in memory. This one writes the same answer around records
-that stay in their files, so that the shell can send them from there. `tests/broker/test_fetch_answer.py` holds it
-against the generated encoder for every version.
+that stay in their files, so that the I/O host can send them from there. `tests/broker/test_fetch_answer.py` compares it
+with the generated encoder for every version.
 
 Layout: the FetchResponse of Kafka's FetchResponse.json, versions 4 to 18.
 """
@@ -29,7 +29,7 @@ _BY_TOPIC_ID_SINCE = 13
 _ENDPOINTS_SINCE = 16
 
 PARTITIONS_AT_ONCE = 1_000
-"""So many are named, read, told or encoded in a slice, each in some microseconds."""
+"""How many are named, read, reported or encoded in a slice, each in some microseconds."""
 
 DIVERGING_EPOCH_TAG = 0
 CURRENT_LEADER_TAG = 1
@@ -47,7 +47,8 @@ _LEADER = struct.Struct(">iiB")
 
 
 class PartitionAnswer:
-    """What one partition of a fetch is answered, `asked` of it. An error leaves the offsets at -1."""
+    """The answer for one partition of a fetch; `asked` is its part of the request. An error leaves the offsets at
+    -1."""
 
     __slots__ = (
         "aborted",
@@ -74,9 +75,9 @@ class PartitionAnswer:
         """None for a read_uncommitted consumer."""
         self.records: FileSlice | None = None
         self.current_leader: tuple[int, int] | None = None
-        """(leader id, leader epoch), where the client asked the wrong one."""
+        """(leader id, leader epoch), if the client asked the wrong node."""
         self.diverging: tuple[int, int] | None = None
-        """(epoch, end offset) where the client's log and this one part ways."""
+        """(epoch, end offset) at which the client's log and this one diverge."""
         self.preferred_replica = -1
         """The node that a consumer shall fetch from instead."""
         self.is_held_back = False
@@ -93,7 +94,7 @@ def encode_fetch_response(
     endpoints: Sequence[Member],
     throttle_ms: int = 0,
 ) -> list[Part]:
-    """The whole answer with its size in front; `endpoints`: where the leaders are that it names."""
+    """The whole answer with its size in front; `endpoints`: the addresses of the leaders that it names."""
     flexible = version >= _FLEXIBLE_SINCE
     head = _head(version, correlation_id, throttle_ms, error, session_id)
     parts: list[Part] = [head]
@@ -117,7 +118,7 @@ def encoded_in_slices(
     answers: list[PartitionAnswer],
     endpoints: Sequence[Member],
 ) -> Generator[None, Any, list[Part]]:
-    """As `encode_fetch_response`, where there is no error and nobody is throttled, some partitions at a time."""
+    """Like `encode_fetch_response`, for an answer without an error or a throttle time, some partitions at a time."""
     current = _head(version, correlation_id, 0, 0, session_id)
     parts: list[Part] = [current]
     spliced = steps = 0
@@ -161,7 +162,7 @@ def _write_topic_head(out: bytearray, topic: TopicKey, partitions: int, version:
 def _write_partitions(
     parts: list[Part], current: bytearray, partitions: list[PartitionAnswer], version: int
 ) -> tuple[bytearray, int]:
-    """Write behind `current`, the last of the parts: what is the last one then, and how many bytes of records came."""
+    """Write behind `current`, the last of the parts. Returns the new last part, and the number of record bytes."""
     spliced = 0
     for answer in partitions:
         _write_partition_head(current, answer, version)
@@ -245,7 +246,7 @@ def _write_partition_tags(out: bytearray, answer: PartitionAnswer) -> None:
 
 
 def _write_endpoints(out: bytearray, endpoints: Sequence[Member]) -> None:
-    """The tags of the answer that say where some nodes are."""
+    """The tags of the answer with the addresses of some nodes."""
     body = bytearray()
     write_uvarint(body, len(endpoints) + 1)
     for node_id, host, port, rack in endpoints:

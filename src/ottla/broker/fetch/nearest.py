@@ -1,8 +1,8 @@
-"""Says which replica a consumer had better fetch from: one that stands in the consumer's own rack (KIP-392).
+"""Chooses the replica that a consumer should fetch from: one in the consumer's own rack (KIP-392).
 
-Knows what the leader knows of its followers, and where nodes stand. Only a replica that is in sync, active, and has the
-consumer's listener and the offset that it wants is named; among several the one that is furthest. Where the leader
-itself stands in that rack, or nobody does, the consumer stays with the leader.
+The leader names a replica only if it is in sync, active, and has the consumer's listener and the wanted offset. Of
+several, it names the one with the greatest end offset. If the leader itself is in that rack, or no replica is, the
+consumer stays with the leader.
 
 Sources: KIP-392; Kafka's RackAwareReplicaSelector.java, ReplicaManager.findPreferredReadReplica.
 """
@@ -34,6 +34,6 @@ def nearest(followers: Followers, nodes: Mapping[str, NodeRecord], listener: str
 
 
 def _rack_of(nodes: Mapping[str, NodeRecord], node_id: int) -> str | None:
-    """Where an active node stands."""
+    """The rack of an active node."""
     record = nodes.get(str(node_id))
     return None if record is None or record.state is not NodeState.ACTIVE else record.rack

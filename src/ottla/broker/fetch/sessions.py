@@ -1,12 +1,13 @@
-"""Keeps incremental fetch sessions (KIP-227): a client names its partitions once, then only what changes.
+"""Keeps incremental fetch sessions (KIP-227): a client names its partitions once, then only the changes.
 
-Knows: per session the partitions in their order, what was last told of each, and the epoch the next request must carry.
-Does not know: how records are read.
+A session has its partitions in order, the last values reported for each, and the epoch that the next request must
+carry.
 
 Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, with `PARTITIONS_MAX` partitions together; an
-id is never 0 and never in use twice. Where slots are wanting, a session is evicted when it was idle for two minutes, or
-is that old and the newcomer has more partitions. Where room for partitions is wanting, the largest go, the newcomer
-among them. A session ends with the connection it was last used on; Kafka keeps it until somebody needs its slot.
+id is never 0 and never in use twice. If there is no free slot, a session may be evicted if it was idle for two minutes,
+or is that old and has fewer partitions than the newcomer. If there is no room for the partitions, the largest sessions
+are evicted, including the newcomer. A session ends with the connection it was last used on; Kafka keeps it until its
+slot is needed.
 
 Source: KIP-227, Kafka's FetchSession.scala.
 """
@@ -31,11 +32,11 @@ FINAL_EPOCH = -1
 EVICTION_MS = 120_000
 NOT_TOLD = -1
 PARTITIONS_MAX = 200_000
-"""Twice what a node may have; each takes some 350 bytes."""
+"""Twice what a node may have; each needs some 350 bytes."""
 
 
 class FetchPartition:
-    """One partition of a fetch: what is asked, and what the session's client was last told."""
+    """One partition of a fetch: the request for it, and the values last reported to the session's client."""
 
     __slots__ = (
         "caught_up_with",
@@ -71,11 +72,12 @@ class FetchPartition:
         self.told_high_watermark = NOT_TOLD
         self.told_log_start_offset = NOT_TOLD
         self.caught_up_with: tuple[Partition, int] | None = None
-        """What a follower was told all of, and the partition's epoch then; until it asks for something else."""
+        """Set once a follower has received everything: the partition and its epoch then; reset when it requests
+        something else."""
 
     def ask(self, newer: FetchPartition) -> None:
-        """The client changed what it wants of this partition. In a new epoch it may have passed over what it was told
-        in the old one."""
+        """The client changed its request for this partition. In a new epoch it may have ignored the values reported
+        before."""
         if newer.current_leader_epoch != self.current_leader_epoch:
             self.told_high_watermark = self.told_log_start_offset = NOT_TOLD
         self.fetch_offset = newer.fetch_offset
@@ -86,7 +88,7 @@ class FetchPartition:
         self.caught_up_with = None
 
     def tell(self, error: int, has_records: bool, high_watermark: int, log_start_offset: int, diverging: bool) -> bool:
-        """Note what an incremental answer would say; True when the partition has to be in it."""
+        """Note the values of an incremental answer; True if the partition has to be in it."""
         changed = has_records or diverging or error != 0
         if high_watermark != self.told_high_watermark:
             changed = True
@@ -95,11 +97,13 @@ class FetchPartition:
             changed = True
             self.told_log_start_offset = log_start_offset
         if error or diverging:
-            self.told_high_watermark = NOT_TOLD  # so that the recovery is told too, and what holds after the cut
+            self.told_high_watermark = (
+                NOT_TOLD  # so that the next answer reports the recovery, and the values after the truncation
+            )
         return changed
 
     def has_nothing_new(self) -> bool:
-        """Whether the partition that a follower is caught up with is as it was told."""
+        """Whether the partition that a follower has caught up with is unchanged since its last answer."""
         assert self.caught_up_with is not None
         partition, epoch = self.caught_up_with
         log = partition.log
@@ -112,7 +116,7 @@ class FetchPartition:
 
 
 class FetchSession:
-    """One client's session. `epoch` is what its next request must carry."""
+    """One client's session. `epoch` is the epoch that its next request must carry."""
 
     __slots__ = ("connection", "created", "epoch", "identity", "last_used", "partitions")
 
@@ -137,7 +141,7 @@ class FetchSession:
             self.partitions.pop(key, None)
 
     def move_to_end(self, partition: FetchPartition) -> None:
-        """A partition that gave records goes last, so that the others get their turn."""
+        """A partition that returned records moves to the end, so that the others get their turn."""
         key = (partition.topic, partition.index)
         known = self.partitions.pop(key, None)
         if known is not None:
@@ -161,7 +165,7 @@ class FetchSessions:
     def open(
         self, now: Millis, connection: int, partitions: dict[tuple[TopicKey, int], FetchPartition]
     ) -> FetchSession | None:
-        """A new session, or None when the cache is full of better ones: the client then goes on without."""
+        """A new session, or None if the cache is full of sessions that must stay: the client then gets no session."""
         slots: int = self._settings["max.incremental.fetch.session.cache.slots"]
         if not self._make_room(len(partitions), None):
             return None
@@ -189,9 +193,9 @@ class FetchSessions:
     def resume(
         self, now: Millis, connection: int, identity: int, epoch: int, by_id: bool, more: int
     ) -> FetchSession | ErrorCode:
-        """The session an incremental request belongs to, its epoch moved on; or the error that ends the request.
+        """The session of an incremental request, with its epoch advanced; or the error that ends the request.
 
-        `more`: how many partitions the request names; a session that there is no room for then is at its end.
+        `more`: how many partitions the request names; a session that is too large then ends.
         """
         session = self._sessions.get(identity)
         if session is None:
@@ -215,7 +219,7 @@ class FetchSessions:
         return session
 
     def update(self, session: FetchSession, asked: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]) -> None:
-        """The client names what it asks of these partitions from now on, and which ones it leaves."""
+        """Apply the client's changed requests for partitions, and the partitions that it removes."""
         before = len(session.partitions)
         session.update(asked, forgotten)
         self._partitions += len(session.partitions) - before
@@ -227,7 +231,7 @@ class FetchSessions:
             del self._of_connection[session.connection]
 
     def _make_room(self, wanted: int, but: FetchSession | None) -> bool:
-        """Let `wanted` partitions fit beside those of the sessions without `but`; False where they are too many."""
+        """Make `wanted` partitions fit beside those of the sessions without `but`; False if they are too many."""
         total = wanted + self._partitions - (0 if but is None else len(but.partitions))
         if total <= PARTITIONS_MAX:
             return True

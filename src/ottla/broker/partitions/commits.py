@@ -1,10 +1,9 @@
-"""Commits by group: rounds of fsyncs that commit what was appended, many partitions by one.
+"""Commits appends in groups: each round of fsyncs commits the appends of many partitions.
 
-Knows which partitions wait for the next round and which one is under way; there is one at a time, and all that is
-appended meanwhile shares the one after it. Also remembers which partitions were appended to since housekeeping looked.
-Does not know what waits for a commit, nor what is done about a log that fails: `care` is told of that.
+One round runs at a time, and all appends meanwhile share the next one. The partitions that were appended to since the
+last housekeeping are kept here too. If a log fails, `care` is notified.
 
-Invariant: a consumer never sees what an fsync has not covered where the node's durability is fsync.
+Invariant: if the node's durability is fsync, a consumer never sees a record that no fsync has covered.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LOOK_AFTER_MS: Final = 250
 
 
 class Care(Protocol):
-    """Who does something about a log that fails, and remembers that it did."""
+    """Handles a log that fails, and remembers the failure."""
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None: ...
 
@@ -39,10 +38,10 @@ class Care(Protocol):
 
 
 class GroupCommit:
-    """What follows the appends of one node; a `partitions.partition.Commits`.
+    """Follows up the appends of one node; a `partitions.partition.Commits`.
 
-    `by_fsync`: every append is committed by an fsync only. A round has no more
-    files than may be pinned at once. `look`: fires when housekeeping has to look at `appended_to`.
+    `by_fsync`: only an fsync commits an append. A round has no more files than may be pinned at once. `look`: fires
+    when housekeeping has to check `appended_to`.
     """
 
     def __init__(
@@ -69,13 +68,13 @@ class GroupCommit:
         self._care.found_damage(partition, damage)
 
     def look_soon(self, now: Millis, partition: Partition) -> None:
-        """An append, or something else, may have brought the log's next deadline nearer."""
+        """An append, or another event, may have brought the log's next deadline nearer."""
         if not self.appended_to:
             self._look.set(now + LOOK_AFTER_MS)
         self.appended_to[partition] = None
 
     def take_appended_to(self) -> dict[Partition, None]:
-        """The partitions to look at; they are forgotten here."""
+        """Return the partitions to check, and clear the set."""
         taken, self.appended_to = self.appended_to, {}
         return taken
 
@@ -120,7 +119,8 @@ class GroupCommit:
             self._in_flight[self._outbox.sync(files)] = commits
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> bool:
-        """The fsyncs of a Sync effect have ended; False where it was no round of these. A log goes by its own files."""
+        """The fsyncs of a Sync effect have ended; False if it was no round of these. A log checks only its own
+        files."""
         commits = self._in_flight.pop(token, None)
         if commits is None:
             return False

@@ -1,8 +1,8 @@
-"""Says which partition this node leads, or why it does not: in one place, for all requests.
+"""Decides whether this node leads a partition, or which error applies: in one place, for all requests.
 
-Knows the replicas here and, where there is none, the metadata image. The order is Kafka's everywhere: whether there is
-such a partition, the epoch, leadership, then the log. A lower epoch than ours: the client is behind. A higher one: we
-are (KIP-320).
+It reads the replicas on this node, and the metadata image for partitions without one. The order of checks is Kafka's
+everywhere: whether the partition exists, the epoch, leadership, then the log. A lower epoch than ours means that the
+client is behind; a higher one means that this node is (KIP-320).
 
 Source: ReplicaManager.getPartitionOrError, Partition.checkCurrentLeaderEpoch.
 """
@@ -20,7 +20,7 @@ from ottla.metadata.nodes import Place
 from ottla.protocol.errors import ErrorCode
 
 NOT_SAID: Final = -1
-"""The epoch of a client that does not say in which one it believes."""
+"""The epoch of a client that sends none."""
 
 
 class Leadership:
@@ -31,9 +31,10 @@ class Leadership:
     def __init__(self, metadata: Metadata, replicas: Replicas, members: Members) -> None:
         self.members = members
         self.suspended = False
-        """The node has not heard of its cluster for so long that others may lead in its place."""
+        """The node has had no contact to its cluster for so long that others may lead in its place."""
         self.given_up: AbstractSet[Place] = frozenset()
-        """What others may lead by now, as the node has said that its logs take nothing (`Membership.given_up`)."""
+        """Partitions that others may lead by now, as the node has reported that their logs are offline
+        (`Membership.given_up`)."""
         self._metadata = metadata
         self._by_key = replicas.by_key
 
@@ -45,8 +46,8 @@ class Leadership:
         *,
         of_any_replica: bool = False,
     ) -> Partition | ErrorCode:
-        """The partition of the topic of this name or id, where this node leads it in the epoch that the client believes
-        in and its log is open; else why not. `of_any_replica`: where it follows, too."""
+        """The partition of the topic of this name or id, if this node leads it in the client's epoch and its log is
+        open; otherwise the error. `of_any_replica`: accept a partition that it follows, too."""
         local = self._by_key.get(topic)
         partition = None if local is None else local.partitions.get(index)
         if partition is None:
@@ -61,14 +62,15 @@ class Leadership:
         return partition
 
     def is_in_doubt(self, topic: str | bytes, index: int) -> bool:
-        """Whether another node may lead this partition by now, though this one was told to."""
+        """Whether another node may lead this partition by now, although this node's image says that it leads."""
         if self.suspended or not self.given_up:
             return self.suspended
         local = self._by_key.get(topic)
         return local is not None and (local.id, index) in self.given_up
 
     def holds(self, partition: Partition) -> bool:
-        """Whether this node leads the partition, as far as it was told; one that is in doubt will know more soon."""
+        """Whether this node leads the partition, as far as it knows. A partition in doubt counts until the node knows
+        more."""
         local = self._by_key.get(partition.topic_name)
         is_here = local is not None and local.partitions.get(partition.index) is partition
         return is_here and partition.leads and not partition.log.unopened

@@ -1,4 +1,4 @@
-"""Reports what the node's own row says of its logs: which take nothing, where they end, whose leader is not followed.
+"""Reports the state of this node's logs for its own row: which are offline, where they end, which leaders are refused.
 
 Source: KIP-858 for failed logs; KIP-966 for what the controller does with the rest.
 """
@@ -67,7 +67,7 @@ class OwnLogs:
         }
 
     def _replicated(self) -> Iterator[tuple[Place, Partition]]:
-        """The partitions here that have replicas elsewhere, as the image says."""
+        """The partitions here that have replicas on other nodes, by the image."""
         topics = self._metadata.image.topics_by_id
         for local in self._replicas.by_name.values():
             placed = topics[local.id].partitions if local.id in topics else ()

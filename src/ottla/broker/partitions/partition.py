@@ -1,10 +1,9 @@
-"""Holds one partition on this node: its log, its leadership, and who waits for its high watermark.
+"""Holds one partition on this node: its log, its leadership, and the requests that wait for its high watermark.
 
-Knows: which offsets are committed, and therefore which parked requests may be answered. Does not know: sockets, the
-bytes of a request, its topic, other partitions.
+It decides which offsets are committed, and so which parked requests may be answered.
 
-Invariants: requests that wait for a commit stand in the order of the offset they wait for; they were parked under the
-leader epoch that still holds (a change of leadership ends their waiting first).
+Invariants: requests that wait for a commit are ordered by the offset they wait for. They were parked under the current
+leader epoch, because a change of leadership first ends their waiting.
 
 Sources: Kafka's Partition.scala and DelayedProduce; KIP-101 for the epochs.
 """
@@ -27,18 +26,18 @@ if TYPE_CHECKING:
     from ottla.replica.followers import Followers
 
 LOOK_AGAIN: Final = 1 << 63
-"""So many bytes are said to be readable where something else has happened than that records came."""
+"""The byte count that wakes every fetch after an event other than new records."""
 EVERYTHING: Final = 1 << 62
 """More bytes than any fetch waits for."""
 
 
 class Commits(Protocol):
-    """What follows an append: the fsync that commits it, where one must, and housekeeping."""
+    """Follows up an append: the fsync that commits it, if one is needed, and housekeeping."""
 
     by_fsync: bool
     """Whether every append is committed by an fsync only, and not by the page cache."""
     appended_to: dict[Partition, None]
-    """Partitions that housekeeping looks at soon."""
+    """Partitions that housekeeping checks soon."""
 
     def sync_soon(self, partition: Partition) -> None:
         """Cover this partition with the next round of fsyncs."""
@@ -53,12 +52,12 @@ class Commits(Protocol):
         ...
 
     def look_soon(self, now: Millis, partition: Partition) -> None:
-        """Have housekeeping look at this partition soon."""
+        """Have housekeeping check this partition soon."""
         ...
 
 
 class Wakes(Protocol):
-    """Who waits, by ticket."""
+    """The waiting requests, by ticket."""
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition, reply: object | None) -> None: ...
 
@@ -70,12 +69,12 @@ class Wakes(Protocol):
 class Partition:
     """A partition that has a replica on this node. `leads`: this node is its leader, in `leader_epoch`.
 
-    `holding`: records were appended that are not committed before an fsync covers them, because the node's durability
-    is fsync or flush.messages asks for it; or before other replicas have them. Otherwise an append is committed at
-    once: the page cache is enough.
+    `holding`: some appended records are not committed before an fsync covers them, or before other replicas have them.
+    An fsync is needed if the node's durability is fsync or flush.messages asks for it. Otherwise an append is committed
+    at once: the page cache is enough.
 
-    `followers`: how far the other replicas are, while this node leads and there are any. `leader_high_watermark`: what
-    the leader last said, while this node follows; None before.
+    `followers`: the progress of the other replicas, while this node leads and there are any. `leader_high_watermark`:
+    the value that the leader last reported, while this node follows; None before.
     """
 
     __slots__ = (
@@ -126,11 +125,11 @@ class Partition:
         self.is_incomplete = False
         """Whether the log may lack acknowledged records, or have them damaged, and the cluster may count on them."""
         self.is_emptied = False
-        """Whether the log had records and has none of them: its end may not decide who leads."""
+        """Whether the log had records and has lost all of them: its end may not decide who leads."""
         self.damaged_from: int | None = None
         """The first offset that has to be copied again from another replica."""
         self.refused_epoch = -1
-        """The leader epoch whose leader this replica does not follow, as that lacks what is committed here."""
+        """The leader epoch whose leader this replica refuses to follow, as that leader lacks records committed here."""
         self.sent_to: dict[int, int] = {}
         """From which offset on each other replica last got records."""
         self.leader_high_watermark: int | None = None
@@ -146,22 +145,22 @@ class Partition:
 
     @property
     def commits_at_once(self) -> bool:
-        """Whether what is appended next is committed with that, as nothing has to cover it first."""
+        """Whether the next append is committed at once, as nothing has to cover it first."""
         held_back = self.holding or self._commits.by_fsync
         return not held_back and self.log.config.flush_messages > self.log.unflushed + 1
 
     @property
     def fsyncs_each(self) -> bool:
-        """Whether a record counts on this node only once it is on the disk, whoever leads."""
+        """Whether a record counts on this node only once it is on disk, whichever node leads."""
         return self._commits.by_fsync or self.log.config.flush_messages == 1
 
     def append(
         self, now: Millis, batch: memoryview, origin: Origin = Origin.CLIENT, inside: Known | None = None
     ) -> Appended:
         """Append one batch as the leader; it is committed at once, or when the fsync that covers it ends.
-        `inside`: what was found inside it before.
 
-        Raises AppendRefused and StorageFailed as `Log.append_as_leader` does.
+        `inside`: what an earlier check found inside it. Raises AppendRefused and StorageFailed as
+        `Log.append_as_leader` does.
         """
         log = self.log
         try:
@@ -194,9 +193,9 @@ class Partition:
     # ---- transactions ----------------------------------------------------------------------------------------------
 
     def guard_for(self, now: Millis, batch: memoryview, *, second_version: bool) -> Guard | None:
-        """What this transactional batch has to bring along once its coordinator was asked; None: it need not be.
+        """The guard of a transactional batch whose coordinator must be asked first; None if it need not be asked.
 
-        Raises AppendRefused where the producer is fenced.
+        Raises AppendRefused if the producer is fenced.
         """
         if len(batch) < HEADER_BYTES:
             return None
@@ -207,7 +206,7 @@ class Partition:
     def append_transactional(
         self, now: Millis, batch: memoryview, guard: Guard | None, inside: Known | None = None
     ) -> Appended:
-        """Append a client's batch to its transaction, or open that where the guard is good. Raises as `append`."""
+        """Append a client's batch to its transaction, or open one if the guard is valid. Raises as `append`."""
         if len(batch) >= HEADER_BYTES:
             delta, producer_id, epoch, sequence = peek_producer(batch)
             self.log.producers.verify_guard(producer_id, epoch, sequence, delta, guard)
@@ -221,7 +220,7 @@ class Partition:
         marker: EndTransactionMarker,
         transaction_version: int,
     ) -> Appended:
-        """End the producer's transaction here, also where it has none. Raises as `append`."""
+        """End the producer's transaction here, even if it has none. Raises as `append`."""
         producers, wall_ms = self.log.producers, self.log.wall.at(now)
         producers.verify_marker(
             producer_id, producer_epoch, marker.coordinator_epoch, transaction_version=transaction_version
@@ -231,21 +230,21 @@ class Partition:
         producers.marker_written(producer_id, producer_epoch, transaction_version)
         return appended
 
-    # ---- who waits for a commit ------------------------------------------------------------------------------------
+    # ---- requests that wait for a commit ---------------------------------------------------------------------------
 
     def wait_for_commit(self, offset: int, ticket: Ticket, reply: object | None = None) -> None:
-        """Once the high watermark reaches `offset`, send this reply, or let the parked work go on where it is None."""
+        """Once the high watermark reaches `offset`, send this reply, or resume the parked work if it is None."""
         self._commit_waiters.append((offset, ticket, reply))
 
     def synced(self, now: Millis, offset: int) -> None:
-        """The disk has everything below `offset`: where no other replica has to have it too, it is committed."""
+        """Everything below `offset` is on disk: it is committed unless other replicas must have it too."""
         if self.followers is not None:
             self.advance(now)
         elif self.leads:
             self._commit_up_to(now, offset)
 
     def _commit_up_to(self, now: Millis, offset: int) -> None:
-        """The high watermark reaches `offset`: answer and wake whoever waited for it."""
+        """The high watermark reaches `offset`: answer and wake the requests that waited for it."""
         if not self.log.advance_high_watermark(offset):
             return
         self.holding = self.followers is not None or offset < self.log.log_end_offset
@@ -257,7 +256,8 @@ class Partition:
             self.wake_fetches(EVERYTHING)
 
     def resign(self, now: Millis) -> None:
-        """Leadership or the partition itself ends: fetches look again, and whoever waited for a commit is told."""
+        """Leadership or the partition itself ends: fetches are retried, and requests that wait for a commit are
+        notified."""
         waiters, self._commit_waiters = self._commit_waiters, deque()
         self.wake_all_fetches()
         for _, ticket, _ in waiters:
@@ -276,11 +276,11 @@ class Partition:
         self.lead(None)
 
     def taken_back(self) -> None:
-        """The end of the log that nobody was told of is cut off: nothing is held back any more."""
+        """The end of the log that no client had seen is cut off: nothing is held back any more."""
         self.holding = self.followers is not None
 
     def _hold(self, now: Millis, size: int) -> None:
-        """A batch was appended that an fsync has to cover, or that other replicas have to take, before it counts."""
+        """A batch was appended that does not count before an fsync covers it or other replicas have it."""
         commits, log = self._commits, self.log
         self.holding = True
         if self.followers is None or commits.by_fsync or log.config.flush_messages <= log.unflushed:
@@ -298,7 +298,8 @@ class Partition:
             commits.look_soon(now, self)
 
     def advance_as_follower(self, high_watermark: int) -> None:
-        """The leader says what is committed: so much of it as is here consumers here may read (KIP-392)."""
+        """The leader has reported its high watermark: consumers here may read up to it, as far as this log goes
+        (KIP-392)."""
         log = self.log
         self.leader_high_watermark = high_watermark
         if log.advance_high_watermark(min(high_watermark, log.log_end_offset)) and self._fetch_waiters:
@@ -306,7 +307,8 @@ class Partition:
 
     @property
     def offset_lag(self) -> int:
-        """How many offsets this replica is behind the high watermark that its leader last said; -1 if none is known."""
+        """How many offsets this replica is behind the high watermark that its leader last reported; -1 if none is
+        known."""
         if self.log.unopened or self.log.failed is not None:
             return -1
         if self.leads:
@@ -324,26 +326,27 @@ class Partition:
 
     @property
     def has_enough_replicas(self) -> bool:
-        """Whether as many are in sync as min.insync.replicas asks for: else nothing is appended for acks=all."""
+        """Whether as many replicas are in sync as min.insync.replicas asks for; otherwise appends with acks=all are
+        refused."""
         return self.followers is None or self.followers.enough_to_append
 
     @property
     def keeps_enough_copies(self) -> bool:
-        """Whether what is committed may be acknowledged to acks=all."""
+        """Whether committed records may be acknowledged to acks=all."""
         return self.followers is None or self.followers.enough_to_acknowledge
 
     def advance(self, now: Millis) -> None:
-        """A follower came further, or the in-sync replicas are others: so may the high watermark."""
+        """A follower has advanced, or the ISR changed, so the high watermark may advance."""
         followers, log = self.followers, self.log
         if followers is not None and log.high_watermark < log.log_end_offset:
             offset = followers.high_watermark(now, log.recovery_point if self.fsyncs_each else log.log_end_offset)
             if offset is not None:
                 self._commit_up_to(now, offset)
 
-    # ---- who waits for records -------------------------------------------------------------------------------------
+    # ---- requests that wait for records ----------------------------------------------------------------------------
 
     def watch(self, ticket: Ticket, *, to_the_end: bool = False) -> None:
-        """Tell this ticket what more can be read, `to_the_end` of the log or as far as it is committed."""
+        """Notify this ticket when more can be read, `to_the_end` of the log or up to the high watermark."""
         if to_the_end:
             self._follower_fetches[ticket] = None
         else:
@@ -357,12 +360,13 @@ class Partition:
         return ticket in self._fetch_waiters
 
     def wake_fetches(self, size: int) -> None:
-        """`size` more bytes are readable: fetches whose min_bytes that fills are answered before the node rests."""
+        """`size` more bytes are readable: fetches whose min_bytes are reached are answered before the node rests."""
         for ticket in self._fetch_waiters:
             self._wakes.grew(ticket, size)
 
     def wake_all_fetches(self) -> None:
-        """Something but new records happened (the log start moved, the partition goes away): all look again."""
+        """The partition changed in another way than by new records (its log start moved, it was removed): retry all
+        fetches."""
         self.wake_fetches(LOOK_AGAIN)
         for ticket in self._follower_fetches:
             self._wakes.grew(ticket, LOOK_AGAIN)

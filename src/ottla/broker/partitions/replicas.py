@@ -1,7 +1,7 @@
 """Lists the replicas on this node: which partitions of which topics have a log here.
 
-Knows each by its topic's name, and by its topic's id, and its index. What the cluster agrees on (how many partitions a
-topic has, who leads them) is the metadata image's; a topic of which no partition is here is not in these tables.
+Each one is found by its index and its topic's name or id. The number of partitions and their leaders, on which the
+whole cluster agrees, are in the metadata image. A topic without any partition on this node is not in these tables.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Replicas:
         return None if found is None else found.partitions.get(index)
 
     def add(self, topic: LocalTopic) -> None:
-        """Partitions of this topic come here."""
+        """Partitions of this topic are placed on this node."""
         self.by_name[topic.name] = self.by_key[topic.name] = self.by_key[topic.id] = topic
 
     def remove(self, topic: LocalTopic) -> None:

@@ -1,12 +1,12 @@
-"""Tries partitions whose log could not be opened at the start again now and then, while all others are served.
+"""Retries to open the logs that could not be opened at the start, while all other partitions are served.
 
-Knows: why each is out of service, and when it is looked at next. A partition whose files were put right comes back
-without a restart; one whose directory was taken away comes back empty. Does not know: how a log is opened.
+Each offline partition has a reason and a time for its next attempt. A partition whose files were repaired becomes
+available without a restart; one whose directory was removed becomes available empty.
 
-The boot that a start notes says nothing of them: after a power cut all that may be torn in such a log still is, and
-what an attempt to open it has repaired may be in the page cache only. So a file in the data directory names them, and
-while a start recovers from a power cut all partitions. A log that is named there is checked whole when it is opened
-again, in this life of the node or in a later one.
+The boot id that a start writes does not cover these partitions: after a power cut, such a log may still be torn. The
+repairs of an attempt to open it may be only in the page cache. So a file in the data directory names them, and during
+a recovery from a power cut it names all partitions. A log that it names is checked whole when it is opened again, by
+this incarnation of the node or a later one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RETRY_MS: Final = 10_000
 
 
 class Unopened:
-    """The partitions of one node that have no open log. `open_again`: looks at one, True where it is open now."""
+    """The partitions of one node that have no open log. `open_again` tries one, and returns True if it is open now."""
 
     def __init__(self, environment: Environment, open_again: Callable[[Millis, Partition], bool]) -> None:
         self._environment = environment
@@ -49,11 +49,11 @@ class Unopened:
             write_unrecovered(environment.files, environment.directory, self._noted)
 
     def is_interrupted(self, place: tuple[str, int]) -> bool:
-        """Whether an earlier life of the node began to open the log of this partition and did not get to the end."""
+        """Whether an earlier incarnation of the node began to open this partition's log and did not finish."""
         return place in self._interrupted
 
     def note(self, places: Collection[tuple[str, int]]) -> None:
-        """All partitions but these are open, or gone."""
+        """All partitions except these are open, or deleted."""
         left = set(places)
         if left != self._noted:
             with suppress(OSError):  # a file that names too many only makes for more checks
@@ -64,7 +64,7 @@ class Unopened:
         self.note({(partition.topic_name, partition.index) for partition in self._partitions})
 
     def add(self, now: Millis, partition: Partition, why: str, advice: str) -> None:
-        """This partition has no log that could be read; `why` is told once, with what to do."""
+        """This partition's log could not be read. `why` is logged once, with the advice."""
         self._partitions[partition] = why
         self._retry.set(now + RETRY_MS)
         self._environment.warn(f"{partition.name} is offline; will retry: {why}. {advice}")

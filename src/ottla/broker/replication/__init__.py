@@ -1,1 +1,1 @@
-"""Replication on this node: what it fetches of other leaders, and what its followers fetch of it."""
+"""Replicates partitions on this node: its fetches from other leaders, and the fetches of its followers."""

@@ -1,15 +1,14 @@
-"""Fetches from the leaders of the partitions that this node follows, and does to its logs what comes of it.
+"""Fetches from the leaders of the partitions that this node follows, and applies the answers to its logs.
 
-Knows one fetch loop for each leader (`replica.fetcher.Fetcher`) and carries out what comes of each answer: records are
-appended as they are, a log that diverged is cut, the high watermark and the log start follow the leader's. Does not
-know why this node follows whom.
+There is one fetch loop for each leader (`replica.fetcher.Fetcher`). Fetched records are appended as they are, a log
+that diverged is truncated, and the high watermark and the log start follow the leader's.
 
-An answer for thousands of partitions that were never written makes thousands of directories: what of it does not fit
-into a slice goes on at the next ticks, and nothing more is fetched of this leader until it is through.
+An answer for thousands of partitions that were never written creates thousands of directories. The part of it that does
+not fit into a slice is applied by the next ticks. Nothing more is fetched from this leader until it is all applied.
 
-Invariants: a log is cut before its high watermark moves (KAFKA-14704); after a cut the checkpoints are on the disk
-before anything is appended where they may have been above the new end; where every record has to be on the disk, a
-fetch says that this log has only what is.
+Invariants: a log is truncated before its high watermark moves (KAFKA-14704). If the checkpoints may have been above the
+new end, they are on disk before anything is appended after a truncation. If every record has to be on disk, a fetch
+reports only the part of this log that is.
 
 Sources: Kafka's ReplicaFetcherThread, AbstractFetcherThread; KIP-101, KIP-320.
 """
@@ -47,20 +46,20 @@ from ottla.replica.fetcher import (
 
 
 class FetchesOf:
-    """The fetches of one leader; who asks it (`peers.Asker`). `due`: when the next fetch is to be sent, or the last
-    answer goes on; NEVER while it waits for something else. It is reckoned anew once somebody has taken the fetcher."""
+    """The fetches from one leader; a `peers.Asker`. `due`: when to send the next fetch, or to continue with the last
+    answer; NEVER while it waits for another event. It is computed again after each use of the fetcher."""
 
     def __init__(self, fetching: Fetching, leader: int, fetcher: Fetcher) -> None:
         self.leader = leader
         self.news: deque[News] = deque()
-        """What is left of the last answer."""
+        """The rest of the last answer."""
         self._fetcher = fetcher
         self._fetching = fetching
         self._due: Millis | None = None
 
     @property
     def fetcher(self) -> Fetcher:
-        """The machine, whose deadline may be another one afterwards."""
+        """The machine, whose deadline may change by its use."""
         self._due = None
         self._fetching.touched()
         return self._fetcher
@@ -107,15 +106,15 @@ class Fetching:
         self._of_leader: dict[int, FetchesOf] = {}
         self._followed: dict[Key, tuple[Partition, FetchesOf]] = {}
         self._unsynced: dict[Key, None] = {}
-        """What waits for its fsync before it is fetched on."""
+        """Partitions that wait for their fsync before they are fetched further."""
         self._refused: dict[Partition, int] = {}
-        """The end of the log when it last did not take what its leader sent."""
+        """The end of the log when it last refused what its leader sent."""
         self._reckoning = Reckoning(environment.schedule, Timed.REPLICATION, self._go_on_all, self._due)
 
-    # ---- what is followed ------------------------------------------------------------------------------------------
+    # ---- partitions that this node follows -------------------------------------------------------------------------
 
     def follow(self, now: Millis, partition: Partition, leader: int) -> None:
-        """Fetch this partition of that leader, in the partition's epoch; nothing changes where that is so already."""
+        """Fetch this partition from that leader, in the partition's epoch; no change if it does so already."""
         key = key_of(partition)
         known = self._followed.get(key)
         self._mend(now, partition)
@@ -141,7 +140,7 @@ class Fetching:
             fetches.fetcher.stop(key)
 
     def _mend(self, now: Millis, partition: Partition) -> None:
-        """Once the cluster does not count on this log any more, cut what is damaged: the leader has it whole."""
+        """Once the cluster no longer counts on this log, cut off the damage: the leader has the whole log."""
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         partition.is_emptied = False
         if not partition.is_incomplete and partition.damaged_from is None:
@@ -163,8 +162,8 @@ class Fetching:
         self._upkeep.failures.mended(partition)
 
     def _cut_unless_it_has_epochs(self, now: Millis, partition: Partition) -> bool:
-        """Nothing else says where a log without epochs may be wrong. False where it could not be cut, and must not be
-        fetched for before it is."""
+        """Truncate a log without epochs, as nothing else shows where it may diverge. False if it could not be
+        truncated, and must not be fetched for before it is."""
         log = partition.log
         if log.latest_epoch < 0 and log.high_watermark < log.log_end_offset and log.failed is None:
             try:
@@ -217,7 +216,7 @@ class Fetching:
                 self._peers.ask(now, fetches.leader, request, fetches, line=FETCH_LINE)
 
     def answered(self, now: Millis, fetches: FetchesOf, answer: object) -> None:
-        """A leader has answered, or nobody knows what became of the fetch."""
+        """A leader has answered, or the outcome of the fetch is unknown."""
         if isinstance(answer, FetchResponse):
             fetches.news.extend(fetches.fetcher.answered(now, answer))
             self._take_slice(now, fetches, self._environment.time_slice())
@@ -227,7 +226,7 @@ class Fetching:
         self.send(now)
 
     def _go_on_all(self, now: Millis) -> None:
-        """Go on with answers that were too long for one slice, and send every fetch that is due."""
+        """Continue answers that were too long for one slice, and send every fetch that is due."""
         time_slice = self._environment.time_slice()
         for fetches in self._of_leader.values():
             if fetches.news and not time_slice.is_over:
@@ -235,7 +234,7 @@ class Fetching:
         self.send(now)
 
     def _take_slice(self, now: Millis, fetches: FetchesOf, time_slice: TimeSlice) -> None:
-        """Do what the leader's answer asks for, until the slice is over."""
+        """Apply the leader's answer, until the slice is over."""
         news, fetcher = fetches.news, fetches.fetcher
         while news:
             each = news.popleft()
@@ -255,14 +254,14 @@ class Fetching:
                 return
 
     def storage_failed(self, now: Millis, partition: Partition, failed: StorageFailed) -> None:
-        """The log could not be cut, or appended to: the cluster is told."""
+        """The log could not be truncated or appended to: report it to the cluster."""
         self._upkeep.failures.storage_failed(now, partition, str(failed))
 
     def _is_throttled(self, key: Key) -> bool:
         partition = self._followed[key][0]
         return self._throttle.lists(partition.topic_name, partition.index)
 
-    # ---- what comes of an answer -----------------------------------------------------------------------------------
+    # ---- applying an answer ----------------------------------------------------------------------------------------
 
     def _carry_out(self, now: Millis, fetches: FetchesOf, partition: Partition, news: News) -> None:
         if partition.log.failed is not None:
@@ -306,7 +305,7 @@ class Fetching:
         self.go_on(news.key, partition)
 
     def _note_refusal(self, leader: int, partition: Partition, why: str) -> None:
-        """Say once that this log does not take what its leader sends, as that is asked for again and again."""
+        """Log once that this log refuses what its leader sends, as the same is fetched again and again."""
         offset = partition.log.log_end_offset
         if self._refused.get(partition) != offset:
             self._refused[partition] = offset
@@ -315,14 +314,14 @@ class Fetching:
             )
 
     def go_on(self, key: Key, partition: Partition) -> None:
-        """Fetch on from where the log ends now."""
+        """Continue to fetch from the present end of the log."""
         known = self._followed.get(key)
         if known is not None and known[0] is partition:
             known[1].fetcher.at(key, partition.leader_epoch, position_of(partition))
             self._hold_back(key, partition)
 
     def _hold_back(self, key: Key, partition: Partition) -> None:
-        """Fetch on only once the log takes records, and has on the disk what has to be there."""
+        """Fetch on only once the log accepts records, and has on disk the records that must be."""
         fetcher, log = self._followed[key][1].fetcher, partition.log
         if log.failed is not None or partition.refused_epoch == partition.leader_epoch:
             fetcher.stop(key)
@@ -332,7 +331,7 @@ class Fetching:
             self._upkeep.commits.sync_soon(partition)
 
     def synced(self, now: Millis) -> None:
-        """Some fsyncs have ended: go on with what waited for them."""
+        """Some fsyncs have completed: resume the partitions that waited for them."""
         if not self._unsynced:
             return
         unsynced, self._unsynced = self._unsynced, {}
@@ -341,7 +340,7 @@ class Fetching:
         self.send(now)
 
     def taken_back(self, now: Millis, partition: Partition) -> None:
-        """The log takes records again, after its end was cut off."""
+        """The log accepts records again, after its end was cut off."""
         key = key_of(partition)
         if key in self._followed:
             self.go_on(key, partition)
@@ -354,8 +353,10 @@ class Fetching:
             known[1].fetcher.rest(now, key)
 
     def cut_to(self, now: Millis, partition: Partition, offset: int) -> None:
-        """The leader's log is another one from here on, or ends here: what this log has goes, but for records that are
-        committed, where this replica refuses to follow. Raises StorageFailed."""
+        """The leader's log differs from here on, or ends here: remove this log's records from `offset` on.
+
+        If some of them are committed, this replica keeps them and refuses to follow. Raises StorageFailed.
+        """
         log = partition.log
         end = log.log_end_offset
         if offset < log.high_watermark and self._may_refuse(partition):
@@ -369,8 +370,11 @@ class Fetching:
         self._was_cut(now, partition)
 
     def _may_refuse(self, partition: Partition) -> bool:
-        """Whether this replica keeps what it knows to be committed against a leader that lacks it: not where the
-        cluster has accepted the loss with the leader's election, nor where most replicas agree with the leader."""
+        """Whether this replica keeps its committed records against a leader that lacks them.
+
+        Not if the cluster has accepted the loss with the leader's election, nor if most replicas agree with the
+        leader.
+        """
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if placed is None or placed.unclean_epoch > partition.log.last_record_epoch:
             return False
@@ -388,7 +392,7 @@ class Fetching:
         self._upkeep.failures.has_news = True
 
     def begin_at(self, now: Millis, partition: Partition, offset: int) -> None:
-        """The leader begins behind this log's end: the log is empty and begins there. Raises StorageFailed."""
+        """The leader's log starts behind this log's end: empty this log and start there. Raises StorageFailed."""
         self._environment.notes(f"{partition.name} starts again at {offset}: its leader has no earlier records")
         partition.log.truncate_fully_and_start_at(offset, now=now)
         self._was_cut(now, partition)
@@ -409,7 +413,7 @@ class Fetching:
 
 
 def kept(news: News) -> News:
-    """The same, without the frame of the answer, which others will fill."""
+    """The same, without the frame of the answer, whose memory will be reused."""
     return replace(news, records=memoryview(bytearray(news.records))) if isinstance(news, Records) else news
 
 
@@ -419,6 +423,6 @@ def key_of(partition: Partition) -> Key:
 
 
 def position_of(partition: Partition) -> Position:
-    """Where its log stands."""
+    """The position of its log."""
     log = partition.log
     return Position(log.log_end_offset, log.latest_epoch, log.log_start_offset)

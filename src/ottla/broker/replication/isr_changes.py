@@ -1,8 +1,7 @@
-"""Changes of in-sync replicas that leaders on this node propose to the controller.
+"""Sends ISR changes that leaders on this node propose to the controller.
 
-Knows which proposals wait and which are under way: one request at a time, with all that waited. Tells each leader what
-became of its own; what got no answer is sent again, as the same proposal (AlterPartition is idempotent). Does not know
-when a replica is in sync.
+One request is sent at a time, with all proposals that wait. Each leader is notified of the outcome of its own proposal.
+A proposal without an answer is sent again unchanged (AlterPartition is idempotent).
 
 Sources: KIP-497, KIP-903; Kafka's AlterPartitionManager.java.
 """
@@ -29,7 +28,7 @@ from ottla.replica.followers import Followers, Proposal
 
 AGAIN_MIN_MS: Final = 20
 AGAIN_MAX_MS: Final = 1_000
-"""How long after a request without an answer the next one goes; each next time twice as long."""
+"""The longest pause before a request is sent again that got no answer; the pause doubles each time."""
 
 
 class _Proposed(NamedTuple):
@@ -39,12 +38,12 @@ class _Proposed(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        """Whether the leader that proposed this still waits for what comes of it."""
+        """Whether the leader that proposed this still waits for the outcome."""
         return self.partition.followers is self.followers and self.followers.proposal is self.proposal
 
 
 class IsrChanges:
-    """The proposals of one node; who has asked the controller (`peers.Asker`)."""
+    """The proposals of one node; a `peers.Asker`."""
 
     def __init__(self, node_id: int, registrations: Registrations, peers: Peers, schedule: Schedule) -> None:
         self._node_id = node_id
@@ -67,7 +66,7 @@ class IsrChanges:
             self._timer.set(self._again_at)
 
     def send(self, now: Millis) -> None:
-        """Send what waits, unless a request is under way or the controller is left alone for a moment."""
+        """Send the waiting proposals, unless a request is in flight or this node is backing off from the controller."""
         if self._under_way is not None:
             return
         if now < self._again_at:
@@ -116,7 +115,7 @@ class IsrChanges:
                     proposed = under_way.pop((topic.topic_id, part.partition_index), None)
                     if proposed is not None:
                         self._settle(now, proposed, part)
-            for proposed in under_way.values():  # the answer says nothing of these
+            for proposed in under_way.values():  # the answer lacks these
                 self._refuse(now, proposed, ErrorCode.NETWORK_EXCEPTION)
         self.send(now)
 

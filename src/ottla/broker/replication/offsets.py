@@ -1,7 +1,7 @@
-"""Asks where a leader's log ends and begins, when it does not have the offset that a follower would fetch.
+"""Asks where a leader's log begins and ends, if it does not have the offset that a follower wants to fetch.
 
-Knows the two ListOffsets requests, one after the other. A log that is longer than the leader's is cut to the leader's
-end; one that ends before the leader's start begins anew there; any other goes on as it is.
+It sends two ListOffsets requests, one after the other. A log that is longer than the leader's is truncated to the
+leader's end. A log that ends before the leader's start is emptied and restarts there. Any other log is kept as it is.
 
 Source: Kafka's AbstractFetcherThread.fetchOffsetAndApplyTruncateAndBuild.
 """
@@ -28,7 +28,7 @@ EARLIEST: Final = -4
 
 
 class Follows(Protocol):
-    """Who carries out what the answer says."""
+    """Carries out what the answer says."""
 
     def cut_to(self, now: Millis, partition: Partition, offset: int) -> None: ...
 
@@ -42,7 +42,7 @@ class Follows(Protocol):
 
 
 class OffsetQuestion:
-    """One such question, of one partition in one leader epoch; who asks the leader (`peers.Asker`)."""
+    """One such question, about one partition in one leader epoch; a `peers.Asker`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class OffsetQuestion:
     def answered(self, now: Millis, answer: object) -> None:
         partition = self._partition
         if partition.leads or partition.leader_epoch != self._leader_epoch:
-            return  # it is followed anew
+            return  # the partition follows a new leader or epoch
         offset = _offset_in(answer)
         if offset is None or partition.log.failed is not None:
             self._follows.rest(now, self._key)

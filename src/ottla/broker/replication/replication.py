@@ -1,8 +1,7 @@
-"""Replicates a node's partitions: it follows the leaders that the metadata image names, and is followed where it leads.
+"""Replicates a node's partitions: it follows the leaders that the metadata image names, and serves its own followers.
 
-Knows the partitions here that have replicas elsewhere. Of those that it follows it fetches (fetching.py); of those that
-it leads it notes how far followers are, moves the high watermark, and proposes changes of the in-sync replicas
-(isr_changes.py). Does not know how a leader is elected.
+It handles the partitions here that have replicas on other nodes. Those that it follows it fetches (fetching.py). For
+those that it leads it tracks followers, moves the high watermark, and proposes ISR changes (isr_changes.py).
 
 Source: Kafka's ReplicaManager.scala.
 """
@@ -52,12 +51,12 @@ class Replication:
         self._changes = IsrChanges(environment.node_id, registrations, peers, environment.schedule)
         self.fetch_waits = FetchWaits(parking)
         self._keys: dict[str, dict[Key, None]] = {}
-        """What is fetched, by topic."""
+        """The partitions that are fetched, by topic."""
 
-    # ---- who leads -------------------------------------------------------------------------------------------------
+    # ---- leaders ---------------------------------------------------------------------------------------------------
 
     def follow(self, now: Millis, names: Iterable[str]) -> None:
-        """The image says something new of these topics, and the replicas here are as it says."""
+        """The image has news of these topics, and the replicas here match it already."""
         is_new_leader = False
         for name in names:
             local = self._replicas.by_name.get(name)
@@ -83,15 +82,15 @@ class Replication:
         self._changes.send(now)
 
     def _leader_of(self, partition: Partition) -> int | None:
-        """Whom this node has to follow; None where it leads, or nobody does."""
+        """The leader that this node has to follow; None if this node leads, or no node does."""
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if placed is None or partition.leads or placed.leader in (-1, self._environment.node_id):
             return None
         return placed.leader
 
     def _look_at_damage(self, partition: Partition) -> None:
-        """A log that may lack records reports that until the cluster counts on it no more; then its end may decide who
-        leads. One that leads with damage reports it again: another replica shall lead once it is whole."""
+        """A log that may lack records reports that until the cluster no longer counts on it; then its end may decide
+        who leads. A leader with a damaged log reports it again: another replica should lead once that one is whole."""
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if partition.leads:
             partition.is_incomplete = partition.is_incomplete or partition.damaged_from is not None
@@ -99,14 +98,14 @@ class Replication:
             partition.is_incomplete = False
 
     def synced(self, now: Millis) -> None:
-        """Some fsyncs have ended: what this node follows may be fetched on."""
+        """Some fsyncs have ended: continue to fetch for the partitions that waited for them."""
         self._fetching.synced(now)
 
     def taken_back(self, now: Millis, partition: Partition) -> None:
-        """A log takes records again, after its end was cut off."""
+        """A log accepts records again, after its end was cut off."""
         self._fetching.taken_back(now, partition)
 
-    # ---- where this node leads -------------------------------------------------------------------------------------
+    # ---- partitions that this node leads ---------------------------------------------------------------------------
 
     def fetched(
         self,
@@ -135,7 +134,7 @@ class Replication:
         return max(1, self._environment.settings["replica.lag.time.max.ms"] // 2)
 
     def _look_at_followers(self, now: Millis) -> None:
-        """Propose that those leave who have been behind for too long."""
+        """Propose to remove the replicas that have been behind for too long."""
         led = [partition for partition in self._replicas if partition.followers is not None]
         if led:
             self._look.set(now + self._look_every_ms)
@@ -144,7 +143,7 @@ class Replication:
             proposal = partition.followers.shrink(now, partition.log.log_end_offset)
             if proposal is not None:
                 self._changes.propose(partition, proposal)
-            partition.advance(now)  # nobody waits any longer for who was about to join and did not
+            partition.advance(now)  # the high watermark no longer waits for a replica whose join was dropped
 
     def check(self) -> None:
         """Raises AssertionError."""

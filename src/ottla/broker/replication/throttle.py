@@ -1,12 +1,12 @@
-"""Holds replication back to so many bytes a second, that moving replicas leaves room for clients (KIP-73).
+"""Throttles replication to so many bytes a second, so that moving replicas leaves bandwidth for clients (KIP-73).
 
-Knows one side of a node: what it sends to followers as a leader, or what it fetches as a follower. Which replicas are
-meant a topic's config says: `partition:node` pairs, or `*` for all; an entry names this node. All bytes of these
-replicas count, and only those that are not in sync are held back, so that a throttle too low for what producers write
-is seen as a move that does not end, and not as a lack of copies.
+It handles one side of a node: what it sends to followers as a leader, or what it fetches as a follower. A topic's
+config names the throttled replicas: `partition:node` pairs, or `*` for all; an entry names this node. All bytes of
+these replicas count, but only those that are not in sync are held back. So a throttle below the producers' write rate
+shows as a move that does not end, and not as a loss of in-sync replicas.
 
-What was taken is a debt that goes down at the rate; nothing more is taken before it is paid. There are no bursts, as
-Kafka's windows of eleven seconds allow.
+Bytes that were transferred are a debt that is paid off at the rate; nothing more is transferred before it is paid.
+There are no bursts such as Kafka's windows of eleven seconds allow.
 
 Sources: KIP-73; Kafka's ReplicationQuotaManager.java, ReplicaManager.shouldLeaderThrottle.
 """
@@ -62,7 +62,7 @@ class Throttle:
         return EVERY_REPLICA in entries or f"{index}:{self._node_id}" in entries
 
     def waits_ms(self, now: Millis) -> int:
-        """For how long nothing more may be taken by who is held back; 0: not at all."""
+        """How long throttled replicas must wait before the next transfer, in milliseconds; 0 if they need not wait."""
         rate = self._settings[self._rate_key]
         if rate == LONG_MAX:
             self._debt = 0

@@ -1,1 +1,1 @@
-"""Access control: what may be asked before authentication, and who may do what."""
+"""Controls access: the requests allowed before authentication, and each client's permissions."""

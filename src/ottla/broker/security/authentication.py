@@ -1,4 +1,4 @@
-"""Says what a client may ask for before it has said who it is, on a listener that requires that.
+"""Decides what a client may send before it has authenticated, on a listener that requires authentication.
 
 Source: Kafka's SaslServerAuthenticator.java (handleKafkaRequest), which closes the connection on everything else.
 """

@@ -1,14 +1,14 @@
 """Decides about access, in one place: whether a client may do an operation on a resource.
 
-Knows which operations there are on a resource, and how the authorized_operations bit fields are made. Which of them an
-API needs its spec says (`ApiSpec.acl`); who may do what is an `Authorizer`'s business, and a node without one allows
-everything.
+It has the operations of each type of resource, and makes the authorized_operations bit fields. An API's spec says which
+of them it needs (`ApiSpec.acl`). An `Authorizer` decides for each client; a node without one allows everything.
 
-An authorizer that keeps ACLs (KIP-11, KIP-290; the interface of KIP-504) is not built yet. It will be asked for a type
-of resource as a whole, too (KIP-679: who may write to any topic), and nodes of a cluster will need a principal that has
-ClusterAction: the specs with `between_nodes` name the APIs.
+An authorizer that keeps ACLs (KIP-11, KIP-290; the interface of KIP-504) is not implemented yet. It will also be asked
+for a type of resource as a whole (KIP-679: which clients may write to any topic). Nodes of a cluster will need a
+principal that has ClusterAction: the specs with `between_nodes` name the APIs.
 
-Every handler authorizes first, then looks up, then acts, so that an error never tells a stranger whether a name exists.
+Every handler authorizes first, then looks up, then acts, so that an error never shows an unauthorized client whether a
+name exists.
 
 Sources: AclEntry.scala (supportedOperations), KafkaApis.scala; KIP-430.
 """
@@ -24,7 +24,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one resource of type CLUSTER."""
 
 NOT_ASKED: Final = -(1 << 31)
-"""authorized_operations where the client did not ask for them."""
+"""The authorized_operations if the client did not ask for them."""
 
 _O = Operation
 SUPPORTED: Final[dict[ResourceType, tuple[Operation, ...]]] = {
@@ -59,8 +59,8 @@ class Authorizer(Protocol):
 
 
 class Access:
-    """Answers whether a client may do something: asks the authorizer, and allows everything where there is none, and to
-    the node itself."""
+    """Decides whether a client may do something: asks the authorizer. Without one, and for the node itself, everything
+    is allowed."""
 
     __slots__ = ("authorizer",)
 

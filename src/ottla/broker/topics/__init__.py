@@ -1,1 +1,1 @@
-"""Topics: their names, how they are created, taken over from directories, and removed."""
+"""Manages topics: their names, creation, adoption from directories, and removal."""

@@ -1,21 +1,21 @@
-"""Sorts partition directories: whose they are, and what a start makes of those that the metadata store does not know.
+"""Sorts partition directories: which topic each one belongs to, and how a start handles those that the store lacks.
 
-A directory says itself which topic, partition and topic id it belongs to. So a data directory moves here after a clean
-stop of a Kafka broker, and topics survive the loss of our own store, or of its newest commits. What the directories do
-not hold is lost: topics' own configs (but those in Kafka's metadata log: kraft_configs.py), and partitions at the end
-of a topic that never had a record. Nobody knows then what may be deleted of these topics, so `broker/topics/topics.py`
-holds retention and compaction off.
+A directory itself names its topic, partition and topic id. So a data directory can be moved here after a clean stop of
+a Kafka broker. Topics also survive the loss of our own store, or of its newest commits. Everything that the directories
+do not hold is lost. That includes topics' own configs (except those in Kafka's metadata log: kraft_configs.py), and
+partitions at the end of a topic that never had a record. Then it is unknown what may be deleted of these topics, so
+`broker/topics/topics.py` suspends their retention and compaction.
 
 Rules, for a directory of partition P of topic T:
-- of a deleted topic: it is removed, as is one that a kill during the first append left without any record;
-- whose `partition.metadata` a power cut tore or took away, or names T's id but for a few flipped bits: it is T's, where
-  the store has T;
-- that can't be read, or whose `partition.metadata` is damaged: P is out of service, where anything tells of T;
-- of T's id in the store: it is T's, and T has at least P + 1 partitions; where P has its replicas on other nodes,
-  it was moved there, and the directory is removed;
-- of an id that no topic has: T's, if no directory has the id that the store gives to T (the store is an older copy, or
-  has lost its newest commits);
-- anything else is a stranger's.
+- A directory of a deleted topic is removed. So is one that a kill during the first append left without any record.
+- A power cut tore or removed `partition.metadata`, or its id differs from T's only in a few flipped bits: the directory
+  is T's if the store has T.
+- The directory can't be read, or `partition.metadata` is damaged: P is offline if any source names T.
+- The id is that of T in the store: the directory is T's, and T has at least P + 1 partitions. If P has its replicas on
+  other nodes, it was moved there, and the directory is removed.
+- No topic has the id: the directory is T's if no directory has the id that the store gives to T. Then the store is an
+  older copy, or has lost its newest commits.
+- Any other directory belongs to an unknown topic.
 
 Source: Kafka's LogManager.scala (parseTopicPartitionName), PartitionMetadataFile.java.
 """
@@ -44,7 +44,7 @@ _KRAFT_LOG = "__cluster_metadata-0"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A topic as its directories tell of it: id, and one more than the highest partition that has a directory."""
+    """A topic as its directories describe it: its id, and one more than the highest partition that has a directory."""
 
     topic_id: bytes
     partitions: int
@@ -61,10 +61,14 @@ class Stranger:
 
 @dataclass(slots=True)
 class Sorted:
-    """What the directories are. `told`: topics that the store lacks or knows less of. `unreadable`: why a partition of
-    a topic is out of service. `left`: why a directory stays as it is that no topic asks for and nobody can read.
-    `owned`: those of the store's own topics. `others`: places whose directory was another topic's, as what is
-    checkpointed of them is."""
+    """The sorted directories.
+
+    - `told`: topics that the store lacks, or knows less of than the directories.
+    - `unreadable`: why a partition of a topic is offline.
+    - `left`: why an unreadable directory that no topic asks for stays as it is.
+    - `owned`: the directories of the store's own topics.
+    - `others`: partitions whose directory was another topic's, and so is what is checkpointed of them.
+    """
 
     told: dict[str, Told] = field(default_factory=dict[str, Told])
     unreadable: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
@@ -74,7 +78,8 @@ class Sorted:
     owned: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     others: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     from_kafka: bool = False
-    """Kafka makes a directory for every partition, so the count is the topic's; Ottla with the first record."""
+    """Kafka creates a directory for every partition, so the count is the topic's; Ottla creates it with the first
+    record."""
 
 
 def place_of(entry: str) -> tuple[str, int] | None:
@@ -88,7 +93,7 @@ def place_of(entry: str) -> tuple[str, int] | None:
 def sort_directories(
     files: FileSystem, directory: str, stored: Mapping[str, TopicRecord], deleted_ids: AbstractSet[bytes]
 ) -> Sorted:
-    """What the partition directories in `directory` are to a node whose store has the topics `stored`."""
+    """Sort the partition directories in `directory` for a node whose store has the topics `stored`."""
     found = Sorted()
     troubled: dict[tuple[str, int], _Trouble] = {}
     owned: dict[str, dict[bytes, list[int]]] = {}
@@ -138,15 +143,17 @@ def sort_directories(
 
 
 def moved_away(node_id: int, found: Sorted, stored: Mapping[str, TopicRecord]) -> list[tuple[str, int]]:
-    """The partitions that have a directory here and, as the store says, all their replicas elsewhere: they were moved
-    while this node was down, and whoever has them now had everything before they were."""
+    """The partitions with a directory here whose replicas are, by the store, all on other nodes.
+
+    They were moved while this node was down, and their present replicas had all records before they were.
+    """
     placed = ((name, index, stored[name].partitions[index]) for name, index in found.owned)
     return [(name, index) for name, index, record in placed if record.replicas and node_id not in record.replicas]
 
 
 @dataclass(frozen=True, slots=True)
 class _Trouble:
-    """Why a directory does not say whose it is; damage stays, and anything else may pass."""
+    """Why a directory does not identify its topic; damage is permanent, any other reason may pass."""
 
     why: str
     is_damage: bool
@@ -160,7 +167,7 @@ def _owner_of(
     found: Sorted,
     troubled: dict[tuple[str, int], _Trouble],
 ) -> bytes | None:
-    """The id of the topic that owns a partition directory; None where that is not known, or nothing is in it."""
+    """The id of the topic that owns a partition directory; None if it is unknown, or the directory is empty."""
     try:
         owner = read_partition_metadata(files, path)
         if owner is None and all(name.endswith(".tmp") for name in files.listdir(path)):
@@ -186,6 +193,6 @@ def _owner_of(
 
 
 def stray_path(path: str, owner: bytes | None, tail: str = "") -> str:
-    """Where a stranger's directory goes: Kafka's suffix, in a name no longer than a file system takes."""
+    """The new path of an unknown topic's directory: Kafka's suffix, in a name that the file system accepts."""
     directory, _, name = path.rpartition("/")
     return f"{directory}/{fitting(name, f'.{(owner or bytes(16)).hex()}{tail}{STRAY_SUFFIX}')}"

@@ -1,6 +1,6 @@
-"""Reads the configs of topics from the metadata log of a Kafka broker, where its data directory has one.
+"""Reads the configs of topics from the metadata log of a Kafka broker, if its data directory has one.
 
-A controller of KRaft keeps all metadata in `__cluster_metadata-0`: segments, and snapshots (`OFFSET-EPOCH.checkpoint`)
+A KRaft controller keeps all metadata in `__cluster_metadata-0`: segments, and snapshots (`OFFSET-EPOCH.checkpoint`)
 that replace the segments before their offset. Both hold ordinary batches. The value of each record is a frame version,
 an API key and a version as varints, then the message in the flexible encoding.
 
@@ -47,8 +47,8 @@ class _Topics:
 
 
 def topic_configs(files: FileSystem, directory: str) -> dict[bytes, dict[str, str]]:
-    """The configs of each topic, by topic id, as the metadata log in a broker's data directory has them; nothing where
-    there is none. Raises KraftUnreadable."""
+    """The configs of each topic, by topic id, in the metadata log of a broker's data directory; empty if there is none.
+    Raises KraftUnreadable."""
     log = f"{directory}/{METADATA_LOG}"
     topics, path, begin = _Topics(), log, 0
     try:

@@ -1,4 +1,4 @@
-"""Plans a topic to be made, the broker's own ones too."""
+"""Plans a topic to be created, including the broker's own ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GRO
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made: everything about it has been checked."""
+    """A topic to be created, completely validated."""
 
     name: str
     partitions: int
@@ -18,11 +18,11 @@ class NewTopic:
     topic_id: bytes | None = None
     replication_factor: int = 1
     assignments: tuple[tuple[int, ...], ...] = ()
-    """The replicas of each partition, where somebody has said; a node that is alone passes over both."""
+    """The replicas of each partition, if the request assigns them; a standalone node ignores both."""
 
 
 def new_internal(settings: Settings, name: str) -> NewTopic:
-    """How Kafka makes its internal topics (KafkaApis, AutoTopicCreationManager)."""
+    """An internal topic as Kafka creates it (KafkaApis, AutoTopicCreationManager)."""
     prefix, overrides = {
         CONSUMER_OFFSETS_TOPIC: ("offsets.topic", {"cleanup.policy": "compact", "compression.type": "producer"}),
         TRANSACTION_STATE_TOPIC: (
@@ -48,8 +48,8 @@ _WITH_MIN_ISR = ("transaction.state.log", "share.coordinator.state.topic")
 
 
 def replication_factors(nodes: int) -> dict[str, int]:
-    """The settings of so many nodes that keep three copies of everything, or as many as they are; one of the copies of
-    what coordinators keep may be missing, as with Kafka's defaults."""
+    """The settings with which a cluster of this size keeps three copies of everything, or as many as it has nodes. One
+    copy of the coordinators' state may be missing, as with Kafka's defaults."""
     copies = min(COPIES, nodes)
     factors = {f"{prefix}.replication.factor": copies for prefix in _PREFIXES}
     return factors | {f"{prefix}.min.isr": max(copies - 1, 1) for prefix in _WITH_MIN_ISR}

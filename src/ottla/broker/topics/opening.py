@@ -1,7 +1,6 @@
-"""Opens the logs of this node's partitions, and puts something in the place of one that can't be opened.
+"""Opens the logs of this node's partitions, and provides a substitute for a log that can't be opened.
 
-Knows the directory of a partition, what was checkpointed of it, and which directories are somebody else's. Does not
-know the partition: who leads it, who waits for it.
+It uses the directory of a partition, its checkpoints, and the set of directories that belong to other topics.
 
 Invariant: a directory is opened for a partition only if `partition.metadata` names the topic's id.
 """
@@ -31,9 +30,8 @@ NOTHING_KNOWN: Final = (0, 0, 0)
 
 
 class Logs:
-    """Opens logs. `unowned`: why the directory of a place is not opened for its topic, nor for another of the name.
-    `others`: places that were another topic's until this start. `config` is what the logs of the topic obey, one for
-    all of them."""
+    """Opens logs. `unowned`: why a partition's directory is not opened for its topic, nor for another of the name.
+    `others`: partitions that were another topic's until this start. All logs of a topic share one `config`."""
 
     def __init__(self, environment: Environment, upkeep: Upkeep) -> None:
         self._environment = environment
@@ -52,8 +50,10 @@ class Logs:
         clean_shutdown: bool,
         interrupted: bool,
     ) -> Log:
-        """At start: the log of a partition that was there before. What can't be read takes its partition out of service
-        alone; raises OSError where nothing could be read."""
+        """At start: the log of a partition that existed before. An unreadable log makes only its own partition offline.
+
+        Raises OSError if nothing could be read.
+        """
         try:
             if (why := self.unowned.get((name, index))) is not None:
                 raise _Unowned(why)
@@ -67,7 +67,7 @@ class Logs:
             return self._unopened(now, name, record, index, config, error)
 
     def open_new(self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig) -> Log:
-        """The log of a partition that comes to this node; where it can't be opened, the partition is out of service."""
+        """The log of a partition that is new on this node; if it can't be opened, the partition is offline."""
         try:
             if (why := self.unowned.get((name, index))) is not None:
                 raise _Unowned(why)
@@ -77,8 +77,8 @@ class Logs:
             return self._unopened(now, name, record, index, config, error)
 
     def _clear_of_others(self, name: str, record: TopicRecord, index: int) -> None:
-        """Put the directory aside that another topic of the name has left here, of which the metadata store knows
-        nothing: its records are not this topic's. Raises OSError."""
+        """Move away a directory here that belongs to another topic of the name, which the metadata store does not know.
+        Raises OSError."""
         files, directory = self._environment.files, self._directory(name, index)
         if not files.exists(directory):
             return
@@ -89,7 +89,7 @@ class Logs:
                 raise _Unowned(why)
 
     def open_again(self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig) -> Log | None:
-        """The log of a partition that is out of service, if it can be read now."""
+        """The log of an offline partition, if it can be read now."""
         environment = self._environment
         directory = self._directory(name, index)
         try:
@@ -100,7 +100,7 @@ class Logs:
                 return None
             checkpoint = self._upkeep.checkpoints.of(name, index)
             log = self._open(now, name, record, index, config, checkpoint, clean_shutdown=False, interrupted=True)
-        except Exception:  # it is as it was, and why was told before
+        except Exception:  # the partition stays offline, and the reason was logged before
             return None
         self.unowned.pop((name, index), None)
         return log
@@ -108,8 +108,8 @@ class Logs:
     def open_anew(
         self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig, why: str
     ) -> Log | None:
-        """An empty log in place of one whose files are damaged: their directory is renamed, and `why` says what comes
-        in its place. None where that can't be done."""
+        """An empty log in place of one whose files are damaged: their directory is renamed, and `why` names its
+        replacement. None if that fails."""
         stranger = Stranger(self._directory(name, index), record.topic_id, why)
         if put_aside(self._environment, stranger) is not None:
             return None
@@ -163,7 +163,7 @@ class Logs:
     def _unopened(
         self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig, error: Exception
     ) -> UnopenedLog:
-        """What stands for a log that could not be opened; called while the exception is handled."""
+        """The substitute for a log that could not be opened; called while the exception is handled."""
         environment, directory = self._environment, self._directory(name, index)
         match error:
             case _Unowned():
@@ -185,7 +185,7 @@ class Logs:
         )
 
     def _is_damaged(self, directory: str, error: Exception) -> bool:
-        """Whether the files are wrong, and not only out of reach: nothing but another copy of them helps."""
+        """Whether the files are damaged, and not only unreachable: then only another copy of them helps."""
         if not isinstance(error, _Unowned):
             return not isinstance(error, OSError) or error.errno == errno.EIO
         try:
@@ -198,4 +198,4 @@ class Logs:
 
 
 class _Unowned(Exception):
-    """The directory is not this topic's, or nobody can tell."""
+    """The directory is not this topic's, or its owner is unknown."""

@@ -1,13 +1,11 @@
-"""Makes the replicas on this node follow the metadata image: opened, led, given up and removed as it says.
+"""Makes the replicas on this node follow the metadata image: opens, leads, resigns and removes them as it says.
 
-Knows which partitions the image places here and who leads them. Does not know who changed that, nor why.
+Invariant: when `follow` returns, `Replicas` has exactly the replicas that the image places here, with the topic's id
+and the image's epochs. While a start opens logs that were here before, they wait in `_opened` for the commit that
+begins to use them.
 
-Invariant: when `follow` returns, every replica that the image places here, and no other, is in `Replicas`, with the
-topic's id and the image's epochs. While a start opens logs that were here before, they wait in `_opened` for the commit
-that begins to use them.
-
-A deleted topic leaves the tables at once; its logs go a few at a time (removal.py), so that a big topic does not stop
-the node.
+A deleted topic leaves the tables at once. Its logs are removed a few at a time (removal.py), so that a big topic does
+not stop the node.
 
 Source: ReplicaManager.applyDelta.
 """
@@ -44,14 +42,15 @@ if TYPE_CHECKING:
 
 
 class Hears(Protocol):
-    """Who hears what becomes of partitions."""
+    """Is notified of changes to partitions."""
 
     def topic_deleted(self, now: Millis, topic: TopicImage, partitions: Sequence[Partition]) -> None:
-        """The topic is gone, with these partitions of it on this node."""
+        """The topic was deleted, with these partitions of it on this node."""
         ...
 
     def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
-        """The partition is led by another node from now on, or by this one anew, or has no replica here any more."""
+        """Another node now leads the partition, or this node leads it in a new epoch, or it has no replica here any
+        more."""
         ...
 
 
@@ -117,7 +116,7 @@ class Placement(Subscriber):
         return self._opened
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
-        """The image says something new of these topics."""
+        """The image has news of these topics."""
         image = self._metadata.image
         for name in names:
             old, new = before.topics.get(name), image.topics.get(name)
@@ -135,13 +134,13 @@ class Placement(Subscriber):
         """Every topic that follows the broker's settings follows now."""
         for topic in self._replicas.by_name.values():
             agreed = self._metadata.image.topics_by_id.get(topic.id)
-            if agreed is not None:  # else it goes with the same commits
+            if agreed is not None:  # otherwise the same commits remove it
                 self._configure(now, topic, topic_log_config(self._environment.settings, agreed.configs))
 
     # ---- topics ----------------------------------------------------------------------------------------------------
 
     def _remove(self, now: Millis, topic: TopicImage) -> None:
-        """The topic is deleted: what is here of it goes."""
+        """The topic is deleted: remove its replicas here."""
         local = self._replicas.by_name.get(topic.name)
         partitions = [] if local is None else list(local.partitions.values())
         if local is not None:
@@ -154,7 +153,7 @@ class Placement(Subscriber):
         self._removals.add(deleted, [partition.log for partition in partitions])
 
     def _make_way(self, now: Millis, names: Sequence[str]) -> None:
-        """New topics may have these names: what deleted ones left behind must not become theirs."""
+        """New topics may have these names: move the directories of deleted ones out of their way."""
         self.logs.unowned.update(self._removals.clear_way(now, names))
         self._upkeep.checkpoints.names_made(set(names))
 
@@ -171,7 +170,7 @@ class Placement(Subscriber):
             self._replicas.add(local)
         self._configure(now, local, log_config)
         if local.partitions and not here.keys() <= local.partitions.keys():
-            self._make_way(now, [topic.name])  # a replica may come back before its directory has gone
+            self._make_way(now, [topic.name])  # a replica may return before its old directory is removed
         for index, placed in here.items():
             partition = local.partitions.get(index)
             if partition is None:
@@ -199,7 +198,7 @@ class Placement(Subscriber):
         """The partition has a replica here from now on."""
         placed = topic.partitions[index]
         log = self._opened.pop((topic.name, index), None)
-        # What this node led in an earlier life it leads no more before it is elected anew: it may have lost its end.
+        # A partition that an earlier incarnation led needs a new election first: its log may have lost its end.
         was_here = log is not None and len(placed.replicas) > 1
         is_incomplete = log is not None and self.logs.is_incomplete(log)
         if log is None:
@@ -223,7 +222,7 @@ class Placement(Subscriber):
         self._begin(now, partition, placed)
 
     def _open_again(self, now: Millis, partition: Partition) -> bool:
-        """Look whether a partition that is out of service can be read now; True where it is in service again."""
+        """Try to open an offline partition again; True if it is online now."""
         topic = self._metadata.image.topics[partition.topic_name]
         if self._removals.is_in_the_way(topic.name, partition.index):
             return False
@@ -252,7 +251,7 @@ class Placement(Subscriber):
         return isinstance(log, UnopenedLog) and log.is_damaged and placed.leader != NOBODY and not is_counted
 
     def _begin(self, now: Millis, partition: Partition, placed: PartitionRecord) -> None:
-        """The log is open, or there is one that stands for it."""
+        """The log is open, or its substitute is."""
         log = partition.log
         if partition.leads:
             self._lead(now, partition, placed)
@@ -262,7 +261,8 @@ class Placement(Subscriber):
         self._upkeep.watch(now, partition)
 
     def _leads(self, placed: PartitionRecord) -> bool:
-        """Whether this node leads the partition; what an earlier life of it led it leads when it is elected anew."""
+        """Whether this node leads the partition. A partition that its previous incarnation led needs a new election
+        first."""
         return self._members.has_joined and placed.leader == self._environment.node_id
 
     def _lead(self, now: Millis, partition: Partition, placed: PartitionRecord) -> None:
@@ -318,7 +318,8 @@ class Placement(Subscriber):
             partition.advance(now)
 
     def _change_leader(self, now: Millis, local: LocalTopic, partition: Partition, placed: PartitionRecord) -> None:
-        """Another node leads from now on, or this one anew: whoever waits is told, and what was led starts over."""
+        """Another node now leads, or this node in a new epoch: notify the waiting requests, and restart the leader's
+        state."""
         partition.leads = self._leads(placed)
         partition.leader_epoch = placed.leader_epoch
         partition.partition_epoch = placed.partition_epoch
@@ -329,7 +330,7 @@ class Placement(Subscriber):
         self._hears.leader_changed(now, local, partition)
 
     def _give_up(self, now: Millis, local: LocalTopic, index: int) -> None:
-        """The partition has no replica here any more: its log goes."""
+        """The partition has no replica here any more: remove its log."""
         partition = local.partitions.pop(index)
         partition.leads = False
         partition.follow()
@@ -342,7 +343,7 @@ class Placement(Subscriber):
 
 
 def _advice(log: UnopenedLog, placed: PartitionRecord) -> str:
-    """What an operator does about a log that could not be opened."""
+    """Advice to the operator about a log that could not be opened."""
     if log.is_damaged and len(placed.replicas) > 1:
         return "It is copied from another replica once one leads that has all records"
     return f"Put the files right, or restore {log.directory} from a backup; no other replica is copied over it"

@@ -1,12 +1,11 @@
-"""Removes what deleted topics and moved replicas leave behind: directories that go a few at a time, and those that
-can't go yet.
+"""Removes the directories of deleted topics and moved replicas, a few at a time, and retries those that fail.
 
-Knows: whose directories wait, and that the store's note of a deletion (`deleted/`) stays until the last of them is
-gone, so that a start finishes what a crash cut short. Does not know: how a topic leaves the tables.
+The store's note of a deletion (`deleted/`) stays until the last of its directories is removed, so that a start finishes
+what a crash interrupted.
 
-Invariant: while a directory of a deleted topic stands, no new topic of its name is made: it would find the old records.
-And while one stands or may come back with a power cut, the store knows of the deletion: a start would take the topic
-over from its directory.
+Invariants: while a directory of a deleted topic exists, no new topic of its name is created: it would find the old
+records. While one exists or may return after a power cut, the store has the note of the deletion: without it, a start
+would adopt the topic from its directory.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ RETRY_MS: Final = 30_000
 
 @dataclass(eq=False, slots=True)
 class Removal:
-    """A directory to be removed. `log` None: an earlier life of the node left it. `told`: its trouble is in the log."""
+    """A directory to be removed. `log` None: an earlier incarnation of the node left it. `told`: its failure was
+    logged."""
 
     path: str
     log: Log | None = None
@@ -44,12 +44,12 @@ class Removal:
 
     @property
     def place(self) -> tuple[str, int] | None:
-        """The topic and partition in whose way the directory is."""
+        """The topic and partition whose path the directory blocks."""
         return place_of(self.path.rpartition("/")[2])
 
     @property
     def name(self) -> str | None:
-        """The topic in whose way the directory is."""
+        """The topic whose path the directory blocks."""
         return None if self.place is None else self.place[0]
 
 
@@ -65,30 +65,31 @@ class Removals:
         self._stuck: list[Removal] = []
         self._nobody = NobodyAwaits("forgetting deleted topics", environment.fault)
         self._settled: list[str] = []
-        """Notes of deletions of which nothing is left; they go after the start's own commit."""
+        """Notes of finished deletions; they are removed after the start's own commit."""
 
     def begin(
         self, now: Millis, paths: Iterable[str], deleted: Iterable[DeletedTopic], unread: AbstractSet[str]
     ) -> None:
-        """At start: remove what deletions left. What can't be removed now is tried again, and the next start knows.
+        """At start: remove the rest of earlier deletions. Failed removals are tried again, also after the next start.
 
-        `unread`: names of topics of which a directory could not be read. It may be a deleted one's.
+        `unread`: names of topics of which a directory could not be read. It may be a deleted topic's.
         """
         self._remove(now, [Removal(path) for path in paths])
         if not self._stuck:
             self._settled = [topic.key for topic in deleted if topic.name not in unread]
 
     def begun(self, now: Millis) -> None:
-        """The start has made its own commit, after which the store knows no more which commits it has lost."""
+        """The start has made its own commit, after which the store no longer knows which commits it has lost."""
         self._metadata.at_once(now, self._forgetting(self._settled))
 
     def add(self, topic: DeletedTopic | None, logs: Iterable[Log]) -> None:
-        """These logs are nobody's now, as their topic was deleted or has no replica here: they go at the next ticks."""
+        """These logs have no owner now, as their topic was deleted or has no replica here: the next ticks remove
+        them."""
         for log in logs:
             self._waiting.append(Removal(log.directory, log, topic))
 
     def _try_again(self, now: Millis) -> None:
-        """What could not be removed waits for another try."""
+        """Schedule another attempt for the failed removals."""
         stuck, self._stuck = self._stuck, []
         for removal in stuck:
             self._waiting.append(removal)
@@ -101,8 +102,10 @@ class Removals:
         self._metadata.at_once(now, self._forgetting(self._take_away(now, [*self._waiting, *self._stuck])))
 
     def clear_way(self, now: Millis, names: Iterable[str]) -> dict[tuple[str, int], str]:
-        """Move out of the way of partitions of these topics what is in it; why that can't be done, by place. What was
-        moved is removed at the next ticks."""
+        """Move old directories out of the way of partitions of these topics. Returns why it failed, by partition.
+
+        The next ticks remove the moved directories.
+        """
         wanted = set(names)
         in_the_way = [removal for removal in (*self._waiting, *self._stuck) if removal.name in wanted]
         if in_the_way:
@@ -140,7 +143,7 @@ class Removals:
         self._stick(now, removal, error)
 
     def is_in_the_way(self, name: str, index: int) -> bool:
-        """Whether a directory that shall go stands where this partition's is to be."""
+        """Whether a directory that is to be removed is at this partition's path."""
         return any(removal.place == (name, index) for removal in (*self._waiting, *self._stuck))
 
     def remove(self, now: Millis, removals: list[Removal]) -> None:
@@ -172,7 +175,7 @@ class Removals:
             except (OSError, StorageFailed) as error:
                 self._stick(now, removal, error)
             else:
-                if removal.log is None and removal.name is not None:  # others are known by their names
+                if removal.log is None and removal.name is not None:  # all others are identified by their names
                     unsynced.append(removal)
         if unsynced:
             try:

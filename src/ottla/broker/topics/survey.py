@@ -1,8 +1,8 @@
-"""Finds the topics there are at a start, from the metadata store and the partition directories together.
+"""Finds the topics that exist at a start, from the metadata store and the partition directories together.
 
-Knows what is done about topics of which the store knows nothing, or less than the directories, and which a store that
-lost commits may tell wrongly: they are taken over, on hold, as nobody knows then what of them may be deleted. Knows
-which directories are nobody's: they are renamed to `-stray`, never deleted. Does not open a log.
+The store may lack a topic, or know less of it than the directories, or have lost commits about it. Such a topic is
+adopted on hold, because it is unknown which of its records may be deleted. Directories of no known topic are renamed to
+`-stray`, never deleted. No log is opened here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES_SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The topics there are, and why the directory of a place is not opened for its topic. `others`: see `Sorted`."""
+    """The topics that exist, and why a partition's directory is not opened for its topic. `others`: see `Sorted`."""
 
     records: dict[str, TopicRecord]
     unowned: dict[tuple[str, int], str]
@@ -47,8 +47,11 @@ def survey(
     *,
     alone: bool,
 ) -> Survey:
-    """The topics of the store, and what the directories add to them. What deletions left behind is removed, and the
-    replicas that were moved to other nodes meanwhile. `alone`: there are none."""
+    """The topics of the store, with the additions from the directories.
+
+    It removes the rest of earlier deletions, and replicas that were moved to other nodes meanwhile. `alone`: there are
+    no other nodes.
+    """
     deleted = [
         decoded(store, key, partial(DeletedTopic.decode, key), row.value) for key, row in store.list(DELETED_PREFIX)
     ]
@@ -98,8 +101,8 @@ def survey(
 
 
 def raised(name: str, record: TopicRecord, logs: Mapping[tuple[str, int], Log], node_id: int) -> TopicRecord:
-    """The record with leader epochs above all that it and the logs have seen, where this node is the only replica (a
-    store may be older than its logs). Where there are others, the controller elects."""
+    """The record with leader epochs above all in it and in the logs, if this node is the only replica (a store may be
+    older than its logs). If there are other replicas, the controller elects."""
     return replace(
         record,
         partitions=tuple(
@@ -112,8 +115,8 @@ def raised(name: str, record: TopicRecord, logs: Mapping[tuple[str, int], Log], 
 
 
 def _leave_untaken(environment: Environment, told: Mapping[str, Told], stored: Mapping[str, TopicRecord]) -> None:
-    """A node of a cluster takes no topic over from its directories. They stay until a topic of the name needs the
-    place; those of a topic that has another id now are put aside at once."""
+    """A cluster node adopts no topic from its directories. They stay until a topic of the name needs the path; those of
+    a topic with another id are moved away at once."""
     unknown = [name for name in told if name not in stored]
     for name in told.keys() & stored.keys():
         for index in range(told[name].partitions):
@@ -134,7 +137,7 @@ def _doubted(name: str, record: TopicRecord) -> TopicRecord:
 
 
 def _kafkas_configs(environment: Environment, told: Mapping[str, Told]) -> dict[str, dict[str, str]] | None:
-    """The configs of these topics in the metadata log of the Kafka broker whose directory this was, without those that
+    """The configs of these topics in the metadata log of the Kafka broker that owned this directory, without those that
     have no meaning here; None if that log cannot be read."""
     try:
         by_id = topic_configs(environment.files, environment.directory)
@@ -163,7 +166,7 @@ def _taken_over(
     *,
     exact: bool,
 ) -> TopicRecord:
-    """The record of a topic whose directories say more than the store. `own`: what else is known of its configs."""
+    """The record of a topic whose directories have more than the store. `own`: other knowledge of its configs."""
     placed = () if record is None else record.partitions
     count = max(told.partitions, len(placed))
     if name in INTERNAL_TOPICS:

@@ -1,11 +1,11 @@
-"""Makes, changes and removes topics.
+"""Creates, changes and deletes topics.
 
-Knows that first the store commits, then the image moves, then memory and the disk follow (placement.py), whoever it was
-that committed. Does not know the requests that ask for a change (`broker/api`) nor what a log holds.
+A change is first committed to the store, then the image follows, then memory and disk (placement.py). That holds for
+the commits of every node.
 
-Invariants: every partition that the node leads has a higher leader epoch than in any earlier life of it, as one commit
-raises them all at start, above the store's and above the newest in the log; which topics there are is what the store
-and the directories say together (survey.py).
+Invariants: every partition that the node leads has a higher leader epoch than in any earlier incarnation. One commit
+raises them all at start, above the store's and above the newest in the log. The store and the directories together say
+which topics exist (survey.py).
 
 Sources: Kafka's ReplicationControlManager.java.
 """
@@ -39,7 +39,7 @@ from ottla.metadata.topics import PREFIX, DeletedTopic, PartitionRecord, TopicIm
 
 
 class Topics:
-    """Plans how topics are made, changed and removed. A plan raises StoreFailed where the metadata store does."""
+    """Plans how topics are created, changed and deleted. A plan raises StoreFailed if the metadata store does."""
 
     def __init__(
         self,
@@ -103,7 +103,8 @@ class Topics:
         self.removals.begun(now)
 
     def _load_as_told(self, now: Millis, *, clean_shutdown: bool) -> None:
-        """At start in a cluster: open what the store places here. Who leads it in which epoch the controller says."""
+        """At start in a cluster: open the partitions that the store places here. The controller decides leaders and
+        epochs."""
         stored = self._metadata.image.topics
         self._placement.open_all(
             now, {name: topic.record for name, topic in stored.items()}, clean_shutdown=clean_shutdown
@@ -112,7 +113,7 @@ class Topics:
         self.removals.begun(now)
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
-        """The image says something new of these topics: so does this node from now on."""
+        """The image has news of these topics: bring this node in line with it."""
         for name in names:
             alike = self._folded.setdefault(folded(name), set())
             if name in self._metadata.image.topics:
@@ -126,7 +127,7 @@ class Topics:
     # ---- changes ---------------------------------------------------------------------------------------------------
 
     def creating(self, now: Millis, wanted: Sequence[NewTopic]) -> Planned:
-        """Make these topics in one batch. Names, overrides and counts are checked already."""
+        """Create these topics in one batch. Names, overrides and counts are validated already."""
         if not wanted:
             return
         records = {
@@ -146,12 +147,12 @@ class Topics:
         yield Batch(rows, (), self._members.guards(rows))
 
     def creating_internal(self, now: Millis, name: str) -> Planned:
-        """Make one of the broker's own topics if there is none."""
+        """Create one of the broker's own topics if it does not exist."""
         if name not in self._metadata.image.topics:
             yield from self.creating(now, [new_internal(self._environment.settings, name)])
 
     def deleting(self, topics: Iterable[TopicImage]) -> Planned:
-        """Take these topics away in one batch."""
+        """Delete these topics in one batch."""
         going = list(topics)
         if going:
             deleted = [
@@ -166,8 +167,8 @@ class Topics:
             )
 
     def growing(self, topic: TopicImage, total: int, assignments: Sequence[Sequence[int]] = ()) -> Planned:
-        """Let the topic have `total` partitions; it has fewer now. `assignments`: the replicas of the new ones, where
-        somebody has said."""
+        """Grow the topic to `total` partitions; it has fewer now. `assignments`: the replicas of the new ones, if the
+        request assigns them."""
         factor = len(topic.partitions[0].target)
         added = self._placed(total - len(topic.partitions), factor, assignments)
         rows = [self._replacing(topic, replace(topic.record, partitions=topic.partitions + added))]
@@ -176,8 +177,10 @@ class Topics:
     def _placed(
         self, partitions: int, factor: int, assignments: Sequence[Sequence[int]]
     ) -> tuple[PartitionRecord, ...]:
-        """So many new partitions, each led by its first replica that is active; those that are not are not in sync.
-        Raises StoreFailed where there are too few nodes now."""
+        """This many new partitions, each led by its first active replica; inactive ones are not in sync.
+
+        Raises StoreFailed if there are too few nodes now.
+        """
         if self._members.is_alone:
             return placed_on(self._environment.node_id, partitions)
         racks = {node_id: record.rack for node_id, record in self._members.active().items()}
@@ -211,7 +214,7 @@ class Topics:
             ids.claimed(first)
 
     def taking_producer_id(self, now: Millis) -> Planned:
-        """A producer id that nobody ever had; it comes out of the block in hand where there is one."""
+        """Take a producer id that was never given out, from the current block if it has one left."""
         yield from self.claiming_producer_ids(now)
         return self.producer_ids.take()
 
@@ -225,7 +228,7 @@ class Topics:
 
 
 def id_made_by(attempt: str, name: str) -> bytes:
-    """The id of the topic of this name that this try at a request makes, see `Session.tries`."""
+    """The id that this attempt of a request gives to its topic of this name, see `Session.tries`."""
     from hashlib import sha256  # a node that is alone starts without it
 
     return next(

@@ -1,9 +1,11 @@
-"""Writes the offset checkpoints of a data directory: how far logs are on the disk, where they start, what is committed.
+"""Writes the offset checkpoints of a data directory: the logs' durable ends, their starts, their high watermarks.
 
-Knows which files are stale and writes those, in Kafka's formats:
-`recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `replication-offset-checkpoint`.
+It writes the files that are stale, in Kafka's formats: `recovery-point-offset-checkpoint`,
+`log-start-offset-checkpoint`, `replication-offset-checkpoint`.
 
-Invariant: a checkpoint never claims more than the logs hold: it is made from the logs as they are, and recovery clamps.
+Invariant: a checkpoint never claims more than the logs have: it is made from their present state, and recovery clamps
+it.
+
 Source: Kafka's LogManager.scala.
 """
 
@@ -43,8 +45,11 @@ AGAIN_MS: Final = 1_000
 
 
 class Checkpoints:
-    """The checkpoint files of one node. `partitions`: those that are open, kept by whoever opens and deletes them.
-    `write`: called when files are due, which `take_due` names."""
+    """The checkpoint files of one node.
+
+    - `partitions`: the open ones; the code that opens and deletes partitions updates it.
+    - `write`: called when files are due; `take_due` names them.
+    """
 
     def __init__(
         self,
@@ -73,10 +78,10 @@ class Checkpoints:
         self._again = Timer(schedule, Timed.UPKEEP, self._write_again, comes_along=True)
         self._due = KeyedTimers[int](schedule, Timed.UPKEEP, write)
         self._withdrawals = {name: Withdrawal() for name in CHECKPOINTS}
-        """Those of what was handed out since the last cut."""
+        """The withdrawals of the writes that were issued since the last truncation."""
 
     def read(self, notes: Callable[[str], None]) -> None:
-        """Read what the last life of the node wrote; a file that can't be read is noted and done without."""
+        """Read the files of the previous incarnation. An unreadable file is logged and ignored."""
         for name in CHECKPOINTS:
             try:
                 offsets = read_offsets(self._files, self._path(name))
@@ -88,14 +93,14 @@ class Checkpoints:
                 self._unreadable.add(name)
 
     def begin(self) -> None:
-        """Write the file of high watermarks if there is none, so that a later start can tell that it was lost. Raises
+        """Write the file of high watermarks if there is none, so that a later start can detect its loss. Raises
         OSError."""
         if not self._has_high_watermarks:
             content = encode_offsets(self._offsets(HIGH_WATERMARK))
             self._files.write_atomically(self._path(HIGH_WATERMARK), content, durable=False)
 
     def take_clean_stop(self, notes: Callable[[str], None]) -> bool:
-        """Whether the last life of the node stopped cleanly. The files that say so are gone then. Raises OSError."""
+        """Whether the previous incarnation stopped cleanly. Its marker files are removed here. Raises OSError."""
         left: Mapping[tuple[str, int], Left] = {}
         broker_epoch = take_clean_shutdown(self._files, self._directory)
         try:
@@ -112,16 +117,16 @@ class Checkpoints:
 
     @property
     def knows_high_watermarks(self) -> bool:
-        """Whether the file of high watermarks is there and could be read."""
+        """Whether the file of high watermarks exists and could be read."""
         return self._has_high_watermarks
 
     def left(self, topic: str, index: int, topic_id: bytes) -> Left | None:
-        """How the last clean stop left this log, None where nothing says that."""
+        """The state in which the last clean stop left this log, None if it is not known."""
         left = self._left.get((topic, index))
         return left if left is not None and left.topic_id == topic_id else None
 
     def of(self, topic: str, index: int) -> tuple[int, int, int]:
-        """(recovery_point, log_start_offset, high_watermark) as last checkpointed, 0 where nothing is known."""
+        """(recovery_point, log_start_offset, high_watermark) as last checkpointed, 0 if unknown."""
         key = (topic, index)
         recovery_point, log_start, high_watermark = (self._read[name].get(key, 0) for name in CHECKPOINTS)
         return recovery_point, log_start, high_watermark
@@ -134,30 +139,32 @@ class Checkpoints:
         self._gone = {topic for known in self._read.values() for topic, _ in known.keys() - here}
 
     def _write_again(self, now: Millis) -> None:
-        """What could not be written is due soon."""
+        """Make the files that could not be written due again soon."""
         for at in self._not_stored:
             self._due.set(at, min(self._due.at(at) or now, now + AGAIN_MS))
         self._not_stored.clear()
 
     def take_due(self, now: Millis) -> list[str]:
-        """The files whose interval has passed; the next one begins."""
+        """The files whose interval has passed; starts their next interval."""
         due = self._due.pop_all(now)
         for at in due:
             self._due.set(at, now + self._settings[_INTERVALS[CHECKPOINTS[at]]])
         return [CHECKPOINTS[at] for at in due]
 
     def store(self, name: str) -> None:
-        """Replace this file, if it would say anything else."""
+        """Replace this file, if its content has changed."""
         offsets = self._offsets(name)
         content = encode_offsets(offsets)
         if self._written.get(name) != content:
             if name == LOG_START:
-                self.store(HIGH_WATERMARK)  # first: a start above it is told from damage by that
+                self.store(
+                    HIGH_WATERMARK
+                )  # first: with it, a start above the high watermark is not mistaken for damage
             self._written[name] = content
             self._outbox.add(Store(self._path(name), content, self._withdrawals[name]))
 
     def not_stored(self, path: str) -> None:
-        """A file could not be written: it is soon, even if nothing changes. What it says may be of a deleted topic."""
+        """A file could not be written: write it again soon, even if nothing changes. It may list a deleted topic."""
         name = path.rpartition("/")[2]
         self._written.pop(name, None)
         self._not_stored[CHECKPOINTS.index(name)] = None
@@ -174,9 +181,9 @@ class Checkpoints:
         write_clean_shutdown(self._files, self._directory, broker_epoch)
 
     def write_cut(self) -> None:
-        """A log was cut: write here and now what may be above its new end. Raises StorageFailed.
+        """A log was truncated: write the checkpoints that may be above its new end now. Raises StorageFailed.
 
-        What the shell has yet to write may be from before the cut: it is withdrawn.
+        Writes that the host has not done yet may be from before the truncation: they are withdrawn.
         """
         for name in CHECKPOINTS:
             content = encode_offsets(self._offsets(name))
@@ -192,12 +199,12 @@ class Checkpoints:
             self._written[name] = content
 
     def topic_deleted(self, name: str) -> None:
-        """The files may know this name for a while yet."""
+        """The files may have this name for some time yet."""
         self._gone.add(name)
 
     def names_made(self, names: AbstractSet[str]) -> None:
-        """New topics get these names. They must not begin where a deleted one of the name did: the files that still
-        know it are replaced before any fsync of the new one ends."""
+        """New topics get these names. They must not start at the checkpoints of a deleted topic of the same name: files
+        that still have it are replaced before any fsync of the new topic ends."""
         if not self._gone.isdisjoint(names):
             self._gone.clear()
             self.store(LOG_START)

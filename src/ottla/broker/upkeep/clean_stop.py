@@ -1,7 +1,8 @@
-"""Names what a clean stop of many partitions must sync, side by side instead of one by one.
+"""Names the files that a clean stop of many partitions must sync, so that they are synced in parallel.
 
-A partition with records has five files to sync, each some milliseconds of waiting: 20,000 partitions take minutes.
-Asked for many at once the disk writes its own log once for all of them. Who has the threads is the shell's matter.
+A partition with records has five files to sync, each some milliseconds of waiting: 20,000 partitions take minutes. If
+many syncs are requested at once, the file system writes its journal once for all of them. The I/O host has the
+threads.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ FILES_AT_ONCE: Final = 500
 def completing(
     partitions: Sequence[Partition], directory: Syncable, pins_max: int
 ) -> Generator[list[Syncable], Mapping[int, str], None]:
-    """Batches of files, each to be synced whole; what failed is sent back: the place in the batch, and why.
+    """Batches of files, each to be synced whole; failures are sent back: the index in the batch, and why.
 
-    `directory`: the one that all logs are in, which is synced once for all that are new in it. A log that can't be
-    completed here is left to its `close`, which will meet the same again and tell.
+    `directory`: the data directory, which is synced once for all new logs. A log that can't be completed here is left
+    to its `close`, which will fail in the same way and report it.
     """
     with suppress(OSError):
         yield from _names_of_newborn([partition.log for partition in partitions], directory)
     files: list[Syncable] = []
-    logs: list[tuple[Partition, int, range]] = []  # with the log's end, and where its files stand in `files`
+    logs: list[tuple[Partition, int, range]] = []  # with the log's end, and the range of its files in `files`
     for partition in partitions:
         log = partition.log
         with suppress(OSError, StorageFailed):
@@ -47,7 +48,7 @@ def completing(
 
 
 def _names_of_newborn(logs: Sequence[Log], directory: Syncable) -> Generator[list[Syncable], Mapping[int, str], None]:
-    """The directory, where names of logs wait for the disk. Raises OSError."""
+    """The directory, if names of logs wait for the disk. Raises OSError."""
     newborn = [log for log in logs if log.syncing.newborn]
     if newborn:
         directory.pin()
@@ -60,7 +61,7 @@ def _names_of_newborn(logs: Sequence[Log], directory: Syncable) -> Generator[lis
 
 
 def _completed(logs: list[tuple[Partition, int, range]], failures: Mapping[int, str]) -> None:
-    """The files of these logs were synced, but for the failures."""
+    """The files of these logs were synced, except the failed ones."""
     for partition, end_offset, places in logs:
         why = next((failures[place] for place in places if place in failures), None)
         if why is None:

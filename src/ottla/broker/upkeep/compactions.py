@@ -1,7 +1,7 @@
-"""Compacts logs, one at a time, in slices between requests, and says which is next.
+"""Compacts logs, one at a time, in slices between requests, and chooses the next one.
 
-Knows which log needs it most and which have had their turn in this round. Does not know how a log is compacted
-(`ottla.log.compaction`).
+It picks the log that needs compaction most, among those that have not had their turn in this round.
+`ottla.log.compaction` compacts a log.
 
 Source: Kafka's LogCleaner.java and LogCleanerManager.java.
 """
@@ -20,7 +20,7 @@ from ottla.machine import Millis
 
 NOTED_MAX: Final = 1_000
 SLICE_PAUSE_MS: Final = 5
-"""Between two slices of a compaction, so that it takes at most about half of the loop."""
+"""The pause between two slices of a compaction, so that it uses at most about half of the loop."""
 
 
 class Compactions:
@@ -39,7 +39,7 @@ class Compactions:
         self._next_slice = Timer(environment.schedule, Timed.UPKEEP, self._compact_slice)
         self._under_way: tuple[Partition, Iterator[Syncable | None]] | None = None
         self._token: int | None = None
-        """Of the sync that the compaction under way waits for."""
+        """The token of the sync that the running compaction waits for."""
         self._compacted: set[Partition] = set()
         self._uncleanable: set[Partition] = set()
         self._noted: set[str] = set()
@@ -50,11 +50,11 @@ class Compactions:
         self._round.set(self._round_at)
 
     def stop(self) -> None:
-        """Leave the compaction under way; the log is as it was."""
+        """Abort the running compaction; the log is unchanged."""
         self._end()
 
     def _end(self) -> None:
-        """No compaction is under way any more: the next round may begin."""
+        """The running compaction has ended: the next round may begin."""
         self._under_way = None
         self._next_slice.cancel()
         self._round.set(self._round_at)
@@ -69,7 +69,7 @@ class Compactions:
 
     @property
     def busy(self) -> bool:
-        """Whether a compaction is under way."""
+        """Whether a compaction is running."""
         return self._under_way is not None
 
     def _begin_round(self, now: Millis) -> None:
@@ -80,7 +80,7 @@ class Compactions:
         self._begin(now)
 
     def _compact_slice(self, now: Millis) -> None:
-        """Run one slice of the compaction under way; one that waits for the disk has no next slice."""
+        """Run one slice of the running compaction; one that waits for the disk has no next slice."""
         assert self._under_way is not None
         partition, slices = self._under_way
         try:
@@ -103,7 +103,7 @@ class Compactions:
             self._token = self._outbox.sync([file])
 
     def synced(self, now: Millis, token: int, failed: str | None) -> bool:
-        """A sync has ended; False where no compaction waits for it."""
+        """A sync has ended; False if no compaction waits for it."""
         if token != self._token:
             return False
         self._token = None
@@ -121,7 +121,7 @@ class Compactions:
             self._end()
 
     def _begin(self, now: Millis) -> None:
-        """Choose the log that needs it most; each has one turn in a round, also where its compaction gave up."""
+        """Choose the log that needs it most; each has one turn in a round, even if its compaction gave up."""
         ratios = {
             partition: self._cleanable_ratio(now, partition)
             for partition in list(self._partitions)
@@ -140,13 +140,13 @@ class Compactions:
             self._next_slice.set(now)
 
     def in_sync(self, partition: Partition) -> bool:
-        """Whether every replica of it is, as far as this node has heard."""
+        """Whether every replica of the partition is in sync, as far as this node knows."""
         topic = self._metadata.image.topics.get(partition.topic_name)
         placed = None if topic is None else topic.partitions[partition.index]
         return placed is not None and len(placed.isr) == len(placed.replicas)
 
     def _note_once(self, note: str) -> None:
-        """What every compaction of a log meets again need not be said again."""
+        """Log a note once, as every compaction of the same log would repeat it."""
         if note not in self._noted:
             if len(self._noted) >= NOTED_MAX:
                 self._noted.clear()
@@ -154,7 +154,8 @@ class Compactions:
             self._notes(note)
 
     def _cleanable_ratio(self, now: Millis, partition: Partition) -> float:
-        """How much one log needs it; a log that can't say so does not keep the others from theirs."""
+        """How urgently this log needs compaction. A log whose ratio can't be computed does not stop the compaction of
+        others."""
         try:
             return partition.log.cleanable_ratio(now)
         except OSError as error:

@@ -1,7 +1,7 @@
-"""Remembers over a restart from which offset on a log is damaged, until it is copied again from another replica.
+"""Remembers across restarts the offset from which a log is damaged, until it is copied again from another replica.
 
-Knows one file, with a line for each damaged log: topic id, partition, offset. It is written when damage is found and
-when it is repaired. If it cannot be read, damage counts again once it is found again.
+One file has a line for each damaged log: topic id, partition, offset. It is written when damage is found and when it is
+repaired. If it cannot be read, damage counts again once it is found again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DamageMarks:
             self._write()
 
     def clear(self, log: Log, index: int) -> None:
-        """This log is repaired, or gone."""
+        """This log is repaired, or deleted."""
         if self._marks.pop((log.topic_id, index), None) is not None:
             self._write()
 

@@ -1,7 +1,7 @@
-"""Keeps what is wrong with which partition: failed writes, reads and fsyncs, said once until they work again.
+"""Tracks the failures of partitions: failed writes, reads and fsyncs, logged once until they work again.
 
-Knows what is done about each: a write is tried again with the next append, a read with the next fetch, and a log whose
-fsync failed is cut back to what is known to be on the disk, or stays shut. Does not know how a log does that.
+A failed write is retried by the next append, a read by the next fetch. A log whose fsync failed is cut back to what is
+known to be on disk, or stays closed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ottla.log.answers import Damage, DamagedLog
 from ottla.machine import Millis
 
 WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
-"""What may be wrong with a partition."""
+"""The kinds of failure of a partition."""
 REOPEN_MS: Final = 5_000
-"""How often a log that an fsync closed is looked at again."""
+"""How often the node tries to reopen a log that a failed fsync closed, in milliseconds."""
 RETRY_MS: Final = 5_000
-"""How long after a failed write a replica with nothing to write counts as one that takes none."""
+"""How long after a failed write a replica with nothing to write counts as offline."""
 
 
 class Failures:
     """The failures of one node's partitions; a `partitions.commits.Care`.
 
-    `partitions`: those that are open, with the keys of their timers. `taken_back` hears of a partition whose end was
-    cut off: nobody was told of it but a coordinator in this node.
+    `partitions`: the open ones, with the keys of their timers. `taken_back` is called with a partition whose end was
+    cut off; no client had seen that end, but a coordinator on this node had.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Failures:
         self._failed_writes: dict[Partition, Millis] = {}
         """When a write to logs last failed that are tried again."""
         self.damaged: dict[Partition, list[Damage]] = {}
-        """What is damaged in logs: other replicas should lead these partitions."""
+        """Damage found in logs: other replicas should lead these partitions."""
         self.has_news = False
-        """Something failed or works again since somebody last looked."""
+        """Whether something has failed or recovered since the last check."""
 
     def takes_nothing(self, partition: Partition) -> bool:
         """Whether the last write to this log failed, or none is tried any more."""
@@ -75,12 +75,12 @@ class Failures:
             self._taken_back(now, partition)
 
     def mended(self, partition: Partition) -> None:
-        """What was damaged in this log is cut off; it is copied again."""
+        """The damaged part of this log is cut off; it is copied again from the leader."""
         self.damaged.pop(partition, None)
         self.marks.clear(partition.log, partition.index)
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
-        """A write of this log failed. Where that closed the log, who waits for a commit is told."""
+        """A write of this log failed. If that closed the log, notify the requests that wait for a commit."""
         if partition.log.failed is None:
             self._failed_writes[partition] = now
             self.leader_changed(partition)
@@ -90,15 +90,18 @@ class Failures:
             partition.resign(now)
 
     def read_failed(self, partition: Partition, why: Exception | str) -> None:
-        """A read of this log failed: nothing of it is changed, and other partitions go on."""
+        """A read of this log failed: the log stays unchanged, and other partitions are not affected."""
         if isinstance(why, DamagedLog) and why.damage is not None:
             self.found_damage(partition, why.damage)
             return
         self._note(partition, READ, f"could not be read, every fetch tries again: {why}")
 
     def sync_failed(self, now: Millis, partition: Partition, why: str) -> None:
-        """An fsync of this log failed: what it should have covered may never reach the disk. Who waits for it is told
-        and it is taken back; where somebody knows of it already the log stays shut."""
+        """An fsync of this log failed: the appends that it should have covered may never reach the disk.
+
+        Requests that wait for them are notified, and the appends are cut off. If a client or another node has seen them
+        already, the log stays closed.
+        """
         log = partition.log
         log.sync_failed(OSError(why))
         if partition not in self._partitions:
@@ -141,15 +144,15 @@ class Failures:
             self._works_again(due[1], WRITE, "is taken to take writes again")
 
     def _reopen_all(self, now: Millis) -> None:
-        """Try to open the shut logs again, where a cut that failed is all that keeps them shut."""
+        """Try to reopen the closed logs that are closed only because a truncation failed."""
         shut = [partition for partition, what in self._wrong.items() if what == SHUT and partition.log.in_doubt]
         left = [partition for partition in shut if not self._reopen(now, partition, str(partition.log.failed))]
         if left:
             self._reopening.set(now + REOPEN_MS)
 
     def _reopen(self, now: Millis, partition: Partition, why: str) -> bool:
-        # A leader's followers may have what would be cut, and other records must not take its place; a follower has
-        # told its leader of all that it has, unless it waits for the disk with that.
+        # A leader's followers may have the records that would be cut, and no others must replace them; a follower has
+        # reported all its records to its leader, unless it reports only those on disk.
         others_know = partition.followers is not None or not (partition.leads or partition.fsyncs_each)
         if not partition.log.reopen(now, others_know=others_know):
             return False

@@ -1,5 +1,6 @@
-"""Checks whose a data directory is: `meta.properties` and the metadata store must name the same cluster and this node;
-and whether this version of Ottla is new enough for that cluster.
+"""Checks a data directory's owner: `meta.properties` and the metadata store must name the same cluster and this node.
+
+It also checks whether this version of Ottla is new enough for that cluster.
 
 Source: Kafka's MetaProperties.java.
 """
@@ -20,11 +21,11 @@ from ottla.protocol.uuids import uuid_text
 
 META_PROPERTIES: Final = "meta.properties"
 WRONG_BITS_MAX: Final = 2
-"""So many bits of a small file may differ from what it should hold before it is taken for another file."""
+"""How many bits of a small file may differ from the expected content. With more it counts as a different file."""
 CLUSTER_ID_KEY: Final = "cluster/id"
 SECRET_KEY: Final = "cluster/secret"
 MOVED_KEY: Final = "cluster/moved-to"
-"""Where this store's rows are now: nobody may start on those that are left here."""
+"""The new location of this store's rows: no node may start on the rows that are left here."""
 
 
 class StartRefused(Exception):
@@ -32,15 +33,15 @@ class StartRefused(Exception):
 
 
 def is_identified(files: FileSystem, directory: str) -> bool:
-    """Whether an earlier life of a node was in this directory."""
+    """Whether an earlier incarnation of a node used this directory."""
     return files.exists(f"{directory}/{META_PROPERTIES}")
 
 
 def identify(
     files: FileSystem, directory: str, store: MetadataStore, node_id: int, entropy: Entropy, *, alone: bool
 ) -> str:
-    """The id of the cluster, which a fresh directory and a fresh store are given. `alone`: the store is this node's
-    only, which takes over what is in its directory. Raises StartRefused, StoreFailed."""
+    """The id of the cluster; a fresh directory and a fresh store get one. `alone`: the store belongs to this node only,
+    which adopts the contents of its directory. Raises StartRefused, StoreFailed."""
     if (moved := store.get(MOVED_KEY)) is not None:
         place = decoded(store, MOVED_KEY, bytes.decode, moved.value)
         raise StartRefused(f"The metadata in {store.place} has moved: start the node with --metadata {place}.")
@@ -63,7 +64,7 @@ def identify(
             )
     cluster_id = _cluster_id(directory, store, properties, entropy, alone=alone)
     if properties is None:
-        # First: where the properties are, nobody looks whether the directory's own name is on the disk.
+        # First: once the properties exist, the directory's own name is never synced again.
         with suppress(PermissionError):  # a parent that may not be read: its owner made the directory
             files.sync_directory(dirname(directory) or ".")
         write_properties(
@@ -80,8 +81,11 @@ def identify(
 
 
 def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entropy: Entropy) -> None:
-    """Write the properties again where some bits of them have flipped, or their end is cut off: the metadata store
-    leaves no doubt what they said. Another number of the node may be meant, and stays. Raises OSError, StoreFailed."""
+    """Write the properties again if some of their bits have flipped, or their end is cut off.
+
+    The metadata store determines what they said. A different node id may be intended, and stays. Raises OSError,
+    StoreFailed.
+    """
     stored = store.get(CLUSTER_ID_KEY)
     if stored is None or not files.exists(path):
         return
@@ -96,7 +100,7 @@ def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entr
         return
     wrong_bits = differing_bits(found, wanted)
     is_cut = len(found) < len(wanted) or not found.endswith(b"\n")
-    is_garbled = not found.isascii()  # also where only the id of the directory is, which nothing else depends on
+    is_garbled = not found.isascii()  # also if only the directory's id is garbled, on which nothing else depends
     if wrong_bits > WRONG_BITS_MAX or not (wrong_bits or is_cut or is_garbled):
         return
     write_properties(files, path, {**properties, "directory.id": uuid_text(entropy.randbytes(16))})
@@ -107,7 +111,7 @@ def _cluster_id(
 ) -> str:
     stored = store.get(CLUSTER_ID_KEY)
     if stored is None:
-        if properties is not None and not alone:  # its topics would be nobody's
+        if properties is not None and not alone:  # the store would not know its topics
             raise StartRefused(
                 f"The data directory {directory} belongs to cluster {properties.get('cluster.id')}, and the metadata "
                 f"store {store.place} is empty. Name the one of that cluster, move its metadata there (`ottla cluster "
@@ -130,7 +134,8 @@ def _cluster_id(
 
 
 def too_old_for(image: MetadataImage) -> str | None:
-    """The sentence that says which feature's level this version of Ottla does not support; None where it does all."""
+    """The message that names the feature whose level this version of Ottla does not support; None if it supports
+    all."""
     above = beyond(image.levels, HIGHEST)
     if above is None:
         return None
@@ -142,7 +147,8 @@ def too_old_for(image: MetadataImage) -> str | None:
 
 
 def shared_secret(store: MetadataStore, entropy: Entropy) -> str:
-    """What the nodes that share this store know each other by; the first of them makes it. Raises StoreFailed."""
+    """The secret by which the nodes that share this store identify each other; the first node creates it. Raises
+    StoreFailed."""
     while (stored := store.get(SECRET_KEY)) is None:
         with suppress(Conflict):  # another one was faster
             store.commit([Put(SECRET_KEY, entropy.randbytes(16).hex().encode(), ABSENT)])

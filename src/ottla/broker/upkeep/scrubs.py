@@ -1,7 +1,7 @@
 """Scrubs the logs of a node, one at a time, in small slices between requests, at a bounded rate.
 
-Every pass reads all segments. The next one begins a while after the last one began, or when that is through.
-What is damaged is reported to `found`. Does not know how a segment is checked (`ottla.log.checking`).
+Every pass reads all segments. The next pass begins a set time after the last one began, or when that one ends. Damage
+is reported to `found`. `ottla.log.checking` checks a segment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.machine import Millis
 
 SETTING: Final = "ottla.scrub.bytes.per.second"
 FIRST_AFTER_MS: Final = 60_000
-"""How long after its start a node begins the first pass: it has other things to do."""
+"""How long after its start a node begins the first pass, as it is busy before."""
 EVERY: Final = "ottla.scrub.interval.ms"
 SLICE_PAUSE_MS: Final = 20
 
@@ -81,7 +81,7 @@ class Scrubs:
         self._next_slice.set(now + max(SLICE_PAUSE_MS, size * 1000 // rate if rate > 0 else self._every_ms))
 
     def _slice(self) -> int:
-        """Check the next slice of the log under way, or of the next one; how many bytes that were."""
+        """Check the next slice of the current log, or of the next one. Returns its size in bytes."""
         if self._under_way is None:
             if not self._left:
                 return 0

@@ -1,8 +1,8 @@
-"""Keeps house for a node's logs: when each is looked at for retention, and when what of it is synced.
+"""Maintains a node's logs: schedules their retention checks and their flushes.
 
-Knows when each log next needs something: one heap for all, so ten thousand idle logs cost no timer each; appends only
-mark a log "look again". A log's upkeep is a generator of names to sync, so nothing here waits for an fsync on the loop.
-Does not know how a log does what it is told to.
+One heap holds the time at which each log next needs work, so ten thousand idle logs need no timer each. An append only
+marks its log for a new check. A log's upkeep is a generator of files to sync, so nothing here waits for an fsync on the
+loop.
 
 Source: Kafka's LogManager.scala.
 """
@@ -29,7 +29,7 @@ from ottla.machine import Millis
 from ottla.metadata.store import MetadataStore, StoreFailed
 
 REST_MS: Final = 60_000
-"""How long a log whose upkeep failed unexpectedly is left alone."""
+"""How long a log rests after its upkeep failed unexpectedly."""
 AGAIN_MS: Final = 30_000
 """How long after upkeep of a log failed it is tried again."""
 FLUSH_PINS: Final = 16
@@ -37,7 +37,7 @@ FLUSH_PINS: Final = 16
 
 
 class Maintained(NamedTuple):
-    """One log's upkeep under way: its steps, its log start before them, and what waits for the disk."""
+    """One log's running upkeep: its steps, its log start before them, and the files that wait for the disk."""
 
     partition: Partition
     steps: Iterator[Syncable]
@@ -131,7 +131,7 @@ class Upkeep:
         self._to_flush.pop(partition, None)
 
     def wall_clock_was_set(self, now: Millis) -> None:
-        """Retention goes by timestamps: what is next is due at another moment."""
+        """Retention depends on timestamps: the next check is due at a different time."""
         for partition in self.partitions:
             self.commits.look_soon(now, partition)
 
@@ -148,7 +148,7 @@ class Upkeep:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _look_at_appended_to(self, now: Millis) -> None:
-        """What was appended to may be due earlier than it was."""
+        """Check the logs that were appended to: they may be due earlier than before."""
         for partition in self.commits.take_appended_to():
             self._schedule(now, partition)
             if partition.log.syncing.newborn:  # its directory is not on the disk: a power cut would take all of it
@@ -163,7 +163,7 @@ class Upkeep:
         for name in self.checkpoints.take_due(now):
             self.checkpoints.store(name)
             if name == HIGH_WATERMARK and self.commits.by_fsync:
-                # They are the same then, and a start after a kill writes what is above it again.
+                # They are the same then, and a start after a kill rewrites everything above it.
                 self.checkpoints.store(RECOVERY_POINT)
             if name == RECOVERY_POINT:
                 self._flush_rolled(now)
@@ -178,7 +178,7 @@ class Upkeep:
         self._go_on(now, Maintained(partition, partition.log.maintaining(now), partition.log.log_start_offset))
 
     def _go_on(self, now: Millis, maintained: Maintained) -> None:
-        """Take the next step of a log's upkeep; a name that went waits for the disk before another one goes."""
+        """Take the next step of a log's upkeep; a removed name waits for the disk before the next one is removed."""
         partition = maintained.partition
         log = partition.log
         start = log.log_start_offset
@@ -206,18 +206,18 @@ class Upkeep:
             self._schedule(now, partition)
             self._fault(f"upkeep of {partition.name} failed and rests for {REST_MS // 1000} s", error)
             return
-        # What is due and can't be done yet, like a flush behind a slow one, must not keep `tick` going round.
+        # Due work that can't be done yet, like a flush behind a slow one, must not make `tick` spin.
         waits = partition in self._flushing or partition in self._to_flush
         self._schedule(now, partition, now + LOOK_AFTER_MS if waits else now + 1)
 
     def _flush(self, now: Millis, partition: Partition) -> None:
-        """fsync this log off the loop, unless that is under way."""
+        """fsync this log off the loop, unless its fsync is running."""
         if partition not in self._flushing:
             self._to_flush[partition] = None
             self._begin_flushes(now)
 
     def _begin_flushes(self, now: Millis) -> None:
-        """Begin as many of the flushes that wait as may be under way: each has its files pinned."""
+        """Begin as many of the waiting flushes as may run at once: each has its files pinned."""
         under_way_max = max(1, self._files.pins_max // FLUSH_PINS)
         while self._to_flush and len(self._flushing) < under_way_max:
             partition = next(iter(self._to_flush))

@@ -154,7 +154,7 @@ def eligible_of(client: Client, names: list[str]) -> dict[tuple[str, int], list[
 
 
 def standing_of(client: Client, names: list[str]) -> dict[tuple[str, int], Any]:
-    """What DescribeTopicPartitions shows of each partition of these topics. Raises ClientFailure."""
+    """The answer of DescribeTopicPartitions for each partition of these topics. Raises ClientFailure."""
     from ottla.protocol.messages.describe_topic_partitions import (
         DescribeTopicPartitionsRequest,
         RequestCursor,

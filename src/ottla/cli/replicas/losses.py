@@ -45,7 +45,7 @@ class Standing(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What one partition loses. `leader` is -1 where no replica can lead; `records` is the greatest number of
+    """The loss of one partition. `leader` is -1 if no replica can lead; `records` is the greatest number of
     acknowledged records that are known to be lost; `sentence` tells a person."""
 
     topic: str
@@ -57,13 +57,13 @@ class Loss(NamedTuple):
 
 
 def losses(client: Client, places: Iterable[Place]) -> list[Loss]:
-    """What these partitions lose if they are led by any replica. Partitions that lose nothing are left out. Raises
+    """The losses of these partitions if any replica may lead them. Partitions that lose nothing are left out. Raises
     ClientFailure."""
     return [found for each in _standings(client, list(places)) if (found := loss_of(each)) is not None]
 
 
 def loss_of(part: Standing) -> Loss | None:
-    """What this partition loses; None if it has a leader that no replica is ahead of."""
+    """The loss of this partition; None if no replica is ahead of its leader."""
     name, ends = f"partition {part.topic}-{part.partition}", part.ends
     live = [node for node in part.replicas if node in ends]
     if part.leader >= 0:
