@@ -2,6 +2,7 @@
 
 import ast
 import gc
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -25,3 +26,13 @@ def tree_of(path: Path) -> ast.Module:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Strings that stand by themselves; expressions, where none can be, are not gone through."""
+    if isinstance(tree, ast.Expr) and isinstance(tree.value, ast.Constant) and isinstance(tree.value.value, str):
+        yield tree.value
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        inside = getattr(tree, block, ())
+        for node in inside if isinstance(inside, list) else ():
+            yield from docstrings(node)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.plain_words import prose_of, unclear
-from tests.sources import FORM, text_of, tree_of
+from tests.sources import FORM, docstrings, text_of, tree_of
 from tests.test_tidy import TOP, sources
 
 pytestmark = FORM
@@ -66,16 +66,11 @@ def test_docstrings_read_plainly() -> None:
     """A clause is what ends in a stop, a colon or a semicolon."""
     clauses, found = 0, dict[str, list[tuple[str, str]]]()
     for path in sources("src"):
-        for node in ast.walk(tree_of(path)):
-            if (
-                isinstance(node, ast.Expr)
-                and isinstance(node.value, ast.Constant)
-                and isinstance(node.value.value, str)
-            ):
-                prose = prose_of(node.value.value)
-                clauses += len(re.findall(r"[.;:]\s|\n\n|$", prose))
-                if left := list(unclear(prose)):
-                    found[f"{path.relative_to(TOP)}:{node.lineno}"] = left
+        for said in docstrings(tree_of(path)):
+            prose = prose_of(str(said.value))
+            clauses += len(re.findall(r"[.;:]\s|\n\n|$", prose))
+            if left := list(unclear(prose)):
+                found[f"{path.relative_to(TOP)}:{said.lineno}"] = left
     assert len(found) < UNCLEAR_MAX * clauses, found
 
 

@@ -2,12 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-from tests.sources import FORM, text_of, tree_of
+from tests.sources import FORM, docstrings, text_of, tree_of
 
 pytestmark = FORM
 
@@ -62,16 +61,6 @@ def trees() -> dict[str, ast.Module]:
     return {
         name: tree_of(path) for name, path in files().items() if path.suffix == ".py" and GENERATED not in path.parents
     }
-
-
-def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Strings that stand by themselves; expressions, where none can be, are not gone through."""
-    if isinstance(tree, ast.Expr) and isinstance(tree.value, ast.Constant) and isinstance(tree.value.value, str):
-        yield tree.value
-    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
-        inside = getattr(tree, block, ())
-        for node in inside if isinstance(inside, list) else ():
-            yield from docstrings(node)
 
 
 @cache

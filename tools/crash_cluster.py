@@ -298,6 +298,20 @@ def run(
     return failures
 
 
+def report(failures: list[str], directory: str, proven: str, *, keep: bool) -> int:
+    """Print the failures, or what is proven without any, and return the exit code. The nodes' directories are removed
+    after a run without failures, unless they are to be kept."""
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    if failures:
+        print(f"failed; the nodes' directories are in {directory}")
+        return 1
+    if not keep:
+        shutil.rmtree(directory, ignore_errors=True)
+    print(proven)
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5)
@@ -310,15 +324,8 @@ def main() -> int:
     zookeeper = given.metadata == "zookeeper"
     rounds = plans(given.seed, given.minutes, zookeeper=zookeeper)
     failures = run(rounds, given.seed, directory, zookeeper=zookeeper, durability=given.durability)
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    if failures:
-        print(f"failed; the nodes' directories are in {directory}")
-        return 1
-    if given.directory is None:
-        shutil.rmtree(directory, ignore_errors=True)
-    print("nothing acknowledged was lost, doubled, reordered or shown before its time")
-    return 0
+    proven = "nothing acknowledged was lost, doubled, reordered or shown before its time"
+    return report(failures, directory, proven, keep=given.directory is not None)
 
 
 if __name__ == "__main__":

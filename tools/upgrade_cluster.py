@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -40,7 +39,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.testing import EmbeddedCluster
 from tests.zookeepers import ZooKeepers, fresh
-from tools.crash_cluster import SETTINGS, Round, errors_logged, new_topics, soon
+from tools.crash_cluster import SETTINGS, Round, errors_logged, new_topics, report, soon
 
 TOP = Path(__file__).resolve().parent.parent
 PREVIOUS = "b3634cc"
@@ -340,15 +339,8 @@ def main() -> int:
     except HistoryMissingError as missing:
         print(f"skipped: {missing}")
         return NO_HISTORY
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    if failures:
-        print(f"failed; the nodes' directories are in {directory}")
-        return 1
-    if given.directory is None:
-        shutil.rmtree(directory, ignore_errors=True)
-    print("no client lost anything, and none was told of more than it tries again after")
-    return 0
+    proven = "no client lost anything, and none was told of more than it tries again after"
+    return report(failures, directory, proven, keep=given.directory is not None)
 
 
 if __name__ == "__main__":

@@ -138,8 +138,7 @@ class Removals:
             removal.path, removal.log = path, None
 
     def _stick_waiting(self, now: Millis, removal: Removal, error: Exception) -> None:
-        self._waiting.discard({removal})
-        self._stuck = [each for each in self._stuck if each is not removal]
+        self._forget({removal})
         self._stick(now, removal, error)
 
     def is_in_the_way(self, name: str, index: int) -> bool:
@@ -154,14 +153,17 @@ class Removals:
 
     def _take_away(self, now: Millis, removals: list[Removal]) -> list[str]:
         """Remove these directories; returns the notes of topics that have none left."""
-        going = set(removals)
+        self._forget(set(removals))
+        self._remove(now, removals)
+        left = {removal.topic.key for removal in (*self._waiting, *self._stuck) if removal.topic is not None}
+        return sorted({removal.topic.key for removal in removals if removal.topic is not None} - left)
+
+    def _forget(self, going: AbstractSet[Removal]) -> None:
+        """Take these out of the queues."""
         self._waiting.discard(going)
         self._stuck = [removal for removal in self._stuck if removal not in going]
         if not self._stuck:
             self._retry.cancel()
-        self._remove(now, removals)
-        left = {removal.topic.key for removal in (*self._waiting, *self._stuck) if removal.topic is not None}
-        return sorted({removal.topic.key for removal in removals if removal.topic is not None} - left)
 
     def _remove(self, now: Millis, removals: list[Removal]) -> None:
         files, directory = self._environment.files, self._environment.directory

@@ -7,16 +7,15 @@ repaired. If it cannot be read, damage counts again once it is found again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from ottla.log.checkpoints import CheckpointUnreadable, decode_checkpoint, encode_checkpoint
 from ottla.log.files import FileSystem
 from ottla.log.log import Log
+from ottla.metadata.nodes import Place
 from ottla.protocol.uuids import parse_uuid, uuid_text
 
 DAMAGED_FILE: Final = ".damaged-from"
-Place: TypeAlias = tuple[bytes, int]
-"""A topic's id and the index of a partition."""
 
 
 class DamageMarks:

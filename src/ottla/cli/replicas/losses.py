@@ -109,7 +109,7 @@ def _standings(client: Client, places: list[Place]) -> list[Standing]:
     from ottla.client import ClientFailure
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
-    known = {place: part for place, part in standing_of(client, sorted({topic for topic, _ in places})).items()}
+    known = standing_of(client, sorted({topic for topic, _ in places}))
     ends: dict[Place, dict[int, End]] = {place: {} for place in places}
     brokers = client.send(DescribeClusterRequest()).brokers
     for broker in brokers:
