@@ -26,9 +26,10 @@ from bench.brokers import default_data
 from bench.frames import fetch_frame, produce_frame, record_batch
 from bench.machine import machine_line
 from ottla.broker.api import k00_produce
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Address, Identity
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
-from ottla.broker.requests import Address, Session
 from ottla.broker.topics.new_topic import NewTopic
 from ottla.log.config import LogConfig
 from ottla.log.files import DiskFiles
@@ -66,7 +67,7 @@ class Bench:
         )
         self.files.makedirs(str(directory / "node"))
         self.node.start(self.now)
-        self.session = Session(Address(1, "127.0.0.1"))
+        self.channel = Channel(Identity(Address(1, "127.0.0.1")))
         self._logs = count()
 
     def log(self) -> Log:
@@ -114,32 +115,32 @@ class Bench:
         return (read_next if kind == "next" else lambda: log.read(choose.randrange(end), 1 << 20)), 0
 
     def receive_produce(self, size: str) -> tuple[Callable[[], object], int]:
-        node, session, now, batch = self.node, self.session, self.now, record_batch(*BATCHES[size])
+        node, channel, now, batch = self.node, self.channel, self.now, record_batch(*BATCHES[size])
         frame = memoryview(produce_frame(self.topic(), 0, batch))[4:]
         at = len(frame) - 3 - len(batch)
         assert peek(frame, at).record_count == BATCHES[size][0]
 
         def call() -> None:
             frame[at : at + 8] = bytes(8)
-            node.receive(now, session, frame)
+            node.receive(now, channel, frame)
 
-        assert node.receive(now, session, frame), "not answered"
+        assert node.receive(now, channel, frame), "not answered"
         return call, len(batch)
 
     def receive_fetch(self, kind: str) -> tuple[Callable[[], object], int]:
         """`full`: 1 MiB of records. `empty`: parked at the log end, then forgotten."""
-        topic, node, session, now = self.topic(), self.node, self.session, self.now
+        topic, node, channel, now = self.topic(), self.node, self.channel, self.now
         produce = memoryview(produce_frame(topic, 0, record_batch(*BATCHES["50x200B"])))[4:]
         for _ in range(200):
-            node.receive(now, session, memoryview(bytearray(produce)))
+            node.receive(now, channel, memoryview(bytearray(produce)))
         end = node.replicas.by_name[topic].partitions[0].log.log_end_offset
         frame = memoryview(fetch_frame(topic, 0, 0 if kind == "full" else end))[4:]
 
         def park() -> None:
-            node.receive(now, session, frame)
-            node.disconnected(now, session.address.identity)
+            node.receive(now, channel, frame)
+            node.disconnected(now, channel.identity.address.connection_id)
 
-        return (park if kind == "empty" else lambda: node.receive(now, session, frame)), 0
+        return (park if kind == "empty" else lambda: node.receive(now, channel, frame)), 0
 
     def parse_produce(self, how: str) -> tuple[Callable[[], object], int]:
         frame = memoryview(produce_frame(TOPIC, 0, record_batch(*BATCHES["50x200B"])))[4:]

@@ -7,13 +7,12 @@ from typing import Any, TypeAlias
 
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.effects import Ask
-from ottla.broker.requests import Address, Session
 from ottla.log.files import FileSlice
 from ottla.machine import Unanswered
 from ottla.metadata.image import delta_since
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.framing import decode_request_header
-from tests.node_stage import Asked, Client, NodeStage
+from tests.node_stage import Asked, Client, NodeStage, channel_of
 
 LEASE_MS = 3_600_000
 Endpoints: TypeAlias = dict[str, tuple[str, int]]
@@ -87,7 +86,7 @@ class NodePair:
                 stage.asks.remove(ask)
                 receiver = self.stages[ask.node_id]
                 receiver.connections += 1
-                client = Client(Session(Address(receiver.connections, "127.0.0.1", listener="INTERNAL")))
+                client = Client(channel_of(receiver.connections, "INTERNAL"))
                 receiver.clients[receiver.connections] = client
                 carried = _Carried(ask.frame)
                 self._carried.append((sender, ask.token, carried))

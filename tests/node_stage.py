@@ -16,14 +16,27 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.channel import Channel, Owed
+from ottla.broker.client_identity import Address, Identity
 from ottla.broker.cluster import store_work
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.values import BrokerSettings
-from ottla.broker.effects import Ask, Close, Commit, Effect, Mute, OutcomeUnknown, Part, Reply, Reread, Store, Sync
+from ottla.broker.effects import (
+    Ask,
+    Close,
+    Commit,
+    Effect,
+    Mute,
+    OutcomeUnknown,
+    Parked,
+    Part,
+    Reply,
+    Reread,
+    Store,
+    Sync,
+)
 from ottla.broker.node import Node
 from ottla.broker.partitions.replicas import LocalTopic
-from ottla.broker.requests import Address, Parked, Session
 from ottla.broker.schedule import Timed
 from ottla.broker.served import SPECS
 from ottla.broker.topics.new_topic import NewTopic
@@ -39,13 +52,13 @@ NOW = 1_800_000_000_000
 CORRELATION_ID = 7
 
 
-def session_of(
+def channel_of(
     connection: int, listener: str = "PLAINTEXT", advertised: tuple[str, int] = ("broker.example", 9092)
-) -> Session:
-    return Session(Address(connection, "127.0.0.1", listener=listener, advertised=advertised))
+) -> Channel:
+    return Channel(Identity(Address(connection, "127.0.0.1", listener=listener, advertised=advertised)))
 
 
-SESSION = session_of(1)
+CHANNEL = channel_of(1)
 """For tests that call `Node.receive` themselves."""
 
 
@@ -69,9 +82,8 @@ class Asked:
 class Client:
     """One connection to the node."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.channel = Channel()
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
         self.muted_until: int | None = None
         self._waiting: deque[Asked] = deque()
         self._under_way: dict[int, Asked] = {}
@@ -87,11 +99,11 @@ class Client:
 
     def serve(self, node: Node, now: int) -> None:
         """Hand in what may be served now."""
-        while self._waiting and not self.session.muted and self.channel.may_serve(self._waiting[0].frame):
+        while self._waiting and self.channel.may_serve(self._waiting[0].frame):
             asked = self._waiting.popleft()
             self._served += 1
             self._under_way[self._served] = asked
-            answer = node.receive(now, self.session, asked.frame)
+            answer = node.receive(now, self.channel, asked.frame)
             if answer is None:
                 del self._under_way[self._served]
                 asked.take(())
@@ -99,7 +111,6 @@ class Client:
 
     def mute(self, until: int | None) -> None:
         self.muted_until = until
-        self.session.muted = False
         self.channel.mute(until is not None)
 
     def answered(self, reply: Reply) -> None:
@@ -255,7 +266,7 @@ class NodeStage:
     def connect(self, *by: Any) -> int:
         """A new connection. `by`: the listener's name, and the address that its clients are told."""
         self.connections += 1
-        self.clients[self.connections] = Client(session_of(self.connections, *by))
+        self.clients[self.connections] = Client(channel_of(self.connections, *by))
         return self.connections
 
     def hang_up(self, connection: int) -> None:

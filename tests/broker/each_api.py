@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.cluster.envelopes import wrapped
 from ottla.broker.cluster.membership import Joining
-from ottla.broker.requests import Address, Request, Session
+from ottla.broker.requests import Request
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages import (
     add_offsets_to_txn,
@@ -151,9 +153,9 @@ class EachApi:
     def connect(self) -> int:
         stage = self.stage
         connection = stage.connect()
-        session = Session(Address(connection, "127.0.0.1", listener="PLAINTEXT", security_protocol="SASL_SSL"))
-        session.principal, session.authenticated = "User:ada", True
-        stage.clients[connection] = Client(session)
+        channel = Channel(Identity(Address(connection, "127.0.0.1", security_protocol="SASL_SSL")))
+        channel.authenticate(Principal("User", "ada"), "PLAIN")
+        stage.clients[connection] = Client(channel)
         return connection
 
     def requests(self, key: ApiKey) -> Iterator[Asking]:
@@ -237,8 +239,8 @@ class EachApi:
 
     def _envelope(self) -> Any:
         message = self._create_topics()
-        session = Session(Address(9, "127.0.0.1"))
-        inside = Request(session, message.API_KEY, message.MAX_VERSION, 7, "client", self.stage.now, message)
+        channel = Channel(Identity(Address(9, "127.0.0.1")))
+        inside = Request(channel, message.API_KEY, message.MAX_VERSION, 7, "client", self.stage.now, message)
         return wrapped(inside, ["once"])
 
     # ---- topics and configurations ---------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.requests import Session
+from ottla.broker.client_identity import Identity
 from ottla.broker.security.authorizer import Access
 from ottla.broker.served import SPECS
 from ottla.protocol.acls import Operation, Permission, ResourceType
@@ -31,7 +31,7 @@ class Recording:
         self.denied: set[Permission] = set()
         self.asked: set[Permission] = set()
 
-    def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         self.asked.add((operation, resource_type))
         return (operation, resource_type) not in self.denied
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.requests import Session
+from ottla.broker.client_identity import Identity
 from ottla.broker.security.authorizer import SUPPORTED
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import ErrorCode as E
@@ -35,7 +35,7 @@ class Rules:
     def __init__(self, *allowed: Rule) -> None:
         self.allowed = set(allowed)
 
-    def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         return (operation, resource_type, name) in self.allowed
 
 

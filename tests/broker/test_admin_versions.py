@@ -33,7 +33,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.node_stage import SESSION, NodeStage, versions_of
+from tests.node_stage import CHANNEL, NodeStage, versions_of
 
 TOPIC, BROKER = 2, 4
 
@@ -148,7 +148,7 @@ def test_every_version_answers(stage: NodeStage, api_key: int, version: int) -> 
 def test_an_unknown_version_of_api_versions_is_answered_as_version_0(stage: NodeStage, version: int) -> None:
     frame = bytearray(encode_request(RequestHeader(18, 0, 9, "x"), ApiVersionsRequest()))
     frame[6:8] = version.to_bytes(2, "big", signed=True)
-    parts = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
+    parts = stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:])
     assert isinstance(parts, list)
     correlation_id, answer = decode_response(18, 0, memoryview(bytes(parts[0]))[4:])
     assert (correlation_id, answer.error_code) == (9, 35)
@@ -171,4 +171,4 @@ def test_a_version_beyond_what_is_served_closes_the_connection(stage: NodeStage,
     )
     frame[6:8] = (ADVERTISED[api_key].versions[1] + 1).to_bytes(2, "big")
     with pytest.raises(Refused, match="is not served"):
-        stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
+        stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:])

@@ -2,7 +2,9 @@
 
 import pytest
 
-from ottla.broker.requests import Address, Refused, Session
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import ANONYMOUS, Address, Identity, Principal
+from ottla.broker.requests import Refused
 from ottla.broker.served import ADVERTISED
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -18,14 +20,16 @@ from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from ottla.protocol.wire import Message
 from tests.node_stage import NodeStage
 
-
-def session_of(security_protocol: str) -> Session:
-    return Session(Address(1, "127.0.0.1", listener="CLIENT", security_protocol=security_protocol))
+ADA = Principal("User", "ada")
 
 
-def error_of(stage: NodeStage, session: Session, message: Message) -> int:
+def channel_of(security_protocol: str) -> Channel:
+    return Channel(Identity(Address(1, "127.0.0.1", listener="CLIENT", security_protocol=security_protocol)))
+
+
+def error_of(stage: NodeStage, channel: Channel, message: Message) -> int:
     frame = encode_request(RequestHeader(message.API_KEY, message.MAX_VERSION, 7, "t"), message)
-    answer = stage.node.receive(stage.now, session, memoryview(frame)[4:])
+    answer = stage.node.receive(stage.now, channel, memoryview(frame)[4:])
     assert isinstance(answer, list)
     assert isinstance(answer[0], bytes | bytearray)
     _, response = decode_response(message.API_KEY, message.MAX_VERSION, memoryview(answer[0])[4:])
@@ -34,40 +38,40 @@ def error_of(stage: NodeStage, session: Session, message: Message) -> int:
 
 @pytest.mark.parametrize("security_protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_all_but_the_way_to_authenticate_is_refused(stage: NodeStage, security_protocol: str) -> None:
-    session = session_of(security_protocol)
+    channel = channel_of(security_protocol)
     before = {key for key, spec in ADVERTISED.items() if spec.before_authentication}
     assert before == {ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE}
     for api_key in ADVERTISED.keys() - before:
         with pytest.raises(Refused, match="during SASL handshake"):
-            stage.node.receive(stage.now, session, memoryview(bytearray(api_key.to_bytes(2, "big") + bytes(8))))
-    assert error_of(stage, session, ApiVersionsRequest("t", "1")) == 0
+            stage.node.receive(stage.now, channel, memoryview(bytearray(api_key.to_bytes(2, "big") + bytes(8))))
+    assert error_of(stage, channel, ApiVersionsRequest("t", "1")) == 0
 
 
-def test_everything_is_let_through_once_the_session_has_changed(stage: NodeStage) -> None:
-    session = session_of("SASL_SSL")
+def test_everything_is_let_through_once_the_client_has_authenticated(stage: NodeStage) -> None:
+    channel = channel_of("SASL_SSL")
     with pytest.raises(Refused):
-        error_of(stage, session, MetadataRequest())
-    session.principal, session.authenticated = "User:ada", True
-    assert error_of(stage, session, MetadataRequest()) == 0
+        error_of(stage, channel, MetadataRequest())
+    channel.authenticate(ADA, "PLAIN")
+    assert error_of(stage, channel, MetadataRequest()) == 0
 
 
 @pytest.mark.parametrize("security_protocol", ["PLAINTEXT", "SSL"])
 def test_other_listeners_ask_nobody_who_they_are(stage: NodeStage, security_protocol: str) -> None:
-    session = session_of(security_protocol)
-    assert error_of(stage, session, MetadataRequest()) == 0
-    assert session.principal == "User:ANONYMOUS"
+    channel = channel_of(security_protocol)
+    assert error_of(stage, channel, MetadataRequest()) == 0
+    assert channel.identity.principal == ANONYMOUS
 
 
 @pytest.mark.parametrize("message", [SaslHandshakeRequest("PLAIN"), SaslAuthenticateRequest(b"token")])
 def test_who_has_to_authenticate_finds_no_mechanism(stage: NodeStage, message: Message) -> None:
     with pytest.raises(Refused, match="no SASL mechanism is enabled on listener CLIENT"):
-        error_of(stage, session_of("SASL_PLAINTEXT"), message)
+        error_of(stage, channel_of("SASL_PLAINTEXT"), message)
 
 
 @pytest.mark.parametrize("message", [SaslHandshakeRequest("PLAIN"), SaslAuthenticateRequest(b"token")])
 def test_who_need_not_authenticate_can_not(stage: NodeStage, message: Message) -> None:
     for security_protocol in ("PLAINTEXT", "SSL"):
-        assert error_of(stage, session_of(security_protocol), message) == ErrorCode.ILLEGAL_SASL_STATE
+        assert error_of(stage, channel_of(security_protocol), message) == ErrorCode.ILLEGAL_SASL_STATE
 
 
 TOKEN_REQUESTS = [
@@ -81,15 +85,15 @@ TOKEN_REQUESTS = [
 @pytest.mark.parametrize("message", TOKEN_REQUESTS)
 def test_tokens_are_for_those_who_say_who_they_are(stage: NodeStage, message: Message) -> None:
     for security_protocol in ("PLAINTEXT", "SSL"):
-        error = error_of(stage, session_of(security_protocol), message)
+        error = error_of(stage, channel_of(security_protocol), message)
         assert error == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    session = session_of("SASL_SSL")
-    session.principal, session.authenticated = "User:ada", True
-    assert error_of(stage, session, message) == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+    channel = channel_of("SASL_SSL")
+    channel.authenticate(ADA, "PLAIN")
+    assert error_of(stage, channel, message) == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
 
 
 def test_a_renewer_of_a_token_is_a_user(stage: NodeStage) -> None:
     message = CreateDelegationTokenRequest(renewers=[CreatableRenewers("Group", "operators")])
-    session = session_of("SASL_SSL")
-    session.principal, session.authenticated = "User:ada", True
-    assert error_of(stage, session, message) == ErrorCode.INVALID_PRINCIPAL_TYPE
+    channel = channel_of("SASL_SSL")
+    channel.authenticate(ADA, "PLAIN")
+    assert error_of(stage, channel, message) == ErrorCode.INVALID_PRINCIPAL_TYPE

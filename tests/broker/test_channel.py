@@ -8,8 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ottla.broker.channel import REQUESTS_IN_FLIGHT_MAX, Channel, Owed
-from ottla.broker.requests import Parked
+from ottla.broker.channel import REQUESTS_IN_FLIGHT_MAX, Owed
+from ottla.broker.effects import Parked
+from tests.node_stage import channel_of
 
 PRODUCE, FETCH = 0, 1
 
@@ -24,7 +25,7 @@ def sent(leaving: object) -> list[bytes]:
 
 
 def test_one_request_at_a_time_but_produce_behind_produce() -> None:
-    channel = Channel()
+    channel = channel_of(1)
     assert channel.may_serve(frame(FETCH))
     channel.served(FETCH, Parked(1))
     assert not channel.may_serve(frame(FETCH))
@@ -37,7 +38,7 @@ def test_one_request_at_a_time_but_produce_behind_produce() -> None:
 
 
 def test_nothing_is_served_behind_a_produce_that_goes_on() -> None:
-    channel = Channel()
+    channel = channel_of(1)
     channel.served(PRODUCE, Parked(1))
     channel.served(PRODUCE, Parked(2, goes_on=True))
     assert not channel.may_serve(frame(PRODUCE))
@@ -49,7 +50,7 @@ def test_nothing_is_served_behind_a_produce_that_goes_on() -> None:
 
 
 def test_a_request_that_is_answered_at_once_waits_for_those_before_it() -> None:
-    channel = Channel()
+    channel = channel_of(1)
     channel.served(PRODUCE, Parked(1))
     assert sent(channel.served(PRODUCE, [b"two"])) == []
     assert sent(channel.served(PRODUCE, Parked(3))) == []
@@ -59,7 +60,7 @@ def test_a_request_that_is_answered_at_once_waits_for_those_before_it() -> None:
 
 
 def test_a_request_without_an_answer_owes_none() -> None:
-    channel = Channel()
+    channel = channel_of(1)
     assert sent(channel.served(PRODUCE, None)) == []
     assert not channel.waits
     channel.served(PRODUCE, Parked(1))
@@ -68,7 +69,7 @@ def test_a_request_without_an_answer_owes_none() -> None:
 
 
 def test_an_answer_that_nobody_waits_for_is_known_for_one() -> None:
-    channel = Channel()
+    channel = channel_of(1)
     channel.served(PRODUCE, Parked(1))
     channel.served(PRODUCE, Parked(2))
     assert channel.answered(3, [b"what?"]) is None
@@ -79,7 +80,7 @@ def test_an_answer_that_nobody_waits_for_is_known_for_one() -> None:
 
 
 def test_no_more_are_in_flight_than_may_be() -> None:
-    channel = Channel()
+    channel = channel_of(1)
     for ticket in range(REQUESTS_IN_FLIGHT_MAX):
         assert channel.may_serve(frame(PRODUCE))
         channel.served(PRODUCE, Parked(ticket))
@@ -90,7 +91,7 @@ def test_no_more_are_in_flight_than_may_be() -> None:
 
 @pytest.mark.parametrize("answer", [None, Parked(7), [b"found"]], ids=["nothing", "later", "at once"])
 def test_a_request_that_is_read_beside_the_loop_holds_the_others_up(answer: Parked | list[bytes] | None) -> None:
-    channel = Channel()
+    channel = channel_of(1)
     beside = channel.owe(FETCH)
     assert not channel.may_serve(frame(PRODUCE))
     leaving = channel.read(beside, answer)
@@ -100,7 +101,7 @@ def test_a_request_that_is_read_beside_the_loop_holds_the_others_up(answer: Park
 
 
 def test_nothing_is_served_to_a_client_that_does_not_read_nor_while_muted_nor_at_the_end() -> None:
-    channel = Channel()
+    channel = channel_of(1)
     for halt, go_on in (
         (lambda: channel.note_unsent(True), lambda: channel.note_unsent(False)),
         (lambda: channel.mute(True), lambda: channel.mute(False)),
@@ -139,7 +140,7 @@ class ChannelAgainstTwin(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.channel = Channel()
+        self.channel = channel_of(1)
         self.twin = Twin()
         self.waiting: list[int] = []
         self.beside: deque[tuple[int, Owed]] = deque()

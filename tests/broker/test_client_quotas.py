@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from ottla.broker import client_quotas
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.client_quotas import ClientQuotas
 from ottla.broker.rates import Bucket, Rate
-from ottla.broker.requests import Address, Session
 from ottla.metadata.quotas import PREFIX, Entity, key_of
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.alter_client_quotas import (
@@ -147,20 +148,18 @@ MOST_SPECIAL_FIRST: list[Entity] = [
 OTHERS: list[Entity] = [{"user": "bob"}, {"client-id": "other"}, {"user": "bob", "client-id": "app"}]
 
 
-def session(user: str = "ada") -> Session:
-    made = Session(Address(1, "127.0.0.1"))
-    made.principal = f"User:{user}"
-    return made
+def identity(user: str = "ada") -> Identity:
+    return Identity(Address(1, "127.0.0.1"), Principal("User", user), "PLAIN")
 
 
 def quotas(limits: dict[int, float] | list[tuple[Entity, float]], key: str = PRODUCED) -> ClientQuotas:
     given = limits if isinstance(limits, list) else [(MOST_SPECIAL_FIRST[at], limit) for at, limit in limits.items()]
     table = {key_of(entity).removeprefix(PREFIX): {key: str(limit)} for entity, limit in given}
-    return ClientQuotas(table, SAMPLES, WINDOW_MS, BURST_MS, lambda session, client_id: client_id == "a node")
+    return ClientQuotas(table, SAMPLES, WINDOW_MS, BURST_MS, lambda identity, client_id: client_id == "a node")
 
 
 def throttled(limited: ClientQuotas, produced: int, user: str = "ada", client_id: str = "app", now: int = 0) -> int:
-    return limited.charge(now, session(user), client_id, produced=produced, fetched=0)
+    return limited.charge(now, Channel(identity(user)), client_id, produced=produced, fetched=0)
 
 
 @pytest.mark.parametrize("at", range(len(MOST_SPECIAL_FIRST)))
@@ -174,9 +173,9 @@ def test_each_kind_of_limit_is_looked_up_by_itself() -> None:
         key_of(MOST_SPECIAL_FIRST[0]).removeprefix(PREFIX): {FETCHED: "1000"},
         key_of(MOST_SPECIAL_FIRST[2]).removeprefix(PREFIX): {PRODUCED: "2000"},
     }
-    limited = ClientQuotas(table, SAMPLES, WINDOW_MS, BURST_MS, lambda session, client_id: False)
+    limited = ClientQuotas(table, SAMPLES, WINDOW_MS, BURST_MS, lambda identity, client_id: False)
     assert throttled(limited, 40_000) == 10_000
-    assert limited.charge(0, session(), "app", produced=0, fetched=20_000) == 10_000
+    assert limited.charge(0, Channel(identity()), "app", produced=0, fetched=20_000) == 10_000
 
 
 @pytest.mark.parametrize(
@@ -223,7 +222,7 @@ def test_rates_of_users_outlive_their_clients(monkeypatch: pytest.MonkeyPatch) -
 
 def test_time_on_the_loop_is_a_limit_too() -> None:
     limited = quotas({2: 10.0}, PERCENT)
-    speaks = session()
+    speaks = Channel(identity())
     assert limited.charge(0, speaks, "app", produced=0, fetched=0) == 0
     limited.spent(0, speaks, 1_000_000)
     assert limited.charge(0, speaks, "app", produced=0, fetched=0) == 0
@@ -235,14 +234,14 @@ def test_time_on_the_loop_is_a_limit_too() -> None:
 
 def test_who_owes_changes_none_or_pays_for_what_cannot_be_refused() -> None:
     limited = quotas({2: 2.0}, MUTATING)
-    assert limited.mutated(0, session(), "app", 30, strict=True) == 0, "the first one may be as large as it likes"
-    assert limited.mutated(0, session(), "app", 1, strict=True) == 4_000
-    assert limited.mutated(0, session(), "other", 2, strict=False) == 5_000, "it is the user's"
-    assert limited.mutated(0, session("bob"), "app", 30, strict=True) == 0
-    assert limited.mutated(4_999, session(), "app", 1, strict=True) == 1
-    assert limited.mutated(5_000, session(), "app", 1, strict=True) == 0
-    assert limited.mutated(5_000, session(), "a node", 1_000, strict=True) == 0
-    assert limited.mutated(5_000, session(), "app", 1, strict=True) == 500
+    assert limited.mutated(0, identity(), "app", 30, strict=True) == 0, "the first one may be as large as it likes"
+    assert limited.mutated(0, identity(), "app", 1, strict=True) == 4_000
+    assert limited.mutated(0, identity(), "other", 2, strict=False) == 5_000, "it is the user's"
+    assert limited.mutated(0, identity("bob"), "app", 30, strict=True) == 0
+    assert limited.mutated(4_999, identity(), "app", 1, strict=True) == 1
+    assert limited.mutated(5_000, identity(), "app", 1, strict=True) == 0
+    assert limited.mutated(5_000, identity(), "a node", 1_000, strict=True) == 0
+    assert limited.mutated(5_000, identity(), "app", 1, strict=True) == 500
 
 
 # ---- on a node -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from ottla.broker.fetch import sessions as fetch_sessions
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tests.node_stage import SESSION, NodeStage
+from tests.node_stage import CHANNEL, NodeStage
 
 VALUE = bytes(1000)
 
@@ -103,6 +103,6 @@ def test_a_session_that_grows_out_of_bounds_ends(stage: NodeStage, monkeypatch: 
 
 def test_a_session_ends_with_its_connection(stage: NodeStage) -> None:
     session = fetch(stage, 2, session=(0, 0)).session_id
-    stage.node.disconnected(stage.now, SESSION.address.identity)
+    stage.node.disconnected(stage.now, CHANNEL.identity.address.connection_id)
     assert len(sessions(stage)) == 0
     assert fetch(stage, 0, session=(session, 1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

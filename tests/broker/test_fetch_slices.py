@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_stage import SESSION, NodeStage
+from node_stage import CHANNEL, NodeStage
 
 from ottla.broker.api import k01_fetch
-from ottla.broker.effects import Part, Reply
+from ottla.broker.effects import Parked, Part, Reply
 from ottla.broker.fetch import answer as fetch_answer
-from ottla.broker.requests import Parked
 from ottla.broker.schedule import Timed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -57,7 +56,7 @@ MIXED = {"t": (1, 99, 3, 4, 1), "nosuch": (0, 1, 2), "u": (0, 5, 6)}
 def receive(stage: NodeStage, request: FetchRequest, version: int) -> Parked:
     """As a server has it read beside its loop."""
     frame = memoryview(encode_request(RequestHeader(1, version, 7, "stage"), request))[4:]
-    parked = stage.node.receive(stage.now, SESSION, frame, stage.node.decode(frame))
+    parked = stage.node.receive(stage.now, CHANNEL, frame, stage.node.decode(frame))
     assert isinstance(parked, Parked)
     return parked
 
@@ -184,7 +183,7 @@ def test_who_is_gone_is_not_watched_for(stage: NodeStage) -> None:
         receive(stage, caught_up(stage), BY_NAME)
         for _ in range(ticks):
             stage.node.tick(stage.now)
-        stage.node.disconnected(stage.now, SESSION.address.identity)
+        stage.node.disconnected(stage.now, CHANNEL.identity.address.connection_id)
         assert replies(stage) == []
         assert len(stage.node.parking) == 0
         stage.append("t", 0)

@@ -1,14 +1,17 @@
 """What only the controller does, asked of another node: done by the controller, for the client that asked."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ottla.broker.api_spec import Forwarding
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.cluster.envelopes import unwrapped, wrapped
 from ottla.broker.forwarding import RETRY_MS
-from ottla.broker.requests import Address, Request, Session
+from ottla.broker.requests import Request
 from ottla.broker.served import SPECS
 from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
@@ -31,6 +34,7 @@ from ottla.protocol.messages.read_share_group_state_summary import (
     ReadStateSummaryData,
 )
 from tests.node_pair import NodePair
+from tests.node_stage import channel_of
 
 OTHER = 2
 TOPIC, BROKER, GROUP = 2, 4, 32
@@ -53,8 +57,9 @@ def seen(pair: NodePair) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
 
     class Watching:
-        def allows(self, session: Session, operation: object, resource_type: object, name: str) -> bool:
-            found.append((session.principal, session.address.client_host, session.address.listener))
+        def allows(self, identity: Identity, operation: object, resource_type: object, name: str) -> bool:
+            address = identity.address
+            found.append((str(identity.principal), address.client_host, address.listener))
             return True
 
     pair.stages[1].node.access.authorizer = Watching()
@@ -64,7 +69,7 @@ def seen(pair: NodePair) -> list[tuple[str, str, str]]:
 def test_a_request_is_done_by_the_controller_in_its_clients_name(pair: NodePair) -> None:
     stage = pair.stages[OTHER]
     connection = stage.connect()
-    stage.clients[connection].session.principal = "User:alice"
+    stage.clients[connection].channel.authenticate(Principal("User", "alice"), "PLAIN")
     found = seen(pair)
     asked = stage.send(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]), connection=connection)
     pair.settle()
@@ -219,19 +224,20 @@ def test_a_topic_that_a_later_try_makes_anew_is_another_one(pair: NodePair) -> N
 
 
 def test_an_envelope_is_opened_for_nodes_of_the_cluster_only(pair: NodePair) -> None:
-    session = Session(Address(1, "::1", 40_000, "OUTSIDE", "SASL_SSL", ("broker.example", 9093)))
-    session.principal = "User:bob"
+    identity = Identity(
+        Address(1, "::1", 40_000, "OUTSIDE", "SASL_SSL", ("broker.example", 9093)), Principal("User", "bob"), "PLAIN"
+    )
     inside = CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)])
-    envelope = wrapped(Request(session, 19, 7, 3, "client", 0, inside))
+    envelope = wrapped(Request(Channel(identity), 19, 7, 3, "client", 0, inside))
     assert pair.ask(1, envelope).error_code == E.CLUSTER_AUTHORIZATION_FAILED
 
     def decode(key: int, frame: memoryview, position: int, version: int) -> object:
         return CreateTopicsRequest.decode(frame, position, version)[0]
 
-    found = unwrapped(5, envelope, 9, decode)
-    assert (found.session.principal, found.client_id, found.now, found.version) == ("User:bob", "client", 5, 7)
-    assert found.session.address == Address(9, "::1", 40_000, "OUTSIDE", "SASL_SSL", ("broker.example", 9093))
+    found = unwrapped(5, envelope, channel_of(9), decode)
+    assert (found.identity.principal, found.client_id, found.now, found.version) == (("User", "bob"), "client", 5, 7)
+    assert found.identity == replace(identity, address=replace(identity.address, connection_id=9))
     assert found.body == inside
     for damaged in (b"", b"[]", b"{}", b'{"advertised": 1}'):
         with pytest.raises(MalformedFrame, match=re.escape("does not say who sent")):
-            unwrapped(5, EnvelopeRequest(envelope.request_data, damaged, bytes(4)), 9, decode)
+            unwrapped(5, EnvelopeRequest(envelope.request_data, damaged, bytes(4)), channel_of(9), decode)

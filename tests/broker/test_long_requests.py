@@ -11,7 +11,7 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.wire import Message
-from tests.node_stage import SESSION, NodeStage
+from tests.node_stage import CHANNEL, NodeStage
 
 
 def framed(message: Message, version: int) -> memoryview:
@@ -31,7 +31,7 @@ def test_what_was_read_before_is_served_as_what_is_read_then(stage: NodeStage, r
     frame = framed(request_, version)
     decoded = stage.node.decode(frame)
     assert decoded is not None
-    assert stage.node.receive(stage.now, SESSION, frame, decoded) == stage.node.receive(stage.now, SESSION, frame)
+    assert stage.node.receive(stage.now, CHANNEL, frame, decoded) == stage.node.receive(stage.now, CHANNEL, frame)
 
 
 @pytest.mark.parametrize("request_", [MetadataRequest([MetadataRequestTopic(name="t")] * 11), fetch_of(10)])

@@ -20,9 +20,9 @@ from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest, Reque
 from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.node_stage import NodeStage, session_of
+from tests.node_stage import NodeStage, channel_of
 
-ADDRESS = session_of(1).address
+ADDRESS = channel_of(1).identity.address
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.broker import slices
 from ottla.broker.api import group_calls, k08_offset_commit, k09_offset_fetch, k47_offset_delete
-from ottla.broker.requests import Parked
+from ottla.broker.effects import Parked
 from ottla.broker.schedule import Timed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -32,7 +32,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from ottla.protocol.wire import ZERO_UUID
-from tests.node_stage import SESSION, NodeStage
+from tests.node_stage import CHANNEL, NodeStage
 
 PARTITIONS = 100
 BATCH_BYTES = 5_000
@@ -202,7 +202,7 @@ def test_all_offsets_are_those_of_one_moment(stage: NodeStage, monkeypatch: pyte
     commit(stage, "t", range(30))
     monkeypatch.setattr(k09_offset_fetch, "SLICE_STEPS", 3)
     frame = encode_request(RequestHeader(9, 8, 7, "stage"), all_of(8))
-    parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
+    parked = stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
     stage.node.tick(stage.now)
     monkeypatch.undo()
@@ -229,7 +229,7 @@ def test_topics_of_which_nothing_is_told_are_looked_at_in_slices(
     monkeypatch.setattr(k09_offset_fetch, "SLICE_STEPS", 10)
     asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=topics)])
     ticks = 0
-    parked = stage.node.receive(stage.now, SESSION, memoryview(encode_request(RequestHeader(9, version), asked))[4:])
+    parked = stage.node.receive(stage.now, CHANNEL, memoryview(encode_request(RequestHeader(9, version), asked))[4:])
     assert isinstance(parked, Parked)
     while stage.deadline_of(Timed.SLICES) is not None:
         stage.node.tick(stage.now)
@@ -250,4 +250,4 @@ def test_a_member_is_told_when_its_epoch_is_not_the_groups_however_much_it_asks_
 def test_a_small_group_shows_all_its_offsets_at_once(stage: NodeStage) -> None:
     commit(stage, "t", range(30))
     frame = encode_request(RequestHeader(9, 8, 7, "stage"), all_of(8))
-    assert isinstance(stage.node.receive(stage.now, SESSION, memoryview(frame)[4:]), list)
+    assert isinstance(stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:]), list)

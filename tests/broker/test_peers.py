@@ -5,9 +5,10 @@ from typing import Any, ClassVar
 import pytest
 from node_stage import NodeStage
 
+from ottla.broker.channel import NODE_CHANNEL
 from ottla.broker.cluster.peers import DOUBT_MS, TIMEOUT_MS
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
-from ottla.broker.requests import NODE_ITSELF, Request, Session
+from ottla.broker.requests import Request
 from ottla.machine import NOTHING, AppliedBatch, Ask, Call, Decision, Millis, ShardRecord, Ticket, Unanswered
 from ottla.protocol.framing import RequestHeader, encode_request, encode_response
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -178,7 +179,7 @@ def shards_of(stage: NodeStage) -> ShardHost:
 
 def ask_through(stage: NodeStage, host: ShardHost, node_id: int, number: int) -> None:
     call = Call(-1, 0, "", "", (node_id, number))
-    request = Request(Session(NODE_ITSELF), ListGroupsRequest.API_KEY, 5, 0, None, stage.now, None)
+    request = Request(NODE_CHANNEL, ListGroupsRequest.API_KEY, 5, 0, None, stage.now, None)
     host.submit(stage.now, request, CoordinatorRequest([(0, call)]))
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from ottla.broker import slices
 from ottla.broker.api import k00_produce
-from ottla.broker.effects import Close, Part, Reply, Sync
-from ottla.broker.requests import Parked
+from ottla.broker.effects import Close, Parked, Part, Reply, Sync
 from ottla.broker.schedule import Timed
 from ottla.log import state as log_state
 from ottla.log.answers import StorageFailed
@@ -21,7 +20,7 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from ottla.protocol.records import outline
 from ottla.protocol.records.batch import set_crc
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch
-from tests.node_stage import NOW, SESSION, NodeStage
+from tests.node_stage import CHANNEL, NOW, NodeStage
 
 PARTITIONS = 7
 OLDEST, NEWEST = 3, 13
@@ -89,7 +88,7 @@ def answer_of(parts: Sequence[Part], version: int) -> Any:
 def receive(stage: NodeStage, request: ProduceRequest, version: int = 9) -> Parked:
     """Its memory is the shell's again afterwards."""
     frame = frame_of(request, version)
-    parked = stage.node.receive(stage.now, SESSION, frame)
+    parked = stage.node.receive(stage.now, CHANNEL, frame)
     assert isinstance(parked, Parked)
     frame[:] = bytes(len(frame))
     return parked
@@ -125,9 +124,9 @@ def test_what_costs_much_to_look_into_is_a_slice_of_its_own(stage: NodeStage) ->
     assert ends(stage, "kept") == [1, 1, 0, 0, 0, 0, 0]
     stage.in_slices(parked)
     assert ends(stage, "kept") == [1] * PARTITIONS
-    assert isinstance(stage.node.receive(stage.now, SESSION, frame_of(to_all(dear), 9)), list)
+    assert isinstance(stage.node.receive(stage.now, CHANNEL, frame_of(to_all(dear), 9)), list)
     light = batch(bytes(100), count=20, compression="zstd")
-    assert isinstance(stage.node.receive(stage.now, SESSION, frame_of(to_all(light, topic="kept"), 9)), list)
+    assert isinstance(stage.node.receive(stage.now, CHANNEL, frame_of(to_all(light, topic="kept"), 9)), list)
     assert ends(stage, "kept") == [21] * PARTITIONS
 
 
@@ -144,7 +143,7 @@ def test_first_records_of_many_partitions_are_appended_in_slices(stage: NodeStag
     assert max(after - before for before, after in pairwise(appended)) <= 20
     stage.in_slices(parked)
     assert ends(stage, "wide") == [1] * 60
-    assert isinstance(stage.node.receive(stage.now, SESSION, frame_of(request, 9)), list)
+    assert isinstance(stage.node.receive(stage.now, CHANNEL, frame_of(request, 9)), list)
 
 
 def test_records_to_blame_are_named_up_to_a_bound(stage: NodeStage) -> None:
@@ -159,7 +158,7 @@ def test_records_to_blame_are_named_up_to_a_bound(stage: NodeStage) -> None:
 @pytest.mark.parametrize("acks", [0, 1])
 def test_it_goes_on_when_its_client_is_gone(stage: NodeStage, acks: int) -> None:
     receive(stage, to_all(batch(), acks))
-    stage.node.disconnected(stage.now, SESSION.address.identity)
+    stage.node.disconnected(stage.now, CHANNEL.identity.address.connection_id)
     stage.run()
     assert ends(stage) == [1] * PARTITIONS
     assert len(stage.node.parking) == 0
@@ -176,7 +175,7 @@ def test_without_acks_there_is_no_answer_and_a_failure_closes(stage: NodeStage, 
     effects = stage.node.take_effects(stage.now)
     assert [each.parts for each in effects if isinstance(each, Reply) and each.ticket == parked.ticket] == [[]]
     closed = [each.connection for each in effects if isinstance(each, Close)]
-    assert closed == ([] if topic == "t" else [SESSION.address.identity])
+    assert closed == ([] if topic == "t" else [CHANNEL.identity.address.connection_id])
 
 
 def carry_out(stage: NodeStage, failure: str = "") -> list[Reply]:
@@ -233,7 +232,7 @@ def test_what_is_not_committed_in_time_is_told_so_and_the_rest_goes_on(fsync: No
 @pytest.mark.usefixtures("small_slices")
 def test_a_client_that_goes_while_a_slice_waits_does_not_hold_the_rest(fsync: NodeStage) -> None:
     receive(fsync, to_all(batch()))
-    fsync.node.disconnected(fsync.now, SESSION.address.identity)
+    fsync.node.disconnected(fsync.now, CHANNEL.identity.address.connection_id)
     fsync.run()
     assert ends(fsync) == [1] * PARTITIONS
     assert len(fsync.node.parking) == 0
@@ -291,7 +290,7 @@ def test_many_records_that_are_damaged_are_walked_once(stage: NodeStage, monkeyp
 
 def test_what_nobody_looks_into_is_appended_at_once(stage: NodeStage) -> None:
     for octets in (batch(count=5_000), b"x" * 100, batch(count=5_000)[:-1]):
-        assert isinstance(stage.node.receive(stage.now, SESSION, frame_of(one("t", octets), 9)), list)
+        assert isinstance(stage.node.receive(stage.now, CHANNEL, frame_of(one("t", octets), 9)), list)
 
 
 def one(topic: str, octets: bytes) -> ProduceRequest:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from ottla.broker.api import k00_produce, k01_fetch
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import ANONYMOUS, Identity
 from ottla.broker.effects import Mute
-from ottla.broker.requests import Refused, Session
+from ottla.broker.requests import Refused
 from ottla.machine import Millis
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -36,22 +38,22 @@ class PlantedQuotas:
         self.throttle_ms = throttle_ms
         self.charged: list[tuple[int, int]] = []
 
-    def charge(self, now: Millis, session: Session, client_id: str, *, produced: int, fetched: int) -> int:
-        assert (session.principal, client_id) == ("User:ANONYMOUS", CLIENT)
+    def charge(self, now: Millis, channel: Channel, client_id: str, *, produced: int, fetched: int) -> int:
+        assert (channel.identity.principal, client_id) == (ANONYMOUS, CLIENT)
         self.charged.append((produced, fetched))
         return self.throttle_ms
 
-    def uncharge(self, now: Millis, session: Session, client_id: str, *, fetched: int) -> None:
-        assert (session.principal, client_id) == ("User:ANONYMOUS", CLIENT)
+    def uncharge(self, now: Millis, channel: Channel, client_id: str, *, fetched: int) -> None:
+        assert (channel.identity.principal, client_id) == (ANONYMOUS, CLIENT)
         self.charged.append((0, -fetched))
 
-    def spent(self, now: Millis, session: Session, micros: int) -> None:
+    def spent(self, now: Millis, channel: Channel, micros: int) -> None:
         raise AssertionError("the shell says that, and there is none")
 
-    def mutated(self, now: Millis, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
+    def mutated(self, now: Millis, identity: Identity, client_id: str, partitions: int, *, strict: bool) -> int:
         return 0
 
-    def fetched_max(self, session: Session, client_id: str) -> int | None:
+    def fetched_max(self, channel: Channel, client_id: str) -> int | None:
         return None
 
 

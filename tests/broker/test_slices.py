@@ -35,8 +35,9 @@ from ottla.broker.api import (
     share_state_calls,
 )
 from ottla.broker.coordinators import rounds
+from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import Request
 from ottla.broker.schedule import Timed
 from ottla.log.files import DiskFiles
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -128,7 +129,7 @@ from ottla.protocol.messages.write_share_group_state import StateBatch, WriteSha
 from ottla.protocol.messages.write_share_group_state import WriteStateData as Written
 from ottla.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from ottla.protocol.wire import ZERO_UUID, Message
-from tests.node_stage import SESSION, NodeStage, versions_of
+from tests.node_stage import CHANNEL, NodeStage, versions_of
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 
@@ -369,7 +370,7 @@ def test_a_topic_that_goes_meanwhile_is_not_committed(stage: NodeStage, monkeypa
     stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a"]), 4)
     cut_small(monkeypatch, 2)
     frame = encode_request(RequestHeader(8, 8, 7, "stage"), OffsetCommitRequest("a", -1, topics=committed((3, 1))))
-    parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
+    parked = stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
     stage.delete("t3")
     whole = b"".join(cast(bytes, part) for part in stage.in_slices(parked))
@@ -386,7 +387,7 @@ def test_many_topics_are_made_as_few_are(stage: NodeStage, monkeypatch: pytest.M
     names = ["n1", "n2", "bad/", "t1", "n3", "twice", "twice", "n4", "late", "n5"]
     asked = CreateTopicsRequest([CreatableTopic(name, 2, 1) for name in names])
     frame = encode_request(RequestHeader(19, 5, 7, "stage"), asked)
-    parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
+    parked = stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
     while "n1" not in stage.node.replicas.by_name:
         stage.slice()
@@ -402,14 +403,14 @@ def test_many_topics_are_made_as_few_are(stage: NodeStage, monkeypatch: pytest.M
 
 
 def test_a_piece_that_waits_is_gone_with_its_client(stage: NodeStage) -> None:
-    asked = Request(SESSION, 15, 5, 7, None, stage.now, DescribeGroupsRequest(["a", "b", "c"]))
+    asked = Request(CHANNEL, 15, 5, 7, None, stage.now, DescribeGroupsRequest(["a", "b", "c"]))
 
     def wait(request: Request) -> Parked:
         return Parked(stage.node.parking.park(request, None, ParkedFor()))
 
     stage.node.slices.begin(asked, slices.in_pieces(asked, wait, "groups", "groups"), is_long=True)
     assert len(stage.node.parking) == 2
-    stage.node.disconnected(stage.now, SESSION.address.identity)
+    stage.node.disconnected(stage.now, CHANNEL.identity.address.connection_id)
     assert len(stage.node.parking) == 0
     assert stage.deadline_of(Timed.SLICES) is None
 
@@ -437,7 +438,7 @@ def test_many_configurations_are_what_they_are_one_by_one(
 def test_a_long_answer_shares_the_bytes_that_read_the_same(stage: NodeStage) -> None:
     request = DescribeConfigsRequest([DescribeConfigsResource(GROUP, f"g{n}", None) for n in range(3000)])
     frame = encode_request(RequestHeader(32, 4, 7, "stage"), request)
-    parked = stage.node.receive(stage.now, SESSION, memoryview(frame)[4:])
+    parked = stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:])
     assert isinstance(parked, Parked)
     parts = stage.in_slices(parked)
     kept = {id(part): len(part) for part in parts if isinstance(part, bytes)}
@@ -447,8 +448,8 @@ def test_a_long_answer_shares_the_bytes_that_read_the_same(stage: NodeStage) -> 
 def test_a_request_whose_client_is_gone_is_dropped(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(k03_metadata, "SLICE_STEPS", 1)
     frame = encode_request(RequestHeader(3, 9, 7, "stage"), all_topics())
-    assert isinstance(stage.node.receive(stage.now, SESSION, memoryview(frame)[4:]), Parked)
-    stage.node.disconnected(stage.now, SESSION.address.identity)
+    assert isinstance(stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:]), Parked)
+    stage.node.disconnected(stage.now, CHANNEL.identity.address.connection_id)
     stage.node.tick(stage.now)
     assert stage.deadline_of(Timed.SLICES) is None
     assert stage.node.take_effects(stage.now) == []
@@ -459,7 +460,7 @@ def test_a_failure_in_a_slice_closes_its_connection_and_no_other(
 ) -> None:
     monkeypatch.setattr(k03_metadata, "SLICE_STEPS", 1)
     frame = encode_request(RequestHeader(3, 9, 7, "stage"), all_topics())
-    assert isinstance(stage.node.receive(stage.now, SESSION, memoryview(frame)[4:]), Parked)
+    assert isinstance(stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:]), Parked)
     monkeypatch.setattr(k03_metadata, "encoded", None)
     stage.faults = []
     stage.node.tick(stage.now)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ottla.broker.requests import Session
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Identity
 from ottla.client import Connection
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.alter_client_quotas import (
@@ -35,18 +36,19 @@ class ScriptedQuotas:
         self.throttle_ms = list(throttle_ms)
         self.spent_micros: list[int] = []
 
-    def charge(self, now: int, session: Session, client_id: str, *, produced: int, fetched: int) -> int:
+    def charge(self, now: int, channel: Channel, client_id: str, *, produced: int, fetched: int) -> int:
+        channel.charged_as = client_id
         return self.throttle_ms.pop(0) if self.throttle_ms else 0
 
-    def uncharge(self, now: int, session: Session, client_id: str, *, fetched: int) -> None: ...
+    def uncharge(self, now: int, channel: Channel, client_id: str, *, fetched: int) -> None: ...
 
-    def spent(self, now: int, session: Session, micros: int) -> None:
+    def spent(self, now: int, channel: Channel, micros: int) -> None:
         self.spent_micros.append(micros)
 
-    def mutated(self, now: int, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
+    def mutated(self, now: int, identity: Identity, client_id: str, partitions: int, *, strict: bool) -> int:
         return 0
 
-    def fetched_max(self, session: Session, client_id: str) -> int | None:
+    def fetched_max(self, channel: Channel, client_id: str) -> int | None:
         return None
 
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Address, Identity
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.node import Node
-from ottla.broker.requests import Address, Session
 from ottla.machine import Unanswered
 from ottla.metadata.nodes import NodeState
 from ottla.protocol.framing import RequestHeader, encode_request
@@ -151,12 +152,12 @@ class ControllerCluster:
         if life is None or not life.alive or life.paused:
             return
         self._identity += 1
-        session = Session(Address(self._identity, "admin"))
+        channel = Channel(Identity(Address(self._identity, "admin")))
         frame = encode_request(RequestHeader(message.API_KEY, message.MAX_VERSION, 1, "admin"), message)
-        life.enter(self._receive, life, session, memoryview(bytearray(frame))[4:])
+        life.enter(self._receive, life, channel, memoryview(bytearray(frame))[4:])
 
-    def _receive(self, now: int, life: Life, session: Session, frame: memoryview) -> None:
-        life.node.receive(now, session, frame)
+    def _receive(self, now: int, life: Life, channel: Channel, frame: memoryview) -> None:
+        life.node.receive(now, channel, frame)
 
     def _create(self, node_id: int) -> None:
         factor = self.rng.randrange(1, len(self.hosts) + 1)

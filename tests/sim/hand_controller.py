@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ottla.broker.effects import CommitOutcome, Effect, Reading, Unread
-from ottla.broker.requests import Parked, Session
+from ottla.broker.channel import Channel
+from ottla.broker.effects import CommitOutcome, Effect, Parked, Reading, Unread
 from ottla.machine import Millis, Unanswered
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.image import MetadataImage, changed, delta_since
@@ -207,7 +207,7 @@ class HandController:
 
     # ---- as a node -------------------------------------------------------------------------------------------------
 
-    def receive(self, now: Millis, session: Session, frame: memoryview) -> list[bytes] | Parked:
+    def receive(self, now: Millis, channel: Channel, frame: memoryview) -> list[bytes] | Parked:
         header, position = decode_request_header(frame)
         request, _ = AlterPartitionRequest.decode(frame, position, header.api_version)
         answer = self._alter(request)

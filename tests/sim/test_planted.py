@@ -14,10 +14,9 @@ from ottla.broker.api import k00_produce
 from ottla.broker.api.fetch_reading import Fetch
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.coordinators.shards import ShardHost
-from ottla.broker.effects import Reading
+from ottla.broker.effects import Parked, Reading
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.requests import Parked
 from ottla.broker.schedule import AT_ONCE, Schedule
 from ottla.groups.classic.group import Group
 from ottla.log import failed_sync, retention

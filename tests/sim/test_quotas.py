@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ottla.broker import client_quotas
+from ottla.broker.client_identity import Principal
 from ottla.broker.node import Node
 from ottla.broker.quotas import Throttle
 from ottla.broker.rates import Bucket, Rate
@@ -106,7 +107,7 @@ class Run:
 
     def _connected(self, user: str) -> int:
         connection = self.stage.connect()
-        self.stage.clients[connection].session.principal = f"User:{user}"
+        self.stage.clients[connection].channel.authenticate(Principal("User", user), "PLAIN")
         return connection
 
     def _live(self) -> None:
@@ -224,7 +225,7 @@ def plant_requests_that_are_served_before_the_muting(patch: pytest.MonkeyPatch) 
 
 
 def plant_connections_that_are_not_muted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Throttle, "_mute", lambda self, session, until: None)
+    patch.setattr(Throttle, "_mute", lambda self, channel, until: None)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import random
 import zlib
 from collections.abc import Mapping
 
-from ottla.broker.effects import Effect, Reply, Sync
-from ottla.broker.requests import Parked, Session
+from ottla.broker.channel import Channel
+from ottla.broker.effects import Effect, Parked, Reply, Sync
 from ottla.sim.clients.client import Client
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.disk import Disk, SimFile
@@ -76,11 +76,11 @@ class ToyNode:
     def stop(self, now: int) -> None:
         self.file.sync()
 
-    def receive(self, now: int, session: Session, frame: memoryview) -> list[bytes] | Parked:
+    def receive(self, now: int, channel: Channel, frame: memoryview) -> list[bytes] | Parked:
         number = int.from_bytes(frame, "big")
         self.file.write(encode_note(number))
         self.tickets += 1
-        self.waiting[self.tickets] = [(self.tickets, session.address.identity, bytes(frame))]
+        self.waiting[self.tickets] = [(self.tickets, channel.identity.address.connection_id, bytes(frame))]
         self.effects.append(Sync(self.tickets, [self.file]))
         if self.hasty:
             del self.waiting[self.tickets]

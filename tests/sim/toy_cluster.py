@@ -8,8 +8,8 @@ kernel; each flag plants a bug.
 from collections import deque
 from typing import Any
 
-from ottla.broker.effects import Effect
-from ottla.broker.requests import Parked, Session
+from ottla.broker.channel import Channel
+from ottla.broker.effects import Effect, Parked
 from ottla.protocol.framing import FrameSplitter
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Connection, Endpoint
@@ -75,11 +75,11 @@ class Leader(ToyNode):
         self.open: dict[bytes, tuple[int, int, set[str]]] = {}
         """Of each note that is not acknowledged: the ticket and the connection, and who has it."""
 
-    def receive(self, now: int, session: Session, frame: memoryview) -> list[bytes] | Parked:
-        parked = super().receive(now, session, frame)
+    def receive(self, now: int, channel: Channel, frame: memoryview) -> list[bytes] | Parked:
+        parked = super().receive(now, channel, frame)
         assert isinstance(parked, Parked)
         note = bytes(frame)
-        self.open[note] = parked.ticket, session.address.identity, set()
+        self.open[note] = parked.ticket, channel.identity.address.connection_id, set()
         for line in self.lines:
             line.ask(now, note)
         return parked
@@ -142,7 +142,7 @@ class LeaseNode:
 
     def stop(self, now: int) -> None: ...
 
-    def receive(self, now: int, session: Session, frame: memoryview) -> list[bytes] | Parked:
+    def receive(self, now: int, channel: Channel, frame: memoryview) -> list[bytes] | Parked:
         raise AssertionError("nobody asks a holder")
 
     def disconnected(self, now: int, connection: int) -> None: ...
@@ -181,7 +181,7 @@ class Granter(LeaseNode):
         if not self.forgets:
             self.until = now + LEASE_MS * (1_000_000 + DRIFT_PPM_MAX) // 1_000_000
 
-    def receive(self, now: int, session: Session, frame: memoryview) -> list[bytes] | Parked:
+    def receive(self, now: int, channel: Channel, frame: memoryview) -> list[bytes] | Parked:
         who = bytes(frame).decode()
         granted = who == self.holder or now >= self.until
         if granted:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from node_stage import DiskStage, NodeStage
 
-from ottla.broker.requests import Session
+from ottla.broker.client_identity import Identity
 from ottla.log.answers import Appended, StorageFailed
 from ottla.log.log import Log
 from ottla.protocol.acls import Operation, ResourceType
@@ -134,7 +134,7 @@ def committed(stage: NodeStage, *, stable: bool = True) -> tuple[int, E]:
 class AllButWriting:
     """Allows everything but to write to topics."""
 
-    def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         return (operation, resource_type) != (Operation.WRITE, ResourceType.TOPIC)
 
 

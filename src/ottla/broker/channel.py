@@ -1,12 +1,15 @@
-"""Keeps the rules of one connection: which request may be served next, and which answers may be sent.
+"""Keeps the state of one connection: who its client is, which request may be served next, which answers may be sent.
 
 Requests of a connection are served one at a time and in order. The exception is Produce after Produce whose batches are
 all appended: this lets one producer share an fsync among its own requests. Answers are sent in the order of their
 requests. No further request is served while the client does not read its answers, while the connection is muted
 (KIP-219), or once it is closing.
 
-The server, the simulator and the test harness each keep a `Channel` for every connection. A channel reads nothing of a
-frame but its API key. `began` is the I/O host's own note of when a request arrived, returned with its answer.
+The server, the simulator and the test harness each keep a `Channel` for every connection, and pass it to the node with
+each frame. A channel reads nothing of a frame but its API key. `began` is the I/O host's own note of when a request
+arrived, returned with its answer.
+
+Data of the node that outlives a request is keyed by the address's `connection_id`, never by the principal.
 
 Invariants: the first owed answer is not ready, because a ready one would have been sent. At most
 `REQUESTS_IN_FLIGHT_MAX` answers are owed at once.
@@ -16,9 +19,10 @@ Source: Kafka's KafkaChannel and SocketServer (a channel is muted while its requ
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
-from ottla.broker.effects import Part
-from ottla.broker.requests import Parked
+from ottla.broker.client_identity import NODE_ITSELF, Identity, Principal
+from ottla.broker.effects import Parked, Part
 from ottla.machine import Ticket
 from ottla.protocol.apis import ApiKey
 
@@ -43,11 +47,32 @@ class Owed:
 
 
 class Channel:
-    """One connection's requests in flight. Its methods return the answers that may be sent now, in that order."""
+    """One connection: its client, and its requests in flight. Its methods return the answers that may be sent now, in
+    that order.
 
-    __slots__ = ("closing", "muted", "owed", "unsent", "waits")
+    - `identity`: replaced as a whole by `authenticate`.
+    - `authenticated`: the client may send any request; until then see `security.authentication`.
+    - `software`: the client's name and version as ApiVersions reported them (KIP-511), empty until then.
+    - `charged_as`: the client id that the quotas charged for the last request, None if nothing is charged.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "authenticated",
+        "charged_as",
+        "closing",
+        "identity",
+        "muted",
+        "owed",
+        "software",
+        "unsent",
+        "waits",
+    )
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.authenticated = not identity.address.requires_authentication
+        self.software = ""
+        self.charged_as: str | None = None
         self.owed: deque[Owed] = deque()
         self.unsent = False
         """The client has not read all that was sent to it."""
@@ -55,6 +80,11 @@ class Channel:
         self.closing = False
         self.waits = False
         """The next request may have to wait: ask `may_serve`. False: it need not."""
+
+    def authenticate(self, principal: Principal, mechanism: str) -> None:
+        """The client has authenticated, for the first time or again: its next requests have this identity."""
+        self.identity = Identity(self.identity.address, principal, mechanism)
+        self.authenticated = True
 
     # ---- requests in -----------------------------------------------------------------------------------------------
 
@@ -128,7 +158,11 @@ class Channel:
         self._look()
 
     def mute(self, muted: bool) -> None:
-        """Serve nothing for a while (KIP-219), or again."""
+        """Serve nothing for a while (KIP-219), or again.
+
+        The node mutes a throttled client, so that not even a request that has already been read is served. The host
+        ends that, at the time of the Mute effect.
+        """
         self.muted = muted
         self._look()
 
@@ -145,3 +179,7 @@ class Channel:
         assert self.waits == (bool(self.owed) or self.halted), "it does not know whether the next request waits"
         assert not self.owed or self.owed[0].parts is None, "an answer whose turn has come has not left"
         assert len(self.owed) <= REQUESTS_IN_FLIGHT_MAX, "too many answers are owed"
+
+
+NODE_CHANNEL: Final = Channel(NODE_ITSELF)
+"""The channel of the node's requests to itself; nothing is owed there."""

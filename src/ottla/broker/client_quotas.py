@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Identity
 from ottla.broker.rates import Bucket, Rate
-from ottla.broker.requests import Session
 from ottla.machine import Millis
 from ottla.metadata.quotas import entity_of
 from ottla.metadata.row_kinds import Configs
@@ -70,7 +71,7 @@ class ClientQuotas:
         samples: int,
         window_ms: int,
         burst_ms: int,
-        trusts: Callable[[Session, str], bool],
+        trusts: Callable[[Identity, str], bool],
     ) -> None:
         self._limits = {_names(entity_of(name)): limits for name, limits in quotas.items()}
         self._samples = samples
@@ -80,13 +81,13 @@ class ClientQuotas:
         self._clients: dict[tuple[str, str], _Client] = {}
         self._rates: WeakValueDictionary[tuple[str, str, str], Rate | Bucket] = WeakValueDictionary()
 
-    def charge(self, now: Millis, session: Session, client_id: str, *, produced: int, fetched: int) -> int:
+    def charge(self, now: Millis, channel: Channel, client_id: str, *, produced: int, fetched: int) -> int:
         """As `quotas.Quotas.charge`."""
-        if self._trusts(session, client_id):
-            session.charged_as = None
+        if self._trusts(channel.identity, client_id):
+            channel.charged_as = None
             return 0
-        session.charged_as = client_id
-        client = self._client(session, client_id)
+        channel.charged_as = client_id
+        client = self._client(channel.identity, client_id)
         waits_ms = 0
         for used, limited in ((produced, client.produced), (fetched, client.fetched)):
             if used and limited is not None:
@@ -97,29 +98,29 @@ class ClientQuotas:
             waits_ms = max(waits_ms, min(wait_ms, self._window_ms))
         return waits_ms
 
-    def uncharge(self, now: Millis, session: Session, client_id: str, *, fetched: int) -> None:
+    def uncharge(self, now: Millis, channel: Channel, client_id: str, *, fetched: int) -> None:
         """As `quotas.Quotas.uncharge`."""
-        limited = self._client(session, client_id).fetched
+        limited = self._client(channel.identity, client_id).fetched
         if fetched and limited is not None:
             limited.rate.record(now, -fetched)
 
-    def spent(self, now: Millis, session: Session, micros: int) -> None:
+    def spent(self, now: Millis, channel: Channel, micros: int) -> None:
         """As `quotas.Quotas.spent`."""
-        if session.charged_as is not None:
-            limited = self._client(session, session.charged_as).micros
+        if channel.charged_as is not None:
+            limited = self._client(channel.identity, channel.charged_as).micros
             if limited is not None:
                 limited.rate.record(now, micros)
 
-    def fetched_max(self, session: Session, client_id: str) -> int | None:
+    def fetched_max(self, channel: Channel, client_id: str) -> int | None:
         """As `quotas.Quotas.fetched_max`: the bytes that fit into all windows but one."""
-        limited = self._client(session, client_id).fetched
+        limited = self._client(channel.identity, client_id).fetched
         if limited is None:
             return None
         return int(limited.limit * max(self._samples - 1, 1) * self._window_ms / 1000)
 
-    def mutated(self, now: Millis, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
+    def mutated(self, now: Millis, identity: Identity, client_id: str, partitions: int, *, strict: bool) -> int:
         """As `quotas.Quotas.mutated`."""
-        limited = None if self._trusts(session, client_id) else self._client(session, client_id).mutated
+        limited = None if self._trusts(identity, client_id) else self._client(identity, client_id).mutated
         if limited is None:
             return 0
         wait_ms = limited.rate.wait_ms(now, limited.limit) if strict else 0
@@ -128,8 +129,8 @@ class ClientQuotas:
         limited.rate.record(now, partitions)
         return 0 if strict else limited.rate.wait_ms(now, limited.limit)
 
-    def _client(self, session: Session, client_id: str) -> _Client:
-        who = session.principal.partition(":")[2], client_id
+    def _client(self, identity: Identity, client_id: str) -> _Client:
+        who = identity.principal.name, client_id
         client = self._clients.pop(who, None)
         if client is None:
             client = _Client(

@@ -22,6 +22,18 @@ Part: TypeAlias = bytes | bytearray | memoryview | FileSlice
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """The answer to a request comes later, as a Reply effect for this ticket.
+
+    `goes_on`: the request has not finished its work; no later request of the connection may be served before its
+    answer.
+    """
+
+    ticket: Ticket
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Send these parts as the answer that `ticket` waited for. Empty parts: there is no answer (acks=0)."""
 

@@ -23,8 +23,9 @@ from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import AwaitsChange, Metadata, Planned
 from ottla.broker.cluster.peers import TIMEOUT_MS, Peers
 from ottla.broker.config.values import Settings
+from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork, Parking
-from ottla.broker.requests import NODE_REQUEST, Parked, Request
+from ottla.broker.requests import NODE_REQUEST, Request
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
 from ottla.broker.slices import Piece
 from ottla.broker.topics.new_topic import NewTopic, new_internal
@@ -218,7 +219,8 @@ class Forwarding:
         message: Any = CreateTopicsRequest(topics=[_creatable(topic) for topic in new], timeout_ms=TIMEOUT_MS)
         if for_client is not None:
             key, version = CreateTopicsRequest.API_KEY, CreateTopicsRequest.MAX_VERSION
-            message = wrapped(Request(for_client.session, key, version, 0, for_client.client_id, now, message))
+            client, client_id = for_client.channel, for_client.client_id
+            message = wrapped(Request(client, key, version, 0, client_id, now, message, identity=for_client.identity))
         self._peers.ask(now, self._controller_id, message, _Creation(self, names))
 
     def make(self, now: Millis, topic: NewTopic, awaits: AwaitsChange) -> None:

@@ -4,7 +4,7 @@ A node does I/O only through `FileSystem` and `MetadataStore`, and has no clock 
 (`ottla.server`, or `ottla.sim` under test) gives it time, entropy and frames, and carries out its effects.
 
     I/O host                                 node
-    receive(now, session, frame)      ->     parts of the answer | Parked | None
+    receive(now, channel, frame)      ->     parts of the answer | Parked | None
     tick(now) when deadline() comes   ->
     disconnected(now, connection)     ->
     take_effects(now)                 ->     Reply, Close, Mute, Sync, Store, Ask, Commit, Reread
@@ -35,13 +35,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker import served
 from ottla.broker.api_spec import RequestSize
+from ottla.broker.channel import Channel
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings, topic_value
 from ottla.broker.connection_quotas import ConnectionQuotas
-from ottla.broker.effects import Close, CommitOutcome, Effect, Outbox, Part, Reading, Unread
+from ottla.broker.effects import Close, CommitOutcome, Effect, Outbox, Parked, Part, Reading, Unread
 from ottla.broker.environment import Environment
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.forwarding import Forwarding
@@ -52,7 +53,7 @@ from ottla.broker.partitions.own_logs import OwnLogs
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.quotas import Throttle
-from ottla.broker.requests import Decoded, Listening, Parked, Refused, Request, Session
+from ottla.broker.requests import Decoded, Listening, Refused, Request
 from ottla.broker.schedule import Schedule
 from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
@@ -426,7 +427,7 @@ class Node:
         return header, body
 
     def receive(
-        self, now: Millis, session: Session, frame: memoryview, decoded: Decoded = None
+        self, now: Millis, channel: Channel, frame: memoryview, decoded: Decoded = None
     ) -> list[Part] | Parked | None:
         """Serve one frame (without its length prefix); `frame` must be writable and is not kept.
 
@@ -442,18 +443,18 @@ class Node:
         served = self._served.get(api_key)
         if served is None:
             raise Refused(f"API key {api_key} is not served")
-        if not (session.authenticated or served.before_authentication):
+        if not (channel.authenticated or served.before_authentication):
             raise Refused(f"Unexpected Kafka request of type {served.name} during SASL handshake.")
         if not served.min_version <= version <= served.max_version and not served.spec.answers_any_version:
             raise Refused(f"{served.name} version {version} is not served")
         if self.leadership.suspended and served.needs_lease:
             # Otherwise a client would ask this node for the new leader: librdkafka asks the broker that it used last.
-            self.outbox.add(Close(session.address.identity, "others may lead by now what this node led"))
+            self.outbox.add(Close(channel.identity.address.connection_id, "others may lead by now what this node led"))
         try:
             if served.receive is not None:
                 if decoded is not None:
-                    return served.receive(self, now, session, version, correlation_id, frame, decoded)
-                return served.receive(self, now, session, version, correlation_id, frame)
+                    return served.receive(self, now, channel, version, correlation_id, frame, decoded)
+                return served.receive(self, now, channel, version, correlation_id, frame)
             if decoded is None:
                 header, position = decode_request_header(frame)
                 body = served.decode(frame, position, version)
@@ -461,13 +462,18 @@ class Node:
                 header, body = decoded
         except MalformedFrame as error:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
-        request = Request(session, api_key, version, correlation_id, header.client_id, now, body)
+        request = Request(channel, api_key, version, correlation_id, header.client_id, now, body)
         elsewhere = served.is_forwarded and not self.members.is_controller
         answer = self.forwarding.forward(request) if elsewhere else served.handle(self, request)
         if answer is None or isinstance(answer, Parked | list):
             return cast("list[Part] | Parked | None", answer)
         self.throttle.charge_message(now, request, answer)
         return [encode_response(header, answer)]
+
+    def spent(self, now: Millis, channel: Channel, micros: int) -> None:
+        """Serving the last request of this channel took this long: charge its client, if the quotas count that."""
+        if self.throttle.quotas is not None:
+            self.throttle.quotas.spent(now, channel, micros)
 
     def disconnected(self, now: Millis, connection: int) -> None:
         """This connection is closed: drop the requests that wait for an answer on it."""

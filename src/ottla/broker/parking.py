@@ -88,7 +88,7 @@ class Parking:
         ticket = self._next_ticket
         self._next_ticket += 1
         self._waiting[ticket] = Waiting(request, deadline, work)
-        self._of_connection.setdefault(request.session.address.identity, {})[ticket] = None
+        self._of_connection.setdefault(request.identity.address.connection_id, {})[ticket] = None
         if deadline is not None:
             self._limits.add(ticket, deadline)
         return ticket
@@ -105,15 +105,15 @@ class Parking:
         """The request behind this ticket, which from now on counts as answered; None if it already was."""
         waiting = self._waiting.pop(ticket, None)
         if waiting is not None:
-            identity = waiting.request.session.address.identity
-            tickets = self._of_connection[identity]
+            connection_id = waiting.request.identity.address.connection_id
+            tickets = self._of_connection[connection_id]
             del tickets[ticket]
             if not tickets:
-                del self._of_connection[identity]
+                del self._of_connection[connection_id]
         return waiting
 
-    def of_connection(self, identity: int) -> list[Ticket]:
-        return list(self._of_connection.get(identity, ()))
+    def of_connection(self, connection_id: int) -> list[Ticket]:
+        return list(self._of_connection.get(connection_id, ()))
 
     # ---- answers ---------------------------------------------------------------------------------------------------
 
@@ -126,21 +126,21 @@ class Parking:
                 return
             self._throttle.charge_message(now, request, message)
             header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
-            self._outbox.add(Reply(ticket, request.session.address.identity, [encode_response(header, message)]))
+            self._outbox.add(Reply(ticket, request.identity.address.connection_id, [encode_response(header, message)]))
 
     def reply(self, ticket: Ticket, parts: list[Part]) -> None:
         """Answer a parked request with parts that are already encoded, and for which it was charged; no parts: there is
         no answer."""
         waiting = self.take(ticket)
         if waiting is not None:
-            self._outbox.add(Reply(ticket, waiting.request.session.address.identity, parts))
+            self._outbox.add(Reply(ticket, waiting.request.identity.address.connection_id, parts))
 
     def give_up(self, ticket: Ticket, what: str, error: Exception) -> None:
         """An unexpected exception ended this request: close its connection."""
         waiting = self.take(ticket)
         if waiting is not None:
-            address = waiting.request.session.address
-            self._outbox.add(Close(address.identity, "an error of the broker"))
+            address = waiting.request.identity.address
+            self._outbox.add(Close(address.connection_id, "an error of the broker"))
             self._fault(f"{what} of {address.client_host or 'the node itself'} failed", error)
 
     # ---- how waiting ends ------------------------------------------------------------------------------------------
@@ -166,9 +166,9 @@ class Parking:
         if waiting is not None:
             waiting.work.lost(now, ticket)
 
-    def disconnected(self, identity: int) -> None:
+    def disconnected(self, connection_id: int) -> None:
         """The connection is closed: drop its parked requests."""
-        for ticket in self.of_connection(identity):
+        for ticket in self.of_connection(connection_id):
             waiting = self.take(ticket)
             if waiting is not None:
                 waiting.work.abandon(ticket)

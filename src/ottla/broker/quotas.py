@@ -11,31 +11,35 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Identity
 from ottla.broker.effects import Mute, Outbox
-from ottla.broker.requests import Request, Session
+from ottla.broker.requests import Request
 from ottla.machine import Millis
 
 
 class Quotas(Protocol):
     """Decides which clients are above their quota."""
 
-    def charge(self, now: Millis, session: Session, client_id: str, *, produced: int, fetched: int) -> int:
+    def charge(self, now: Millis, channel: Channel, client_id: str, *, produced: int, fetched: int) -> int:
         """Charge the sender for one request: the bytes that it produces, or that its answer returns to a consumer.
+
+        Sets the channel's `charged_as`: `spent` is called only if there is one.
 
         Returns how many milliseconds the client is throttled, because of these bytes or of the time that its requests
         have taken; 0 if it is within its quotas.
         """
         ...
 
-    def uncharge(self, now: Millis, session: Session, client_id: str, *, fetched: int) -> None:
+    def uncharge(self, now: Millis, channel: Channel, client_id: str, *, fetched: int) -> None:
         """These bytes do not leave: a throttled fetch is answered without records."""
         ...
 
-    def spent(self, now: Millis, session: Session, micros: int) -> None:
-        """Serving the last request of this session took this long; work done after it had to wait is not counted."""
+    def spent(self, now: Millis, channel: Channel, micros: int) -> None:
+        """Serving the last request of this connection took this long; work done after it had to wait is not counted."""
         ...
 
-    def mutated(self, now: Millis, session: Session, client_id: str, partitions: int, *, strict: bool) -> int:
+    def mutated(self, now: Millis, identity: Identity, client_id: str, partitions: int, *, strict: bool) -> int:
         """Charge the sender for partitions that are to be created or deleted.
 
         Returns how many milliseconds the client is throttled. If `strict`, and the client is above its quota already,
@@ -43,7 +47,7 @@ class Quotas(Protocol):
         """
         ...
 
-    def fetched_max(self, session: Session, client_id: str) -> int | None:
+    def fetched_max(self, channel: Channel, client_id: str) -> int | None:
         """The most bytes for which a fetch can ever be within its quota; None if it has no quota."""
         ...
 
@@ -58,26 +62,26 @@ class Throttle:
         self._outbox = outbox
 
     def charge(
-        self, now: Millis, session: Session, client_id: str | None, *, produced: int = 0, fetched: int = 0
+        self, now: Millis, channel: Channel, client_id: str | None, *, produced: int = 0, fetched: int = 0
     ) -> int:
         """For how many milliseconds the client behind this request is throttled; asked once for each request."""
         if self.quotas is None:
             return 0
-        throttle_ms = self.quotas.charge(now, session, client_id or "", produced=produced, fetched=fetched)
+        throttle_ms = self.quotas.charge(now, channel, client_id or "", produced=produced, fetched=fetched)
         if throttle_ms > 0:
-            self._mute(session, now + throttle_ms)
+            self._mute(channel, now + throttle_ms)
         return throttle_ms
 
-    def charge_fetch(self, now: Millis, session: Session, client_id: str | None, fetched: int) -> int:
+    def charge_fetch(self, now: Millis, channel: Channel, client_id: str | None, fetched: int) -> int:
         """As `charge`, for a fetch that is answered without records if it is throttled."""
-        throttle_ms = self.charge(now, session, client_id, fetched=fetched)
+        throttle_ms = self.charge(now, channel, client_id, fetched=fetched)
         if throttle_ms and self.quotas is not None:
-            self.quotas.uncharge(now, session, client_id or "", fetched=fetched)
+            self.quotas.uncharge(now, channel, client_id or "", fetched=fetched)
         return throttle_ms
 
-    def fetched_max(self, session: Session, client_id: str | None, wanted: int) -> int:
+    def fetched_max(self, channel: Channel, client_id: str | None, wanted: int) -> int:
         """How many of the bytes that are wanted a fetch may be answered with."""
-        most = None if self.quotas is None else self.quotas.fetched_max(session, client_id or "")
+        most = None if self.quotas is None else self.quotas.fetched_max(channel, client_id or "")
         return wanted if most is None else min(wanted, most)
 
     def charge_appended(self, now: Millis, request: Request) -> None:
@@ -85,7 +89,7 @@ class Throttle:
 
         Later requests of its client are served meanwhile, but not once it is throttled.
         """
-        request.throttled_until = now + self.charge(now, request.session, request.client_id, produced=request.produced)
+        request.throttled_until = now + self.charge(now, request.channel, request.client_id, produced=request.produced)
         request.produced = 0
 
     def charge_message(self, now: Millis, request: Request, message: Any) -> None:
@@ -94,19 +98,19 @@ class Throttle:
         The time is longer if the message already has one, because of what the request has changed here or at the
         controller.
         """
-        throttle_ms = self.charge(now, request.session, request.client_id, produced=request.produced)
+        throttle_ms = self.charge(now, request.channel, request.client_id, produced=request.produced)
         throttle_ms = max(throttle_ms, request.throttled_until - now)
         told_ms = getattr(message, "throttle_time_ms", None)
         if told_ms is None:
             return
         if told_ms > throttle_ms:
-            self._mute(request.session, now + told_ms)
+            self._mute(request.channel, now + told_ms)
         elif throttle_ms:
             message.throttle_time_ms = throttle_ms
 
-    def _mute(self, session: Session, until: Millis) -> None:
-        session.muted = True
-        self._outbox.add(Mute(session.address.identity, until))
+    def _mute(self, channel: Channel, until: Millis) -> None:
+        channel.mute(True)
+        self._outbox.add(Mute(channel.identity.address.connection_id, until))
 
     def mutations(self, request: Request, strict_since: int = 0) -> Mutations:
         """The partition mutations of this request, to be charged. `strict_since`: the first version that knows
@@ -138,7 +142,7 @@ class Mutations:
         if quotas is None or topic in self._charged:
             return True
         request = self._request
-        wait_ms = quotas.mutated(now, request.session, request.client_id, partitions, strict=self._strict)
+        wait_ms = quotas.mutated(now, request.identity, request.client_id, partitions, strict=self._strict)
         self.throttle_ms = max(self.throttle_ms, wait_ms)
         if wait_ms and self._strict:
             return False

@@ -1,7 +1,7 @@
 """Lists the APIs of this node by key: the specs of all handlers, and the handlers, imported at their first use.
 
 A handler's module has `SPEC` (see `api_spec`) and one of two functions. `handle(node, request)` gets the decoded
-message and returns a message, `Parked` or None. `receive(node, now, session, version, correlation_id, frame)` reads the
+message and returns a message, `Parked` or None. `receive(node, now, channel, version, correlation_id, frame)` reads the
 frame itself and returns the parts of the answer. An API that only the controller serves also has `refused(request,
 error, sentence)`: the answer when the controller is not reached. `tests/test_served.py` compares the specs with the
 modules' docstrings and with SKIPPED.md: each key is in exactly one of the two.

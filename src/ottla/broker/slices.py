@@ -26,9 +26,9 @@ from struct import pack_into
 from typing import Any, TypeAlias, cast
 
 from ottla.broker.cluster.metadata import Change, Metadata
-from ottla.broker.effects import Part
+from ottla.broker.effects import Parked, Part
 from ottla.broker.parking import ParkedWork, Parking
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import Request
 from ottla.broker.schedule import Backlog, Schedule, Timed
 from ottla.machine import Millis, Ticket
 from ottla.protocol.framing import RequestHeader, encode_response
@@ -48,13 +48,15 @@ class Piece(Request):
 
     def __init__(self, request: Request, body: Any, serve: Callable[[Request], Any], *, is_light: bool = False) -> None:
         super().__init__(
-            request.session,
+            request.channel,
             request.api_key,
             request.version,
             request.correlation_id,
             request.client_id,
             request.now,
             body,
+            identity=request.identity,
+            tries=request.tries,
         )
         self.begun = request.begun
         self.serve = serve

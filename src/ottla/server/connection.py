@@ -6,9 +6,9 @@ Input: all connections of a server read into one scratch buffer, because the loo
 frames are served from that buffer. Only an incomplete frame moves to a buffer of its own, and the rest of it is then
 read directly into that. So an idle connection needs no buffer, and only the beginning of a large frame is copied.
 
-Output: answers go straight to the socket with `writev` and `sendfile` while it accepts them, and the rest is queued.
-While a connection has a queue, it is neither read nor served. So a slow reader uses no more of the broker's memory than
-one answer and one chunk.
+Output: answers go straight to the transport (`transport.py`) while it accepts them, and the rest is queued. While a
+connection has a queue, it is neither read nor served. So a slow reader uses no more of the broker's memory than one
+answer and one chunk.
 
 Sharing of the loop: frames that arrived together are served together until a turn is used up (`turns.py`). The rest
 waits, undecoded, until the other connections have had their turns.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -27,9 +26,9 @@ from time import perf_counter_ns
 from typing import Protocol, cast
 
 from ottla.broker.channel import PRODUCE, Channel, Owed
-from ottla.broker.effects import Part
-from ottla.broker.node import Node
-from ottla.broker.requests import Decoded, Refused, Session
+from ottla.broker.client_identity import Address, Identity
+from ottla.broker.effects import Parked, Part
+from ottla.broker.requests import Decoded, Refused
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket
 from ottla.server.buffers import Buffers
@@ -37,12 +36,11 @@ from ottla.server.clocks import moment
 from ottla.server.decoding import Decoding
 from ottla.server.listeners import Listener
 from ottla.server.strangers import stranger
+from ottla.server.transport import INLINE_BYTES, Octets, PlainTransport, SliceUnreadable, Transport, read_slice
 from ottla.server.turns import COSTLY_NS, TURN_NS, Turns
 
 CHUNK_BYTES = 1 << 18
 """Bytes handed to the transport at a time when the socket is full."""
-INLINE_BYTES = 1 << 15
-"""A slice up to this size is read and sent together with the bytes around it: one call instead of three."""
 RUN_PARTS_MAX = 512
 UNSENT_BYTES_MAX = 1 << 16
 """Maximum total size of one turn's answers that are sent together."""
@@ -53,23 +51,48 @@ HEAVY_TURNS = 4
 """Number of turns that wait in the queue after a turn that used up its time: expensive requests alternate with cheap
 ones."""
 
-SHORT_SEGMENT = "a segment is shorter than its index says"
-
 _SIZE = Struct(">i")
 log = logging.getLogger("ottla.connection")
+
+
+class RequestMetrics(Protocol):
+    """Counts answered requests; see `broker.metrics`."""
+
+    def request_done(self, api_key: int, micros: int) -> None: ...
+
+
+class NodePort(Protocol):
+    """What a connection needs of the node; `broker.node.Node` describes each method."""
+
+    @property
+    def metrics(self) -> RequestMetrics: ...
+
+    def receive(
+        self, now: Millis, channel: Channel, frame: memoryview, decoded: Decoded = None
+    ) -> list[Part] | Parked | None: ...
+
+    def spent(self, now: Millis, channel: Channel, micros: int) -> None: ...
+
+    def disconnected(self, now: Millis, connection: int) -> None: ...
+
+    def unreadable(self, part: FileSlice, why: str) -> None: ...
 
 
 class Shell(Protocol):
     """The interface of the server that a connection belongs to, `main.Server`."""
 
-    node: Node
+    @property
+    def node(self) -> NodePort: ...
+
     turns: Turns
     decoding: Decoding
     buffers: Buffers
     scratch: memoryview
     request_bytes_max: int
 
-    def admit(self, connection: Connection, transport: asyncio.Transport, listener: Listener) -> Session | None: ...
+    def address_of(self, transport: Transport, listener: Listener) -> Address: ...
+
+    def admit(self, connection: Connection) -> bool: ...
 
     def release(self, connection: Connection) -> None: ...
 
@@ -79,21 +102,24 @@ class Shell(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol object of one accepted socket."""
+    """One accepted socket: the protocol object of a plain one, and the receiver of any other transport.
+
+    Until `opened` it has neither a transport nor an address.
+    """
+
+    _transport: Transport
+    _channel: Channel
 
     def __init__(self, server: Shell, listener: Listener) -> None:
         self._server = server
         self._node = server.node
         self._listener = listener
-        self._transport: asyncio.Transport | None = None
-        self._fd = -1
-        self.session: Session | None = None
+        self.is_admitted = False
         self.last_active_ms = 0
         self._partial: memoryview | None = None  # an incomplete frame with its length prefix
         self._partial_size = 0  # what it will be
         self._filled = 0  # how many of its bytes have arrived
         self._blocked = bytearray()  # frames that wait for an answer before them
-        self._channel = Channel()
         self._outgoing: deque[Part] = deque()
         self._outgoing_offset = 0  # how much of the first part is already sent
         self._reading = True
@@ -105,21 +131,28 @@ class Connection(asyncio.BufferedProtocol):
     # ---- life ------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)
-        self._fd = self._transport.get_extra_info("socket").fileno()
-        self.session = self._server.admit(self, self._transport, self._listener)
-        if self.session is None and not self._channel.closing:
+        self.opened(PlainTransport(cast(asyncio.Transport, transport)))
+
+    def opened(self, transport: Transport) -> None:
+        """Begin to serve the client at the other end of this transport, if the connection limits allow it."""
+        self._transport = transport
+        self._channel = Channel(Identity(self._server.address_of(transport, self._listener)))
+        self.is_admitted = self._server.admit(self)
+        if not self.is_admitted and not self._channel.closing:
             self._channel.close()
-            self._transport.abort()
+            transport.abort()
+
+    @property
+    def address(self) -> Address:
+        return self._channel.identity.address
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._channel.close()
         self._partial = None
         self._outgoing.clear()
         self._server.release(self)
-        if self.session is not None:
-            self._node.disconnected(self._server.now(), self.session.address.identity)
+        if self.is_admitted:
+            self._node.disconnected(self._server.now(), self.address.connection_id)
             self._server.settle()
 
     def eof_received(self) -> bool:
@@ -132,15 +165,13 @@ class Connection(asyncio.BufferedProtocol):
             log.log(
                 logging.DEBUG if expected else logging.INFO,
                 "closing the connection of %s: %s",
-                self.session.address.client_host if self.session else "?",
+                self.address.client_host,
                 why,
             )
-            if self._transport is not None:
-                self._transport.close()
+            self._transport.close()
 
     def close_later(self, seconds: float) -> None:
         """Stop reading, and close after this time. A client that connects too often then can't reconnect at once."""
-        assert self._transport is not None
         self._channel.close()
         self._pause_reading()
         asyncio.get_running_loop().call_later(seconds, self._transport.abort)
@@ -150,7 +181,6 @@ class Connection(asyncio.BufferedProtocol):
 
         Bytes that the client does not read are dropped: the close does not wait for them.
         """
-        assert self._transport is not None
         if self.last_active_ms >= since_ms or self._turn_asked:
             return
         if self._channel.unsent or self._channel.closing:
@@ -162,8 +192,6 @@ class Connection(asyncio.BufferedProtocol):
     def mute(self, seconds: float) -> None:
         """Stop reading for this time (KIP-219), unless the connection is already muted for longer."""
         loop = asyncio.get_running_loop()
-        if self.session is not None:
-            self.session.muted = False
         if self._muted is not None:
             if self._muted.when() >= loop.time() + seconds:
                 return
@@ -244,10 +272,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self, view: memoryview, position: int, end: int) -> int:
         """Serve the whole frames in view[position:end]. Returns the position of the first frame that was not served."""
-        node, session, channel = self._node, self.session, self._channel
-        assert session is not None
-        metrics, quotas = node.metrics, node.throttle.quotas
-        outgoing = self._outgoing
+        node, channel, outgoing = self._node, self._channel, self._outgoing
         now = self._server.now()
         self.last_active_ms = now
         began = perf_counter_ns()
@@ -267,29 +292,22 @@ class Connection(asyncio.BufferedProtocol):
             if began >= turn_ends:
                 self._ask_turn()
                 break
-            if size > LONG_FRAME_BYTES and frame[:2] != PRODUCE and session.authenticated:
+            if size > LONG_FRAME_BYTES and frame[:2] != PRODUCE and channel.authenticated:
                 position = start + size
                 self._decode_beside(frame, began)
                 continue
             try:
-                answer = node.receive(now, session, frame)
-            except Refused as refused:
-                if outgoing and not channel.unsent:
-                    self._send()
-                self.close(str(refused))
-                break
-            except Exception:
-                log.exception("a request of %s failed", session.address.client_host)
-                self.close("an error of the broker")
+                answer = node.receive(now, channel, frame)
+            except Exception as error:
+                self._failed(error)
                 break
             position = start + size
-            api_key = frame[1]
             ended = perf_counter_ns()
-            if quotas is not None:
-                quotas.spent(now, session, (ended - began) // 1000)
-            if type(answer) is list and not channel.waits:
+            if channel.charged_as is not None:
+                node.spent(now, channel, (ended - began) // 1000)
+            if type(answer) is list and not channel.owed:
                 outgoing.extend(answer)
-                metrics.request_done(api_key, (ended - began) // 1000)
+                node.metrics.request_done(frame[1], (ended - began) // 1000)
                 began = ended
                 unsent += len(cast(bytes, answer[0]))
                 if unsent > UNSENT_BYTES_MAX or len(answer) > 1:
@@ -298,14 +316,20 @@ class Connection(asyncio.BufferedProtocol):
                     if channel.closing:
                         break
             else:
-                channel.served(api_key, answer, began)  # it is owed, or held until those before it have left
+                channel.served(frame[1], answer, began)  # it is owed, or held until those before it have left
                 began = ended
-            if quotas is not None and session.muted:
-                channel.mute(True)  # `mute` sets the time
         self._had_turn(began - turn_ends + TURN_NS)
-        if outgoing and not channel.unsent:
-            self._send()
+        self._send_ready()
         return position
+
+    def _failed(self, error: Exception) -> None:
+        """A request could not be served."""
+        if isinstance(error, Refused):
+            self._send_ready()
+            self.close(str(error))
+        else:
+            log.error("a request of %s failed", self.address.client_host, exc_info=error)
+            self.close("an error of the broker")
 
     def _had_turn(self, took_ns: int) -> None:
         self._light = took_ns < COSTLY_NS
@@ -323,24 +347,18 @@ class Connection(asyncio.BufferedProtocol):
         """Serve the long request that has been decoded, and then the bytes that waited behind it."""
         if self._channel.closing:
             return
-        assert self.session is not None
-        quotas, began = self._node.throttle.quotas, perf_counter_ns()
+        node, channel, began = self._node, self._channel, perf_counter_ns()
         try:
             if isinstance(decoded, Exception):
                 raise decoded
             now = self._server.now()
-            answer = self._node.receive(now, self.session, frame, decoded)
-            if quotas is not None:
-                quotas.spent(now, self.session, (perf_counter_ns() - began) // 1000)
-        except Refused as refused:
-            self.close(str(refused))
-        except Exception:
-            log.exception("a request of %s failed", self.session.address.client_host)
-            self.close("an error of the broker")
+            answer = node.receive(now, channel, frame, decoded)
+        except Exception as error:
+            self._failed(error)
         else:
-            if self.session.muted:
-                self._channel.mute(True)
-            self._release(self._channel.read(owed, answer))
+            if channel.charged_as is not None:
+                node.spent(now, channel, (perf_counter_ns() - began) // 1000)
+            self._release(channel.read(owed, answer))
         self._server.settle()
 
     def _refuse_size(self, view: memoryview, position: int, size: int) -> None:
@@ -358,15 +376,14 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_asked = False
         if self._channel.closing:
             return
-        assert self._transport is not None
         if not self._channel.unsent:
             self._go_on()
             self._server.settle()
-        elif self._transport.get_write_buffer_size() == 0:  # otherwise the transport reports when it has sent that
+        elif not self._transport.is_queued:  # otherwise the transport reports when it has sent that
             self.resume_writing()
 
     def _pause_reading(self) -> None:
-        if self._reading and self._transport is not None:
+        if self._reading:
             self._reading = False
             self._transport.pause_reading()
 
@@ -406,9 +423,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._keep(view, position, len(blocked))
                 if self._blocked:
                     return
-        if not self._reading and not self._channel.halted and self._transport is not None:
+        if not self._reading and not self._channel.halted:
             self._reading = True
             self._transport.resume_reading()
+
+    def _send_ready(self) -> None:
+        if self._outgoing and not self._channel.unsent:
+            self._send()
 
     def _send(self) -> None:
         """Send as much as the socket accepts; the rest waits for `resume_writing`."""
@@ -442,19 +463,19 @@ class Connection(asyncio.BufferedProtocol):
     def _send_bytes(self) -> bool:
         """Send the run of in-memory parts and small slices at the head of the queue with one call."""
         outgoing = self._outgoing
-        run: list[bytes | bytearray | memoryview] = []
+        run: list[Octets] = []
         for part in outgoing:
             if type(part) is FileSlice:
                 if part.length > INLINE_BYTES or not run:
                     break
-                part = _read_whole(part)
+                part = read_slice(part, 0, part.length)
             elif len(run) == RUN_PARTS_MAX:
                 break
-            run.append(cast("bytes | bytearray | memoryview", part))
+            run.append(cast(Octets, part))
         if self._outgoing_offset:
             run[0] = memoryview(run[0])[self._outgoing_offset :]
         try:
-            sent = os.writev(self._fd, run)
+            sent = self._transport.write(run)
         except BlockingIOError:
             return False
         for part in run:
@@ -471,19 +492,11 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _send_slice(self, part: FileSlice) -> bool:
-        """Send file content without copying it through this process: as much as one call accepts."""
-        position = part.position + self._outgoing_offset
+        """Send file content: as much as one call accepts."""
         try:
-            sent = os.sendfile(self._fd, part.file.fileno(), position, part.length - self._outgoing_offset)
+            self._outgoing_offset += self._transport.send_file(part, self._outgoing_offset)
         except BlockingIOError:
             return False
-        except ConnectionError:
-            raise
-        except OSError as error:
-            raise SliceUnreadable(part, self._outgoing_offset, error) from error
-        if sent == 0:
-            raise OSError(SHORT_SEGMENT)
-        self._outgoing_offset += sent
         if self._outgoing_offset == part.length:
             self._outgoing.popleft()
             self._outgoing_offset = 0
@@ -500,7 +513,7 @@ class Connection(asyncio.BufferedProtocol):
         part = self._outgoing[0]
         if type(part) is FileSlice:
             length = min(CHUNK_BYTES, part.length - self._outgoing_offset)
-            chunk = _read(part, self._outgoing_offset, length)
+            chunk = read_slice(part, self._outgoing_offset, length)
             total = part.length
         else:
             whole = memoryview(cast(bytes, part))
@@ -512,9 +525,8 @@ class Connection(asyncio.BufferedProtocol):
             self._outgoing_offset = 0
         self._channel.note_unsent(True)
         self._pause_reading()
-        assert self._transport is not None
-        self._transport.write(chunk)
-        if self._channel.unsent and self._transport.get_write_buffer_size() == 0:
+        self._transport.queue(chunk)
+        if self._channel.unsent and not self._transport.is_queued:
             self._send_later()
 
     def pause_writing(self) -> None:
@@ -532,25 +544,3 @@ class Connection(asyncio.BufferedProtocol):
         if not channel.unsent:
             self._go_on()
             self._server.settle()
-
-
-class SliceUnreadable(OSError):
-    """Raised for a disk error in a slice that was being sent; `part` is the slice."""
-
-    def __init__(self, part: FileSlice, offset: int, error: OSError) -> None:
-        super().__init__(error.errno, error.strerror)
-        self.part = FileSlice(part.file, part.position + offset, min(part.length - offset, INLINE_BYTES))
-
-
-def _read(part: FileSlice, offset: int, length: int) -> bytes:
-    try:
-        return part.file.read(part.position + offset, length)
-    except OSError as error:
-        raise SliceUnreadable(part, offset, error) from error
-
-
-def _read_whole(part: FileSlice) -> bytes:
-    content = _read(part, 0, part.length)
-    if len(content) < part.length:
-        raise OSError(SHORT_SEGMENT)
-    return content

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ottla.broker.client_identity import Address
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.connection_quotas import TOO_OFTEN
 from ottla.broker.effects import (
@@ -33,7 +34,7 @@ from ottla.broker.effects import (
     Unread,
 )
 from ottla.broker.node import Node
-from ottla.broker.requests import Address, Listening, Session
+from ottla.broker.requests import Listening
 from ottla.broker.schedule import NEVER
 from ottla.broker.upkeep.identity import StartRefused
 from ottla.log.files import OPEN_FILES_MAX
@@ -59,6 +60,7 @@ from ottla.server.listeners import (
 )
 from ottla.server.peers import Peers, routes_of
 from ottla.server.store import NodeStore, StoreThread
+from ottla.server.transport import Transport
 from ottla.server.turns import Turns
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._refused: set[Connection] = set()
         """Connections that wait to be closed."""
-        self._next_identity = 1
+        self._next_connection_id = 1
         self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Millis = NEVER
@@ -344,41 +346,42 @@ class Server:
 
     # ---- connections -----------------------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection, transport: asyncio.Transport, listener: Listener) -> Session | None:
-        """The session of a new connection, or None if a connection limit refuses it."""
-        peer = transport.get_extra_info("peername")
-        host, port = (str(peer[0]), int(peer[1])) if peer else ("?", 0)
-        admission = self.node.connection_quotas.admit(moment(), host)
+    def address_of(self, transport: Transport, listener: Listener) -> Address:
+        """The address of a new connection."""
+        connection_id = self._next_connection_id
+        self._next_connection_id += 1
+        return Address(connection_id, *transport.peer, listener.name, advertised=listener.address_for(transport.local))
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether the connection limits allow this new connection."""
+        address = connection.address
+        admission = self.node.connection_quotas.admit(moment(), address.client_host)
         wait_s = admission.wait_ms / 1000
         if admission.refused is not None:
             log.log(
                 logging.DEBUG if admission.refused == TOO_OFTEN else logging.WARNING,
                 "refused a connection of %s: %s",
-                host,
+                address.client_host,
                 admission.refused,
             )
             self.node.metrics.connections_refused += 1
             if wait_s:
                 self._refused.add(connection)
                 connection.close_later(wait_s)
-            return None
+            return False
         if wait_s:
             connection.mute(wait_s)
-        identity = self._next_identity
-        self._next_identity += 1
-        self._connections[identity] = connection
+        self._connections[address.connection_id] = connection
         connection.last_active_ms = moment()
         self.node.metrics.connections += 1
         self.node.metrics.connections_accepted += 1
-        told = listener.address_for(transport.get_extra_info("sockname")[:2])
-        return Session(Address(identity, host, port, listener.name, advertised=told))
+        return True
 
     def release(self, connection: Connection) -> None:
         """Forget a connection that was closed."""
-        quotas = self.node.connection_quotas
-        if connection.session is not None:
-            address = connection.session.address
-            self._connections.pop(address.identity, None)
+        quotas, address = self.node.connection_quotas, connection.address
+        if connection.is_admitted:
+            del self._connections[address.connection_id]
             quotas.ended(address.client_host)
             self.node.metrics.connections -= 1
         elif connection in self._refused:
@@ -413,20 +416,20 @@ class Server:
             while effects := node.take_effects(moment()):
                 for effect in effects:
                     match effect:
-                        case Reply(ticket, identity, parts):
-                            connection = self._connections.get(identity)
+                        case Reply(ticket, connection_id, parts):
+                            connection = self._connections.get(connection_id)
                             if connection is not None:
                                 connection.answer(ticket, list(parts))
-                        case Close(identity, why):
-                            connection = self._connections.get(identity)
+                        case Close(connection_id, why):
+                            connection = self._connections.get(connection_id)
                             if connection is not None:
                                 connection.close(why)
                         case Sync(token, files):
                             self._disk.sync(self._loop, token, files, self._synced)
                         case Store():
                             self._disk.store(self._loop, self._files, effect, self.node.not_stored)
-                        case Mute(identity, until):
-                            connection = self._connections.get(identity)
+                        case Mute(connection_id, until):
+                            connection = self._connections.get(connection_id)
                             if connection is not None:
                                 connection.mute(max(0, until - moment()) / 1000)
                         case Ask():

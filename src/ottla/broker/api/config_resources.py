@@ -100,7 +100,7 @@ def denial(node: Node, request: Request, operation: Operation, resource_type: in
             needed, failed = (ResourceType.GROUP, name), ErrorCode.GROUP_AUTHORIZATION_FAILED
         case _:
             needed, failed = (ResourceType.CLUSTER, CLUSTER_NAME), ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return None if node.access.allows(request.session, operation, *needed) else failed
+    return None if node.access.allows(request.identity, operation, *needed) else failed
 
 
 def alter_all(
@@ -262,7 +262,7 @@ def _group(node: Node, request: Request, now: Millis, name: str) -> Configurable
         raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     settings = node.settings
     overrides = settings.of_group(name)
-    by = f"{request.client_id or 'a client'} at {request.session.address.client_host}"
+    by = f"{request.client_id or 'a client'} at {request.identity.address.client_host}"
     return Configurable(
         GROUP_CONFIGS,
         overrides,

@@ -8,21 +8,21 @@ Source: KafkaApis.allowTokenRequests, DelegationTokenControlManager; KIP-48.
 
 from typing import Final
 
-from ottla.broker.requests import ANONYMOUS, Session
+from ottla.broker.client_identity import ANONYMOUS, Identity
 from ottla.protocol.errors import ErrorCode
 
 NO_TIME: Final = -1
 """The timestamps of an answer without a token."""
 
 
-def may_ask_for_tokens(session: Session) -> bool:
+def may_ask_for_tokens(identity: Identity) -> bool:
     """Whether Kafka would process a token request from this client."""
-    protocol = session.address.security_protocol
-    return protocol != "PLAINTEXT" and not (protocol == "SSL" and session.principal == ANONYMOUS)
+    protocol = identity.address.security_protocol
+    return protocol != "PLAINTEXT" and not (protocol == "SSL" and identity.principal == ANONYMOUS)
 
 
-def refusal_of(session: Session) -> ErrorCode:
+def refusal_of(identity: Identity) -> ErrorCode:
     """Why this client gets no token."""
-    if may_ask_for_tokens(session):
+    if may_ask_for_tokens(identity):
         return ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.channel import Channel
 from ottla.broker.config.broker_table import RACK_AWARE_SELECTOR
 from ottla.broker.fetch.answer import PartitionAnswer
 from ottla.broker.fetch.nearest import nearest
 from ottla.broker.fetch.sessions import FetchPartition, FetchSession
 from ottla.broker.partitions.leadership import NOT_SAID
-from ottla.broker.requests import Session
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.log.answers import Isolation, OffsetOutOfRange
 from ottla.log.checking import damage_in_first
@@ -44,9 +44,11 @@ class Fetch:
 
     __slots__ = (
         "broker_epoch",
+        "channel",
         "client_id",
         "correlation_id",
         "fetch_session",
+        "identity",
         "incremental",
         "is_held_back",
         "isolation",
@@ -56,16 +58,16 @@ class Fetch:
         "partitions",
         "rack",
         "replica_id",
-        "session",
         "version",
     )
 
     def __init__(
-        self, session: Session, version: int, header: RequestHeader, body: FetchRequest, bytes_max: int
+        self, channel: Channel, version: int, header: RequestHeader, body: FetchRequest, bytes_max: int
     ) -> None:
         self.new_since: Millis | None = None
         """When a follower has reported its progress, until that is noted."""
-        self.session = session
+        self.channel = channel
+        self.identity = channel.identity
         self.client_id = header.client_id
         self.version = version
         self.correlation_id = header.correlation_id
@@ -140,7 +142,7 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
         return answer
     log = partition.log
     if fetch.rack and partition.followers is not None:
-        listener = fetch.session.address.listener
+        listener = fetch.identity.address.listener
         near = nearest(partition.followers, node.image.nodes, listener, fetch.rack, asked.fetch_offset)
         if near is not None:
             answer.preferred_replica = near
@@ -223,7 +225,7 @@ def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnsw
     """The partition, or None with the error in `answer`."""
     if node.access.authorizer is not None:
         name = node.image.name_of(asked.topic)
-        if name is not None and not node.access.allows(fetch.session, Operation.READ, ResourceType.TOPIC, name):
+        if name is not None and not node.access.allows(fetch.identity, Operation.READ, ResourceType.TOPIC, name):
             answer.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return None
     partition = node.leadership.led(
@@ -256,7 +258,7 @@ def begin(node: Node, now: Millis, fetch: Fetch, rack: str) -> None:
     A consumer that names its rack may be sent to a replica there.
     """
     if fetch.replica_id >= 0:
-        if node.peers.trusts(fetch.session, fetch.client_id):
+        if node.peers.trusts(fetch.identity, fetch.client_id):
             fetch.isolation = Isolation.LOG_END
             fetch.new_since = now
     elif rack and node.settings["replica.selector.class"] == RACK_AWARE_SELECTOR:

@@ -26,7 +26,7 @@ SUBSCRIBED_MAX: Final = 20_000
 
 def call_of(request: Request, body: Any = None) -> Call:
     """The request, or another body in its name, as a shard sees it. Kafka prints client addresses with a slash."""
-    host = f"/{request.session.address.client_host}"
+    host = f"/{request.identity.address.client_host}"
     return Call(request.api_key, request.version, request.client_id, host, request.body if body is None else body)
 
 

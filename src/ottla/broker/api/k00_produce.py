@@ -23,11 +23,13 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ottla.broker.api_spec import ApiSpec, RequestSize
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Identity
 from ottla.broker.coordinators.verification import NOT_REACHED, Errors, Verification
-from ottla.broker.effects import Close, Part
+from ottla.broker.effects import Close, Parked, Part
 from ottla.broker.parking import ParkedWork
 from ottla.broker.produce_size import refuse_too_many
-from ottla.broker.requests import Parked, Refused, Request, Session
+from ottla.broker.requests import Refused, Request
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.log.cost import BEYOND_USUAL
@@ -217,7 +219,7 @@ class ParkedProduce(ParkedWork):
         parking = self.node.parking
         request = parking.request_of(ticket)
         if request is not None:
-            parking.answer(now, ticket, response_of(self.node, request.session, request.version, self.appends))
+            parking.answer(now, ticket, response_of(self.node, request.identity, request.version, self.appends))
 
 
 class ParkedSlice(ParkedProduce):
@@ -273,7 +275,7 @@ class SlicedProduce:
             yield Piece(request, None, self._append, is_light=not self._done)
         if self._acks == 0:
             if any(append.error for append in appends):
-                node.outbox.add(Close(request.session.address.identity, ACKS_0_FAILED))
+                node.outbox.add(Close(request.identity.address.connection_id, ACKS_0_FAILED))
             return []
         topics: _Answers = {}
         leaders: list[int] = []
@@ -281,14 +283,14 @@ class SlicedProduce:
             if first:
                 yield
             leaders += _add_answers(node.leadership, topics, appends[first : first + SLICE_STEPS])
-        response = _response(node, request.session, request.version, topics, leaders)
+        response = _response(node, request.identity, request.version, topics, leaders)
         response.responses = yield from encoded_topics(response.responses, request.version, "partition_responses")
         return response
 
     def _look_ahead(self, request: Request) -> Work:
         """Check the next batch, if that takes long."""
         append = self._appends[self._done]
-        partition = _looked_into(self._node, request.now, request.session, append)
+        partition = _looked_into(self._node, request.now, request.identity, append)
         append.is_known = True
         if partition is not None:
             assert append.records is not None
@@ -298,7 +300,7 @@ class SlicedProduce:
     def _append(self, piece: Request) -> Parked | None:
         begin = self._done
         self._done, _ = append_some(
-            self._node, piece.now, piece.session, piece.version, piece.client_id, self._acks, self._appends, begin
+            self._node, piece.now, piece.identity, piece.version, piece.client_id, self._acks, self._appends, begin
         )
         return self._end_slice(begin, piece)
 
@@ -316,66 +318,67 @@ class SlicedProduce:
 
 
 def receive(
-    node: Node, now: Millis, session: Session, version: int, correlation_id: int, frame: memoryview
+    node: Node, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part] | Parked | None:
     """Serve one Produce frame; see `Node.receive`. Raises MalformedFrame, Refused."""
+    identity = channel.identity
     client_id, acks, timeout_ms, appends, transactional_id = parse_common(frame, version) or _parse_by_the_codec(
         frame, version
     )
     if not -1 <= acks <= 1:
         _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
     if transactional_id is not None:
-        opening = _opening(node, now, session, version, transactional_id, cast(list[TransactionalAppend], appends))
+        opening = _opening(node, now, identity, version, transactional_id, cast(list[TransactionalAppend], appends))
         if opening and not _verified_here(node, now, version, transactional_id, opening):
             if acks == 0:
-                _charge(node, now, session, frame)
-            request = _request_of(session, version, correlation_id, now, frame)
+                _charge(node, now, channel, frame)
+            request = _request_of(channel, version, correlation_id, now, frame)
             deadline = now + max(timeout_ms, 0)
             return VerifiedProduce(node, acks, deadline, appends, transactional_id, opening).begin(request)
     holding, done = False, len(appends)
     if done == 1:
         append = appends[0]
-        if _looked_into(node, now, session, append) is not None:
+        if _looked_into(node, now, identity, append) is not None:
             done = 0
         elif not append.error:
-            append_one(node, now, session, version, client_id, acks, append)
+            append_one(node, now, identity, version, client_id, acks, append)
             holding = append.partition is not None and append.partition.holding
             if acks and not holding and not append.error and version >= _FLEXIBLE_SINCE:
-                throttle_ms = 0 if node.throttle.quotas is None else _charge(node, now, session, frame)
+                throttle_ms = 0 if node.throttle.quotas is None else _charge(node, now, channel, frame)
                 return [_common_answer(correlation_id, append, throttle_ms)]
     else:
-        done, holding = append_some(node, now, session, version, client_id, acks, appends, 0)
+        done, holding = append_some(node, now, identity, version, client_id, acks, appends, 0)
     if done < len(appends):
         if acks == 0:
-            _charge(node, now, session, frame)
-        request = _request_of(session, version, correlation_id, now, frame)
+            _charge(node, now, channel, frame)
+        request = _request_of(channel, version, correlation_id, now, frame)
         return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
     if acks == 0:
         if any(append.error for append in appends):
             raise Refused(ACKS_0_FAILED)
         if node.throttle.quotas is not None:
-            _charge(node, now, session, frame)
+            _charge(node, now, channel, frame)
         return None
     if holding:
         waits_for = uncommitted(appends, acks)
         if waits_for:
-            request = _request_of(session, version, correlation_id, now, frame)
+            request = _request_of(channel, version, correlation_id, now, frame)
             node.throttle.charge_appended(now, request)
             return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
     header = RequestHeader(_KEY, version, correlation_id, client_id)
-    response = response_of(node, session, version, appends)
-    response.throttle_time_ms = _charge(node, now, session, frame)
+    response = response_of(node, identity, version, appends)
+    response.throttle_time_ms = _charge(node, now, channel, frame)
     return [encode_response(header, response)]
 
 
-def _request_of(session: Session, version: int, correlation_id: int, now: Millis, frame: memoryview) -> Request:
+def _request_of(channel: Channel, version: int, correlation_id: int, now: Millis, frame: memoryview) -> Request:
     """The request in this frame, which is charged when it is answered."""
-    return Request(session, _KEY, version, correlation_id, _client_id_of(frame), now, None, produced=len(frame))
+    return Request(channel, _KEY, version, correlation_id, _client_id_of(frame), now, None, produced=len(frame))
 
 
-def _charge(node: Node, now: Millis, session: Session, frame: memoryview) -> int:
+def _charge(node: Node, now: Millis, channel: Channel, frame: memoryview) -> int:
     """For how long the client that sent this frame is throttled."""
-    return node.throttle.charge(now, session, _client_id_of(frame), produced=len(frame))
+    return node.throttle.charge(now, channel, _client_id_of(frame), produced=len(frame))
 
 
 def _client_id_of(frame: memoryview) -> str:
@@ -406,19 +409,19 @@ def _parse_by_the_codec(frame: memoryview, version: int) -> _Parsed:
 
 
 def _opening(
-    node: Node, now: Millis, session: Session, version: int, transactional_id: str, appends: list[TransactionalAppend]
+    node: Node, now: Millis, identity: Identity, version: int, transactional_id: str, appends: list[TransactionalAppend]
 ) -> list[TransactionalAppend]:
     """The appends that open a transaction in their partition: each has its guard from now on."""
     transactional = [append for append in appends if append.is_transactional]
     if not transactional:
         return []
-    if not node.access.allows(session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+    if not node.access.allows(identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         _refuse_all(cast(list[PartitionAppend], appends), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return []
     opening: list[TransactionalAppend] = []
     second_version = version >= _ADDS_PARTITIONS_SINCE
     for append in transactional:
-        if not _may_write(node, session, append.topic):
+        if not _may_write(node, identity, append.topic):
             append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             continue
         partition = node.leadership.led(append.topic, append.index)
@@ -436,10 +439,10 @@ def _opening(
     return opening if opening and node.verifier.asks(second_version=second_version) else []
 
 
-def _may_write(node: Node, session: Session, topic: str | bytes) -> bool:
+def _may_write(node: Node, identity: Identity, topic: str | bytes) -> bool:
     """Whether the client may write to a topic; to a missing one it may, as that has no effect."""
     name = None if node.access.authorizer is None else node.image.name_of(topic)
-    return name is None or node.access.allows(session, Operation.WRITE, ResourceType.TOPIC, name)
+    return name is None or node.access.allows(identity, Operation.WRITE, ResourceType.TOPIC, name)
 
 
 def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
@@ -513,14 +516,14 @@ class VerifiedProduce(SlicedProduce):
         return (yield from super()._work(request))
 
 
-def _looked_into(node: Node, now: Millis, session: Session, append: PartitionAppend) -> Partition | None:
+def _looked_into(node: Node, now: Millis, identity: Identity, append: PartitionAppend) -> Partition | None:
     """The partition, if its configs require a check of the batch that is too long for one slice."""
     records = append.records
     if records is None or len(records) < HEADER_BYTES or append.is_known or append.error:
         return None
     if _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] <= RECORDS_AT_ONCE:
         return None
-    if node.access.authorizer is not None and not _may_write(node, session, append.topic):
+    if node.access.authorizer is not None and not _may_write(node, identity, append.topic):
         return None
     partition = node.leadership.led(append.topic, append.index)
     if isinstance(partition, ErrorCode):
@@ -531,7 +534,7 @@ def _looked_into(node: Node, now: Millis, session: Session, append: PartitionApp
 def append_some(
     node: Node,
     now: Millis,
-    session: Session,
+    identity: Identity,
     version: int,
     client_id: str | None,
     acks: int,
@@ -548,20 +551,20 @@ def append_some(
         if at + cost.steps >= end or (at > begin and time_slice.is_over):
             return at, holding
         append = appends[at]
-        if _looked_into(node, now, session, append) is not None:
+        if _looked_into(node, now, identity, append) is not None:
             return at, holding
         if not append.error:
-            append_one(node, now, session, version, client_id, acks, append)
+            append_one(node, now, identity, version, client_id, acks, append)
             if append.partition is not None and append.partition.holding:
                 holding = True
     return len(appends), holding
 
 
 def append_one(
-    node: Node, now: Millis, session: Session, version: int, client_id: str | None, acks: int, append: PartitionAppend
+    node: Node, now: Millis, identity: Identity, version: int, client_id: str | None, acks: int, append: PartitionAppend
 ) -> None:
     """Find the partition and append its batch, or record the error in `append`."""
-    if node.access.authorizer is not None and not _may_write(node, session, append.topic):
+    if node.access.authorizer is not None and not _may_write(node, identity, append.topic):
         append.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return
     partition = node.leadership.led(append.topic, append.index)
@@ -620,11 +623,11 @@ def append_one(
     append.required_offset = appended.last_offset + 1
 
 
-def response_of(node: Node, session: Session, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
+def response_of(node: Node, identity: Identity, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
     """The wire answer, partitions grouped by topic in the order of the request."""
     topics: _Answers = {}
     leaders = _add_answers(node.leadership, topics, appends)
-    return _response(node, session, version, topics, leaders)
+    return _response(node, identity, version, topics, leaders)
 
 
 def _add_answers(leadership: Leadership, topics: _Answers, appends: list[PartitionAppend]) -> list[int]:
@@ -657,10 +660,10 @@ def _add_answers(leadership: Leadership, topics: _Answers, appends: list[Partiti
     return leaders
 
 
-def _response(node: Node, session: Session, version: int, topics: _Answers, leaders: list[int]) -> ProduceResponse:
+def _response(node: Node, identity: Identity, version: int, topics: _Answers, leaders: list[int]) -> ProduceResponse:
     response = ProduceResponse(responses=list(topics.values()))
     if leaders and version >= _LEADER_HINTS_SINCE:
-        response.node_endpoints = [NodeEndpoint(*each) for each in node.members.of(session.address, leaders)]
+        response.node_endpoints = [NodeEndpoint(*each) for each in node.members.of(identity.address, leaders)]
     return response
 
 

@@ -37,14 +37,15 @@ from ottla.broker.api.fetch_reading import (
     stands,
 )
 from ottla.broker.api_spec import ApiSpec
+from ottla.broker.channel import Channel
 from ottla.broker.cluster.members import Member
-from ottla.broker.effects import Part
+from ottla.broker.effects import Parked, Part
 from ottla.broker.fetch.answer import PARTITIONS_AT_ONCE, PartitionAnswer, encode_fetch_response, encoded_in_slices
 from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, TopicKey
 from ottla.broker.parking import ParkedWork
 from ottla.broker.partitions.leadership import NOT_SAID
 from ottla.broker.partitions.partition import LOOK_AGAIN
-from ottla.broker.requests import Decoded, Parked, Request, Session
+from ottla.broker.requests import Decoded, Request
 from ottla.broker.slices import Piece, Work, cut
 from ottla.log.answers import Isolation
 from ottla.machine import Millis, Ticket
@@ -143,7 +144,7 @@ class ParkedCommittedFetch(ParkedFetch):
 def receive(
     node: Node,
     now: Millis,
-    session: Session,
+    channel: Channel,
     version: int,
     correlation_id: int,
     frame: memoryview,
@@ -155,18 +156,18 @@ def receive(
         body, _ = FetchRequest.decode(frame, position, version)
     else:
         header, body = decoded
-    fetch = Fetch(session, version, header, body, node.settings["fetch.max.bytes"])
+    fetch = Fetch(channel, version, header, body, node.settings["fetch.max.bytes"])
     begin(node, now, fetch, body.rack_id)
     if node.throttle.quotas is not None and fetch.isolation is not Isolation.LOG_END:
-        fetch.max_bytes = node.throttle.fetched_max(session, fetch.client_id, fetch.max_bytes)
+        fetch.max_bytes = node.throttle.fetched_max(channel, fetch.client_id, fetch.max_bytes)
     if decoded is not None and sum(len(topic.partitions) for topic in body.topics) > PARTITIONS_AT_ONCE:
-        request = Request(session, _KEY, version, correlation_id, header.client_id, now, None)
+        request = Request(channel, _KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _named_in_slices(node, request, fetch, body), is_long=True)
     error = _resolve_session(node, now, fetch, body, _named(body.topics, version))
     if error is not None:
         return _refused(node, now, fetch, error)
     if len(fetch.partitions) > PARTITIONS_AT_ONCE:
-        request = Request(session, _KEY, version, correlation_id, header.client_id, now, None)
+        request = Request(channel, _KEY, version, correlation_id, header.client_id, now, None)
         return node.slices.begin(request, _read_in_slices(node, request, fetch, body), is_long=True)
     look_at_throttle(node, now, fetch)
     answers, size, hurry = read_all(node, fetch)
@@ -174,7 +175,7 @@ def receive(
     min_bytes = min(body.min_bytes, fetch.max_bytes)
     if hurry or size >= min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
         return finish(node, now, fetch, answers)
-    request = Request(session, _KEY, version, correlation_id, header.client_id, now, None)
+    request = Request(channel, _KEY, version, correlation_id, header.client_id, now, None)
     watched = _to_watch(fetch, answers)
     if fetch.isolation is Isolation.TXN_COMMITTED:
         parked: ParkedFetch = ParkedCommittedFetch(node, fetch, min_bytes - size, watched, min_bytes)
@@ -321,7 +322,7 @@ def _charge(node: Node, fetch: Fetch, answers: list[PartitionAnswer], now: Milli
     """For how long the client is throttled; a follower is not."""
     if fetch.isolation is Isolation.LOG_END:
         return 0
-    return node.throttle.charge_fetch(now, fetch.session, fetch.client_id, sum(map(_length, answers)))
+    return node.throttle.charge_fetch(now, fetch.channel, fetch.client_id, sum(map(_length, answers)))
 
 
 def _throttled(node: Node, fetch: Fetch, throttle_ms: int) -> list[Part]:
@@ -336,7 +337,7 @@ def _throttled(node: Node, fetch: Fetch, throttle_ms: int) -> list[Part]:
 
 def _refused(node: Node, now: Millis, fetch: Fetch, error: ErrorCode) -> list[Part]:
     """The answer to a request for a session that there is not."""
-    throttle_ms = node.throttle.charge(now, fetch.session, fetch.client_id)
+    throttle_ms = node.throttle.charge(now, fetch.channel, fetch.client_id)
     return encode_fetch_response(fetch.version, fetch.correlation_id, error, 0, [], [], throttle_ms)
 
 
@@ -380,7 +381,7 @@ def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Parti
 def _endpoints(node: Node, fetch: Fetch, told: list[PartitionAnswer]) -> list[Member]:
     """The addresses of the partitions' leaders, for a client that used an old epoch, or asked the wrong node."""
     leaders = [answer.current_leader[0] for answer in told if answer.current_leader is not None]
-    return node.members.of(fetch.session.address, leaders) if leaders else []
+    return node.members.of(fetch.identity.address, leaders) if leaders else []
 
 
 # ---- sessions ------------------------------------------------------------------------------------------------------
@@ -414,10 +415,10 @@ def _resolve_session(
         if body.session_id:
             sessions.close(body.session_id)
         if epoch == INITIAL_EPOCH and fetch.version >= _SESSIONS_SINCE:
-            fetch.fetch_session = sessions.open(now, fetch.session.address.identity, asked)
+            fetch.fetch_session = sessions.open(now, fetch.identity.address.connection_id, asked)
         fetch.partitions = list(asked.values())
         return None
-    session = sessions.resume(now, fetch.session.address.identity, body.session_id, epoch, by_id, len(asked))
+    session = sessions.resume(now, fetch.identity.address.connection_id, body.session_id, epoch, by_id, len(asked))
     if isinstance(session, ErrorCode):
         return session
     forgotten = [

@@ -29,8 +29,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api_spec import ApiSpec
+from ottla.broker.effects import Parked
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
 from ottla.log.answers import TimestampOffset
 from ottla.protocol.acls import Operation, ResourceType
@@ -140,7 +141,7 @@ def _answer(
     if isinstance(partition, ErrorCode):
         return partition
     try:
-        if request.body.replica_id >= 0 and node.peers.trusts(request.session, request.client_id):
+        if request.body.replica_id >= 0 and node.peers.trusts(request.identity, request.client_id):
             found = _find_for_follower(partition, asked.timestamp)
         elif of_any_replica and asked.timestamp == LATEST and not partition.leads:
             epoch, end = partition.sound_end

@@ -27,9 +27,10 @@ from ottla.broker.api.reachable import Reach, Reachable
 from ottla.broker.api.topic_creation import NewTopic, TopicRefused, check_room, plan_default_topic
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.cluster.metadata import Planned
+from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork
 from ottla.broker.quotas import Mutations
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import CLUSTER_NAME, NOT_ASKED
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded
 from ottla.machine import Millis, Ticket
@@ -106,7 +107,7 @@ def _answer(node: Node, request: Request) -> Work:
         if node.access.on_cluster(request, Operation.DESCRIBE):
             cluster_operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(*each) for each in node.members.listed(request.now, request.session.address)],
+        brokers=[MetadataResponseBroker(*each) for each in node.members.listed(request.now, request.identity.address)],
         cluster_id=node.cluster_id,
         controller_id=node.members.controller_id,
         topics=topics,
@@ -145,7 +146,7 @@ def _awaits_leaders(node: Node, request: Request, now: Millis) -> bool:
         return False
     topics = [image.topics_by_id.get(each.topic_id) or image.topics.get(each.name or "") for each in named]
     leaders = {placed.leader for topic in topics if topic is not None for placed in topic.partitions}
-    return any(map(Reachable(node, now, request.session.address).has_lost, leaders))
+    return any(map(Reachable(node, now, request.identity.address).has_lost, leaders))
 
 
 def _topics(
@@ -252,7 +253,7 @@ def _creating(node: Node, request: Request, names: list[str], mutations: Mutatio
 
 
 def _described(node: Node, request: Request, topic: TopicImage) -> MetadataResponseTopic:
-    reachable = Reachable(node, request.now, request.session.address)
+    reachable = Reachable(node, request.now, request.identity.address)
     reached = [(placed, reachable.of(placed, (topic.id, index))) for index, placed in enumerate(topic.partitions)]
     return MetadataResponseTopic(
         error_code=0,

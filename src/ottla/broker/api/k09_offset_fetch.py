@@ -112,11 +112,11 @@ def handle(node: Node, request: Request) -> Any:
 
 def _never_retries(request: Request) -> bool:
     """Whether this client would not retry partitions with NOT_COORDINATOR, and leave them unread."""
-    return "rdkafka" in request.session.software
+    return "rdkafka" in request.channel.software
 
 
 def _hang_up(outbox: Outbox, request: Request) -> None:
-    outbox.add(Close(request.session.address.identity, "another node coordinates the group"))
+    outbox.add(Close(request.identity.address.connection_id, "another node coordinates the group"))
 
 
 def _once(groups: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:

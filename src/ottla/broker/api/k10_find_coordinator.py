@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.cluster.members import NOBODY, Member
 from ottla.broker.coordinators.shards import partition_of
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, in_pieces
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.acls import Operation, ResourceType
@@ -123,7 +124,7 @@ def _leader(node: Node, request: Request, topic: str, key: str) -> Member:
     """The leader of the partition of the coordinators' topic that the key falls into."""
     image = node.image.topics.get(topic)
     placed = None if image is None else image.partitions[partition_of(key, len(image.partitions))]
-    found = [] if placed is None else node.members.of(request.session.address, [placed.leader])
+    found = [] if placed is None else node.members.of(request.identity.address, [placed.leader])
     return found[0] if found else _NO_NODE
 
 
@@ -133,7 +134,7 @@ def _error(node: Node, request: Request, key_type: int, key: str) -> ErrorCode:
             return ErrorCode.NONE
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if key_type == TRANSACTION:
-        if node.access.allows(request.session, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
+        if node.access.allows(request.identity, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
             return ErrorCode.NONE
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if key_type == SHARE and request.version >= _SHARE_SINCE:

@@ -34,5 +34,5 @@ SPEC = ApiSpec(
 
 def handle(_: Node, request: Request) -> SaslHandshakeResponse:
     """Raises Refused on a session that has yet to be authenticated."""
-    refuse_the_unauthenticated(request.session)
+    refuse_the_unauthenticated(request.channel)
     return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)

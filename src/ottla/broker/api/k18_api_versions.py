@@ -17,8 +17,8 @@ import re
 from typing import TYPE_CHECKING
 
 from ottla.broker.api_spec import ApiSpec, RequestSize
+from ottla.broker.channel import Channel
 from ottla.broker.effects import Part
-from ottla.broker.requests import Session
 from ottla.broker.served import ADVERTISED
 from ottla.machine import Millis
 from ottla.metadata.features import HIGHEST
@@ -52,14 +52,14 @@ _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCI
 
 
 def receive(
-    node: Node, now: Millis, session: Session, version: int, correlation_id: int, frame: memoryview
+    node: Node, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part]:
     """Serve one ApiVersions frame; see `Node.receive`. Raises MalformedFrame."""
     low, high = SPEC.versions
     if not low <= version <= high:
         own = ApiVersion(SPEC.key, low, high)
         answer = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, [own])
-        answer.throttle_time_ms = node.throttle.charge(now, session, None)
+        answer.throttle_time_ms = node.throttle.charge(now, channel, None)
         return [encode_response(RequestHeader(SPEC.key, 0, correlation_id), answer)]
     header, position = decode_request_header(frame)
     request, _ = ApiVersionsRequest.decode(frame, position, version)
@@ -67,8 +67,8 @@ def receive(
         answer = ApiVersionsResponse(ErrorCode.INVALID_REQUEST)
     else:
         answer = advertised(node, version)
-        session.software = f"{request.client_software_name} {request.client_software_version}".strip()
-    answer.throttle_time_ms = node.throttle.charge(now, session, header.client_id)
+        channel.software = f"{request.client_software_name} {request.client_software_version}".strip()
+    answer.throttle_time_ms = node.throttle.charge(now, channel, header.client_id)
     return [encode_response(header, answer)]
 
 

@@ -33,7 +33,8 @@ from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.answers import topic_entries
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import Work, encoded, encoded_in_slices
 from ottla.broker.topics.topics import id_made_by
 from ottla.machine import Millis
@@ -130,13 +131,13 @@ def _plan(node: Node, request: Request, topic: CreatableTopic) -> NewTopic:
         [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
         [(config.name, config.value) for config in topic.configs],
     )
-    tries = request.session.tries
+    tries = request.tries
     return replace(new, topic_id=id_made_by(tries[-1], new.name)) if tries else new
 
 
 def _made_before(node: Node, request: Request, name: str) -> NewTopic | None:
     """The topic that an earlier attempt of this request has created; None if none has."""
-    known, tries = node.image.topics.get(name), request.session.tries
+    known, tries = node.image.topics.get(name), request.tries
     if known is None or known.id not in [id_made_by(attempt, name) for attempt in tries]:
         return None
     return NewTopic(name, len(known.partitions), dict(known.configs), known.id, len(known.partitions[0].replicas))

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
+from ottla.broker.effects import Parked
 from ottla.broker.quotas import Mutations
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import Request
 from ottla.broker.slices import EncodedStructs, Work
 from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed

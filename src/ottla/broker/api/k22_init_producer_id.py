@@ -73,7 +73,7 @@ def _claim(node: Node) -> Work:
 
 def _of_transactional_id(node: Node, request: Request, transactional_id: str) -> Any:
     body: InitProducerIdRequest = request.body
-    if not node.access.allows(request.session, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+    if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not transactional_id or (body.producer_id == NONE_GIVEN) != (body.producer_epoch == NONE_GIVEN):
         return _refused(ErrorCode.INVALID_REQUEST)

@@ -21,9 +21,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api_spec import ApiSpec
+from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, steps_of
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.log.cost import TimeSlice

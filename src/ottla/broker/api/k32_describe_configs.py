@@ -20,8 +20,8 @@ from ottla.broker.api.config_resources import ConfigResourceType, ResourceRefuse
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.config.answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
 from ottla.broker.config.values import shown
-from ottla.broker.effects import Close
-from ottla.broker.requests import Listening, Parked, Request
+from ottla.broker.effects import Close, Parked
+from ottla.broker.requests import Listening, Request
 from ottla.broker.slices import NO_ELEMENTS, SLICE_STEPS, Work, answer_of_parts
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -91,7 +91,7 @@ def _long_answer(node: Node, request: Request) -> Work:
             yield
         if size > ANSWER_BYTES_MAX:
             why = f"the answer to a DescribeConfigs is above {ANSWER_BYTES_MAX} bytes"
-            node.outbox.add(Close(request.session.address.identity, why))
+            node.outbox.add(Close(request.identity.address.connection_id, why))
             return []
     empty = DescribeConfigsResponse()
     node.throttle.charge_message(request.now, request, empty)
@@ -178,7 +178,7 @@ def _entries(node: Node, request: Request, resource_type: int, name: str) -> Map
 def _listeners(node: Node, request: Request) -> dict[str, tuple[str, ...]]:
     """Every listener of the node. A listener without a fixed advertised address shows this client the address it
     used."""
-    address = request.session.address
+    address = request.identity.address
     here = node.listening or (Listening(address.listener, *address.advertised, None),)
     return {
         "listeners": tuple(_text(each.name, (each.host, each.port)) for each in here),

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api_spec import ApiSpec
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_topics, steps_of
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey

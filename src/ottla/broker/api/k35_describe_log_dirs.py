@@ -16,8 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api_spec import ApiSpec
+from ottla.broker.effects import Parked
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work, cut, steps_of
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey

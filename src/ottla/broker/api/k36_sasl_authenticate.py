@@ -37,5 +37,5 @@ OUT_OF_PLACE = "There is nothing to authenticate for: this client is let in as i
 
 def handle(_: Node, request: Request) -> SaslAuthenticateResponse:
     """Raises Refused on a session that has yet to be authenticated."""
-    refuse_the_unauthenticated(request.session)
+    refuse_the_unauthenticated(request.channel)
     return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, OUT_OF_PLACE)

@@ -23,8 +23,9 @@ from ottla.broker.api.topic_creation import TopicRefused, plan_growth
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
+from ottla.broker.effects import Parked
 from ottla.broker.quotas import Mutations
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.delegation_tokens import NO_TIME, may_ask_for_tokens, refusal_of
 from ottla.broker.api_spec import ApiSpec
+from ottla.broker.client_identity import Principal
 from ottla.broker.requests import Request
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -41,18 +42,16 @@ USER = "User"
 
 def handle(node: Node, request: Request) -> CreateDelegationTokenResponse:
     body: CreateDelegationTokenRequest = request.body
-    requester = request.session.principal
-    owner = f"{body.owner_principal_type}:{body.owner_principal_name}" if body.owner_principal_name else requester
-    error = refusal_of(request.session)
-    if may_ask_for_tokens(request.session):
+    requester = request.identity.principal
+    owner = requester
+    if body.owner_principal_name:
+        owner = Principal(str(body.owner_principal_type), body.owner_principal_name)
+    error = refusal_of(request.identity)
+    if may_ask_for_tokens(request.identity):
         if owner != requester and not node.access.allows(
-            request.session, Operation.CREATE_TOKENS, ResourceType.USER, owner
+            request.identity, Operation.CREATE_TOKENS, ResourceType.USER, str(owner)
         ):
             error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
         elif any(renewer.principal_type != USER for renewer in body.renewers):
             error = ErrorCode.INVALID_PRINCIPAL_TYPE
-    owner_type, _, owner_name = owner.partition(":")
-    requester_type, _, requester_name = requester.partition(":")
-    return CreateDelegationTokenResponse(
-        error, owner_type, owner_name, requester_type, requester_name, NO_TIME, NO_TIME, NO_TIME
-    )
+    return CreateDelegationTokenResponse(error, *owner, *requester, NO_TIME, NO_TIME, NO_TIME)

@@ -30,4 +30,4 @@ SPEC = ApiSpec(
 
 
 def handle(_: Node, request: Request) -> RenewDelegationTokenResponse:
-    return RenewDelegationTokenResponse(refusal_of(request.session), NO_TIME)
+    return RenewDelegationTokenResponse(refusal_of(request.identity), NO_TIME)

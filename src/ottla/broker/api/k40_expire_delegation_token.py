@@ -30,4 +30,4 @@ SPEC = ApiSpec(
 
 
 def handle(_: Node, request: Request) -> ExpireDelegationTokenResponse:
-    return ExpireDelegationTokenResponse(refusal_of(request.session), NO_TIME)
+    return ExpireDelegationTokenResponse(refusal_of(request.identity), NO_TIME)

@@ -30,4 +30,4 @@ SPEC = ApiSpec(
 
 
 def handle(_: Node, request: Request) -> DescribeDelegationTokenResponse:
-    return DescribeDelegationTokenResponse(refusal_of(request.session))
+    return DescribeDelegationTokenResponse(refusal_of(request.identity))

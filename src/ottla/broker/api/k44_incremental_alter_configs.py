@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api.config_resources import RESOURCES_AT_ONCE, Changes, alter_all
 from ottla.broker.api_spec import ApiSpec, Forwarding
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import Work, encoded_in_slices
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey

@@ -20,7 +20,8 @@ from ottla.broker.api.topic_creation import TopicRefused, check_brokers
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Batch, Planned
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.store import StoreFailed

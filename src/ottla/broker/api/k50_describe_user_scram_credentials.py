@@ -11,7 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api_spec import ApiSpec
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey

@@ -15,7 +15,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.broker.api_spec import ApiSpec
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey

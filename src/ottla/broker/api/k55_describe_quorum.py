@@ -54,7 +54,7 @@ def handle(node: Node, request: Request) -> Any:
         return DescribeQuorumResponse()
     if not _asks_for_the_quorum(body.topics):
         return node.slices.each_partition(request, _unknown)
-    controllers = node.members.of(request.session.address, [node.members.controller_id])
+    controllers = node.members.of(request.identity.address, [node.members.controller_id])
     return DescribeQuorumResponse(
         topics=[ResponseTopicData(METADATA_TOPIC, [_quorum(node)])],
         nodes=[QuorumNode(each.node_id, [Listener("CONTROLLER", each.host, each.port)]) for each in controllers],

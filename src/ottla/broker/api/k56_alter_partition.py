@@ -21,7 +21,8 @@ from ottla.broker.api_spec import ApiSpec
 from ottla.broker.cluster.duties import topic_row
 from ottla.broker.cluster.isr_changes import ANY_EPOCH, IsrProposal, altered
 from ottla.broker.cluster.metadata import Batch, Planned
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
@@ -52,7 +53,7 @@ _BROKER_EPOCHS_SINCE = 3
 
 
 def handle(node: Node, request: Request) -> AlterPartitionResponse | Parked:
-    if not node.peers.trusts(request.session, request.client_id):
+    if not node.peers.trusts(request.identity, request.client_id):
         return AlterPartitionResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return node.slices.begin(request, _answer(node, request), is_long=False)
 

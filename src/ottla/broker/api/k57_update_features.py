@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Batch, Planned, RowChange
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.metadata.features import FEATURES, FEATURES_KEY, HIGHEST, FeaturesRecord
 from ottla.metadata.store import ABSENT, StoreFailed

@@ -41,13 +41,13 @@ _SERVED: dict[int, Served] = load(internal=False)
 
 
 def handle(node: Node, request: Request) -> Any:
-    if not node.peers.trusts(request.session, request.client_id):
+    if not node.peers.trusts(request.identity, request.client_id):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if not node.members.is_controller:
         return _refused(ErrorCode.NOT_CONTROLLER)
     envelope: EnvelopeRequest = request.body
     try:
-        inside = unwrapped(request.now, envelope, request.session.address.identity, _decoded)
+        inside = unwrapped(request.now, envelope, request.channel, _decoded)
     except MalformedFrame as error:
         node.notes(f"a request that another node hands on can't be served: {error}")
         return _refused(ErrorCode.INVALID_REQUEST)

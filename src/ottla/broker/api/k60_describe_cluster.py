@@ -56,9 +56,9 @@ def handle(node: Node, request: Request) -> DescribeClusterResponse:
         operations = 0
         if node.access.on_cluster(request, Operation.DESCRIBE):
             operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
-    brokers = [DescribeClusterBroker(*each) for each in node.members.shown(request.session.address)]
+    brokers = [DescribeClusterBroker(*each) for each in node.members.shown(request.identity.address)]
     if body.include_fenced_brokers:
-        fenced = node.members.fenced(request.session.address)
+        fenced = node.members.fenced(request.identity.address)
         brokers += [DescribeClusterBroker(*each, is_fenced=True) for each in fenced]
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api_spec import ApiSpec
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work, steps_of
 from ottla.log.producers import ProducerEntry
 from ottla.metadata.topic_names import fault_of

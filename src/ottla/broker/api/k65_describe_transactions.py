@@ -84,7 +84,7 @@ def _describe(node: Node, request: Request) -> Any:
     refused: dict[str, TransactionState] = {}
     calls: list[tuple[int, Call]] = []
     for name in dict.fromkeys(body.transactional_ids):
-        if node.access.allows(request.session, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+        if node.access.allows(request.identity, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
             calls.append(place_of(node, name, call_of(request, DescribeTransactionsRequest([name]))))
         else:
             refused[name] = TransactionState(error_code=error, transactional_id=name)

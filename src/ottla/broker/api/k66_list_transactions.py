@@ -74,4 +74,4 @@ def _list(node: Node, request: Request) -> Work:
 
 def _may_see(node: Node, request: Request, state: TransactionState) -> bool:
     name = state.transactional_id
-    return node.access.allows(request.session, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)
+    return node.access.allows(request.identity, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.reachable import Reach, Reachable
 from ottla.broker.api_spec import ApiSpec
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work, encoded_in_slices
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
 from ottla.metadata.topics import PartitionRecord
@@ -106,7 +107,7 @@ class _Page:
         described = _described(self._node, self._request, name)
         if topic is not None:
             shown = topic.partitions[first : first + self._left]
-            reachable = Reachable(self._node, self._request.now, self._request.session.address)
+            reachable = Reachable(self._node, self._request.now, self._request.identity.address)
             described.partitions = [
                 _partition(index, placed, reachable.of(placed, (topic.id, index)))
                 for index, placed in enumerate(shown, first)

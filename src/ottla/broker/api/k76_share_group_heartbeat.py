@@ -60,7 +60,7 @@ class Heartbeat(CoordinatorRequest):
             if body.member_epoch == LEAVE_EPOCH:
                 self.members.left(body.group_id, body.member_id)
             else:
-                self.members.heard(body.group_id, body.member_id, request.session.address.identity)
+                self.members.heard(body.group_id, body.member_id, request.identity.address.connection_id)
         return reply
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api_spec import ApiSpec, RequestSize
+from ottla.broker.channel import Channel
 from ottla.broker.delivery.answer import encode_share_fetch_response
 from ottla.broker.delivery.requests import BATCH_OPTIMIZED, RECORD_LIMIT, ShareFetching
 from ottla.broker.delivery.sessions import FINAL_EPOCH
-from ottla.broker.effects import Part
+from ottla.broker.effects import Parked, Part
 from ottla.broker.quotas import Throttle
-from ottla.broker.requests import Decoded, Parked, Request, Session
+from ottla.broker.requests import Decoded, Request
 from ottla.broker.security.authorizer import Access
 from ottla.machine import Millis
 from ottla.protocol.acls import Operation, ResourceType
@@ -53,7 +54,7 @@ _KEY = int(SPEC.key)
 def receive(
     node: Node,
     now: Millis,
-    session: Session,
+    channel: Channel,
     version: int,
     correlation_id: int,
     frame: memoryview,
@@ -66,7 +67,7 @@ def receive(
     else:
         header, body = decoded
     body.max_bytes = min(body.max_bytes, node.settings["fetch.max.bytes"])
-    request = Request(session, _KEY, version, correlation_id, header.client_id, now, body)
+    request = Request(channel, _KEY, version, correlation_id, header.client_id, now, body)
     fetch = ShareFetch(node.share, node.access, node.throttle, request)
     error = fetch.refusal()
     if error is None:
@@ -77,7 +78,7 @@ def receive(
     if error is None:
         error = fetch.enter_session(now)
     if error is not None:
-        throttle_ms = node.throttle.charge(now, session, header.client_id)
+        throttle_ms = node.throttle.charge(now, channel, header.client_id)
         return encode_share_fetch_response(correlation_id, error, error.message, 0, [], [], throttle_ms)
     fetch.acknowledge_all(now)
     fetch.find_partitions(now)
@@ -106,7 +107,7 @@ class ShareFetch(ShareFetching):
         hints = self.leader_hints()
         request, fetched = self.request, sum(answer.size for answer in self.answers)
         # Acquired records are sent even to a throttled client: no other member gets them before their locks expire.
-        throttle_ms = self.throttle.charge(now, request.session, request.client_id, fetched=fetched)
+        throttle_ms = self.throttle.charge(now, request.channel, request.client_id, fetched=fetched)
         return encode_share_fetch_response(
             request.correlation_id, 0, None, self.lock_timeout_ms, self.answers, hints, throttle_ms
         )

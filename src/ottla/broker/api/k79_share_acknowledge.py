@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api_spec import ApiSpec, RequestSize
 from ottla.broker.delivery.requests import ShareAcknowledging
 from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked
+from ottla.broker.requests import Request
 from ottla.machine import Millis
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -55,7 +56,7 @@ def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
         error = ErrorCode.INVALID_SHARE_SESSION_EPOCH
     if error is None:
         session = node.share.sessions.resume(
-            asked.group_id, asked.member_id, body.share_session_epoch, request.session.address.identity
+            asked.group_id, asked.member_id, body.share_session_epoch, request.identity.address.connection_id
         )
         if isinstance(session, ErrorCode):
             error = session

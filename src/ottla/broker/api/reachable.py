@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.broker.client_identity import Address
 from ottla.broker.cluster.members import NOBODY
-from ottla.broker.requests import Address
 from ottla.machine import Millis
 from ottla.metadata.nodes import Place
 from ottla.metadata.topics import PartitionRecord

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.cluster.members import NOBODY
 from ottla.broker.coordinators.rounds import Round, Work
+from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork
-from ottla.broker.requests import NODE_REQUEST, Parked, Request
+from ottla.broker.requests import NODE_REQUEST, Request
 from ottla.broker.slices import Piece
 from ottla.groups.share.admin import ShareQuestion
 from ottla.groups.share.group import SharesKnown

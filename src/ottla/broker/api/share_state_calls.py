@@ -112,7 +112,7 @@ def _sorted(node: Node, request: Request) -> tuple[list[tuple[int, Call]], list[
     # As in Kafka, the shard itself refuses to read and write uninitialized state; a node of the cluster may know
     # topics that this one does not know yet, or has forgotten.
     in_use = (ApiKey.READ_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE)
-    checks = request.api_key not in in_use and not node.peers.trusts(request.session, request.client_id)
+    checks = request.api_key not in in_use and not node.peers.trusts(request.identity, request.client_id)
     calls: list[tuple[int, Call]] = []
     refused: list[Any] = []
     for topic in body.topics:

@@ -16,7 +16,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ottla.broker.requests import Address, Request, Session
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Address, Identity, Principal
+from ottla.broker.requests import Request
 from ottla.machine import Millis
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_request
@@ -27,25 +29,27 @@ NO_HOST: Final = bytes(4)
 
 
 def wrapped(request: Request, tries: Sequence[str] = ()) -> EnvelopeRequest:
-    """The request with its client's identity. `tries`: as in `Session`."""
+    """The request with its client's identity. `tries`: as in `Request`."""
     header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
-    session, address = request.session, request.session.address
+    identity, address = request.identity, request.identity.address
     sender = {
-        "principal": session.principal,
+        "principal": str(identity.principal),
         "port": address.client_port,
         "listener": address.listener,
         "security_protocol": address.security_protocol,
         "advertised": address.advertised,
         "tries": tries,
     }
+    if identity.mechanism:
+        sender["mechanism"] = identity.mechanism
     frame = encode_request(header, request.body)
     return EnvelopeRequest(bytes(memoryview(frame)[4:]), json.dumps(sender).encode(), _packed(address.client_host))
 
 
 def unwrapped(
-    now: Millis, envelope: EnvelopeRequest, identity: int, decode: Callable[[int, memoryview, int, int], Any]
+    now: Millis, envelope: EnvelopeRequest, channel: Channel, decode: Callable[[int, memoryview, int, int], Any]
 ) -> Request:
-    """The request in an envelope, as if its client had sent it over the connection of this identity.
+    """The request in an envelope, as if its client had sent it over this connection.
 
     `decode(api_key, frame, position, version)` gives its message. Raises MalformedFrame.
     """
@@ -56,19 +60,28 @@ def unwrapped(
         sender = json.loads(envelope.request_principal or b"")
         host, port = sender["advertised"]
         address = Address(
-            identity,
+            channel.identity.address.connection_id,
             _printed(envelope.client_host_address),
             int(sender["port"]),
             str(sender["listener"]),
             str(sender["security_protocol"]),
             (str(host), int(port)),
         )
-        session = Session(address)
-        session.principal, session.authenticated = str(sender["principal"]), True
-        session.tries = tuple(map(str, sender.get("tries", ())))
+        principal, mechanism = Principal.parse(str(sender["principal"])), str(sender.get("mechanism", ""))
+        tries = tuple(map(str, sender.get("tries", ())))
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedFrame(f"an envelope does not say who sent what is in it: {error}") from error
-    return Request(session, header.api_key, header.api_version, header.correlation_id, header.client_id, now, body)
+    return Request(
+        channel,
+        header.api_key,
+        header.api_version,
+        header.correlation_id,
+        header.client_id,
+        now,
+        body,
+        identity=Identity(address, principal, mechanism),
+        tries=tries,
+    )
 
 
 def _packed(host: str) -> bytes:

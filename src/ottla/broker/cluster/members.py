@@ -14,8 +14,8 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from ottla.broker.client_identity import Address
 from ottla.broker.cluster.metadata import Metadata, NotInTime, RowChange
-from ottla.broker.requests import Address
 from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX

@@ -17,8 +17,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
 
+from ottla.broker.channel import NODE_CHANNEL
+from ottla.broker.client_identity import NODE_ITSELF, Identity
 from ottla.broker.effects import Ask, Outbox
-from ottla.broker.requests import NODE_ITSELF, Request, Session
+from ottla.broker.requests import Request
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
 from ottla.machine import Millis, Unanswered
 from ottla.protocol.errors import MalformedFrame
@@ -59,7 +61,7 @@ class OwnRequest(Request):
     __slots__ = ("_peers", "_token")
 
     def __init__(self, peers: Peers, token: int, now: Millis, message: Any, version: int) -> None:
-        super().__init__(Session(NODE_ITSELF), message.API_KEY, version, _correlation(token), CLIENT_ID, now, message)
+        super().__init__(NODE_CHANNEL, message.API_KEY, version, _correlation(token), CLIENT_ID, now, message)
         self._peers = peers
         self._token = token
 
@@ -91,9 +93,9 @@ class Peers:
         self._has_secret = True
         self._client_id = f"{CLIENT_ID}:{secret}"
 
-    def trusts(self, session: Session, client_id: str | None) -> bool:
+    def trusts(self, identity: Identity, client_id: str | None) -> bool:
         """Whether a request comes from a node of the cluster."""
-        if session.address is NODE_ITSELF:
+        if identity is NODE_ITSELF:
             return True
         if not self._has_secret:
             return False

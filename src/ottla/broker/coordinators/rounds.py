@@ -21,9 +21,10 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.broker import slices
+from ottla.broker.channel import NODE_CHANNEL
 from ottla.broker.cluster.metadata import Change
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
-from ottla.broker.requests import NODE_ITSELF, Request, Session
+from ottla.broker.requests import Request
 from ottla.machine import Call
 
 CALLS_AT_ONCE: Final = 100
@@ -57,7 +58,7 @@ def ask_in_rounds(turns: slices.Slices, request: Request, work: Work) -> Any:
 
 
 def _in_turns(request: Request, work: Work) -> slices.Work:
-    asking = Request(Session(NODE_ITSELF), request.api_key, request.version, 0, None, request.now, request.body)
+    asking = Request(NODE_CHANNEL, request.api_key, request.version, 0, None, request.now, request.body)
     try:
         step = next(work)
         while True:

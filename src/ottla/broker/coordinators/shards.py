@@ -30,12 +30,13 @@ from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.coordinators.elsewhere import Elsewhere
 from ottla.broker.coordinators.loading import Loading
+from ottla.broker.effects import Parked
 from ottla.broker.environment import Environment
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
-from ottla.broker.requests import NODE_REQUEST, Parked, Request
+from ottla.broker.requests import NODE_REQUEST, Request
 from ottla.broker.schedule import Backlog, KeyedTimers, Timed
 from ottla.log.answers import Appended, AppendRefused, Origin, StorageFailed
 from ottla.log.replay import Replaced, Replay, Unreadable

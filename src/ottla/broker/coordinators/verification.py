@@ -17,9 +17,10 @@ from typing import Final, cast
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.coordinators.shards import ShardHost
+from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
-from ottla.broker.requests import Parked, Request
+from ottla.broker.requests import Request
 from ottla.machine import Call, Millis, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_partitions_to_txn import (

@@ -40,13 +40,14 @@ from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.dead_letters import DeadLetters
 from ottla.broker.delivery.partitions import HostedShare, ShareWaiter
 from ottla.broker.delivery.sessions import Place, ShareSession, ShareSessions
+from ottla.broker.effects import Parked
 from ottla.broker.environment import Environment
 from ottla.broker.forwarding import Forwarding
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
-from ottla.broker.requests import NODE_REQUEST, Parked
+from ottla.broker.requests import NODE_REQUEST
 from ottla.broker.schedule import Backlog, KeyedTimers, Timed, Timer
 from ottla.broker.topics.new_topic import new_internal
 from ottla.broker.upkeep.failures import Failures

@@ -24,8 +24,8 @@ from ottla.broker.delivery.host import ShareHost
 from ottla.broker.delivery.partitions import HostedShare, ShareWaiter
 from ottla.broker.delivery.reading import Budget, Reader, readable_end
 from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH, Place, ShareSession
-from ottla.broker.effects import Part
-from ottla.broker.requests import Parked, Request
+from ottla.broker.effects import Parked, Part
+from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Access, Operation
 from ottla.machine import Millis, Ticket
 from ottla.metadata.features import SHARE_VERSION
@@ -210,7 +210,7 @@ class ShareExchange(ShareWaiter):
                 if leader is not None:
                     answer.current_leader = leader
                     leaders.append(leader[0])
-        return self.share.leadership.members.of(self.request.session.address, leaders)
+        return self.share.leadership.members.of(self.request.identity.address, leaders)
 
 
 class ShareAcknowledging(ShareExchange):
@@ -254,7 +254,7 @@ class ShareFetching(ShareExchange):
     def enter_session(self, now: Millis) -> ErrorCode | None:
         """Open, resume or close the session by its epoch. Returns the error that ends the request, if any."""
         body, sessions = self.request.body, self.share.sessions
-        epoch, connection = body.share_session_epoch, self.request.session.address.identity
+        epoch, connection = body.share_session_epoch, self.request.identity.address.connection_id
         places = dict.fromkeys((bytes(t.topic_id), p.partition_index) for t in body.topics for p in t.partitions)
         if epoch == INITIAL_EPOCH:
             if any(part.acknowledgement_batches for topic in body.topics for part in topic.partitions):

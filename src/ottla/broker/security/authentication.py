@@ -3,10 +3,11 @@
 Source: Kafka's SaslServerAuthenticator.java (handleKafkaRequest), which closes the connection on everything else.
 """
 
-from ottla.broker.requests import Refused, Session
+from ottla.broker.channel import Channel
+from ottla.broker.requests import Refused
 
 
-def refuse_the_unauthenticated(session: Session) -> None:
+def refuse_the_unauthenticated(channel: Channel) -> None:
     """Raise Refused for a client that has to authenticate: there is no mechanism yet by which it could."""
-    if not session.authenticated:
-        raise Refused(f"no SASL mechanism is enabled on listener {session.address.listener}")
+    if not channel.authenticated:
+        raise Refused(f"no SASL mechanism is enabled on listener {channel.identity.address.listener}")

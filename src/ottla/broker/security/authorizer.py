@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from ottla.broker.requests import NODE_ITSELF, Request, Session
+from ottla.broker.client_identity import NODE_ITSELF, Identity
+from ottla.broker.requests import Request
 from ottla.protocol.acls import Operation, ResourceType
 
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -55,7 +56,7 @@ SUPPORTED: Final[dict[ResourceType, tuple[Operation, ...]]] = {
 class Authorizer(Protocol):
     """Decides. `allows` is a pure question: it may be asked any number of times for one request."""
 
-    def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool: ...
+    def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool: ...
 
 
 class Access:
@@ -67,24 +68,24 @@ class Access:
     def __init__(self) -> None:
         self.authorizer: Authorizer | None = None
 
-    def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        if self.authorizer is None or session.address is NODE_ITSELF:
+    def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        if self.authorizer is None or identity is NODE_ITSELF:
             return True
-        return self.authorizer.allows(session, operation, resource_type, name)
+        return self.authorizer.allows(identity, operation, resource_type, name)
 
     def on_topic(self, request: Request, operation: Operation, name: str) -> bool:
-        return self.allows(request.session, operation, ResourceType.TOPIC, name)
+        return self.allows(request.identity, operation, ResourceType.TOPIC, name)
 
     def on_group(self, request: Request, operation: Operation, group_id: str) -> bool:
-        return self.allows(request.session, operation, ResourceType.GROUP, group_id)
+        return self.allows(request.identity, operation, ResourceType.GROUP, group_id)
 
     def on_cluster(self, request: Request, operation: Operation) -> bool:
-        return self.allows(request.session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self.allows(request.identity, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def authorized_operations(self, request: Request, resource_type: ResourceType, name: str) -> int:
         """The bit field of KIP-430: bit 1 << code for each operation the client may do."""
         bits = 0
         for operation in SUPPORTED[resource_type]:
-            if self.allows(request.session, operation, resource_type, name):
+            if self.allows(request.identity, operation, resource_type, name):
                 bits |= 1 << operation
         return bits

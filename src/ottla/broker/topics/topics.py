@@ -228,7 +228,7 @@ class Topics:
 
 
 def id_made_by(attempt: str, name: str) -> bytes:
-    """The id that this attempt of a request gives to its topic of this name, see `Session.tries`."""
+    """The id that this attempt of a request gives to its topic of this name, see `Request.tries`."""
     from hashlib import sha256  # a node that is alone starts without it
 
     return next(

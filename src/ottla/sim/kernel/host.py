@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ottla.broker.channel import Channel, Owed
+from ottla.broker.client_identity import Address, Identity
 from ottla.broker.cluster import store_work
 from ottla.broker.effects import (
     Ask,
@@ -22,6 +23,7 @@ from ottla.broker.effects import (
     CommitOutcome,
     Effect,
     Mute,
+    Parked,
     Part,
     Reading,
     Reply,
@@ -30,7 +32,7 @@ from ottla.broker.effects import (
     Sync,
     Unread,
 )
-from ottla.broker.requests import Address, Parked, Refused, Session
+from ottla.broker.requests import Refused
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket, Unanswered
 from ottla.metadata.store import StoreFailed
@@ -60,7 +62,7 @@ class NodeUnderTest(Protocol):
 
     def stop(self, now: Millis) -> None: ...
 
-    def receive(self, now: Millis, session: Session, frame: memoryview) -> Sequence[Part] | Parked | None: ...
+    def receive(self, now: Millis, channel: Channel, frame: memoryview) -> Sequence[Part] | Parked | None: ...
 
     def disconnected(self, now: Millis, connection: int) -> None: ...
 
@@ -86,17 +88,16 @@ class NodeUnderTest(Protocol):
 class NodeSide:
     """The node's side of one connection: frames received but not served, and answers in flight."""
 
-    __slots__ = ("channel", "connection", "frames", "muted_until_us", "session", "splitter")
+    __slots__ = ("channel", "connection", "frames", "muted_until_us", "splitter")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         listener = connection.endpoint
-        self.session = Session(
-            Address(connection.identity, connection.client_host, advertised=(listener.host, listener.port))
-        )
+        advertised = (listener.host, listener.port)
+        address = Address(connection.identity, connection.client_host, advertised=advertised)
         self.splitter = FrameSplitter()
         self.frames: deque[memoryview] = deque()
-        self.channel = Channel()
+        self.channel = Channel(Identity(address))
         self.muted_until_us: Micros = 0
 
     def send(self, leaving: Sequence[Owed]) -> None:
@@ -187,7 +188,7 @@ class Life:
 
     def _receive(self, now: Millis, side: NodeSide, frame: memoryview) -> None:
         try:
-            answer = self.node.receive(now, side.session, frame)
+            answer = self.node.receive(now, side.channel, frame)
         except Refused as refusal:
             self.world.trace.add(self.host.name, f"refuses {side.connection.identity}: {refusal}")
             self._let_go(side)

@@ -10,11 +10,12 @@ requests.
 from collections.abc import Mapping
 from typing import Any
 
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Address, Identity
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.node import Node
-from ottla.broker.requests import Address, Session
 from ottla.machine import Millis, WallClock
 from ottla.metadata.image import MetadataImage, changed, delta_since
 from ottla.metadata.nodes import NodeState
@@ -215,7 +216,9 @@ class ElectedCluster(Cluster):
             return
         self._identity += 1
         frame = encode_request(RequestHeader(message.API_KEY, message.MAX_VERSION, 1, "admin"), message)
-        life.enter(_receive, life, Session(Address(self._identity, "admin")), memoryview(bytearray(frame))[4:])
+        life.enter(
+            _receive, life, Channel(Identity(Address(self._identity, "admin"))), memoryview(bytearray(frame))[4:]
+        )
 
     def add(self, client: LeaderClient) -> None:
         """Start a client, which is wound down at the end and waited for."""
@@ -244,6 +247,6 @@ class ElectedCluster(Cluster):
         return super().missing()
 
 
-def _receive(now: Millis, life: Life, session: Session, frame: memoryview) -> None:
+def _receive(now: Millis, life: Life, channel: Channel, frame: memoryview) -> None:
     assert isinstance(life.node, Node)
-    life.node.receive(now, session, frame)
+    life.node.receive(now, channel, frame)

@@ -1,0 +1,71 @@
+"""Defines who sends a request: the connection's address, and the principal that its client has authenticated as.
+
+Both are immutable values. A request keeps the identity under which it was received. If the client authenticates again
+meanwhile, the connection gets another identity, and the request is authorized under its own.
+
+Source: Kafka's KafkaPrincipal.java, RequestContext.java.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+
+class Principal(NamedTuple):
+    """Whom ACLs and quotas name (Kafka: KafkaPrincipal). Its text is KIND:NAME; the kind is User so far."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Principal":
+        """The principal of a KIND:NAME text. Raises ValueError."""
+        kind, colon, name = text.partition(":")
+        if not (kind and colon):
+            raise ValueError(f"{text!r} is not a principal of the form KIND:NAME")
+        return cls(kind, name)
+
+
+ANONYMOUS: Final = Principal("User", "ANONYMOUS")
+"""Principal of an unauthenticated client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The peer address and the listener of a connection; unchanged while the connection exists.
+
+    `connection_id` is unique for each connection within a process. `listener` is the listener's name, in capitals; this
+    client gets every node's address on that listener. `advertised`: the host and port by which this client was told to
+    connect, repeated to it in Metadata, FindCoordinator and DescribeCluster.
+    """
+
+    connection_id: int
+    client_host: str
+    client_port: int = 0
+    listener: str = "PLAINTEXT"
+    security_protocol: str = "PLAINTEXT"
+    advertised: tuple[str, int] = ("127.0.0.1", 0)
+
+    @property
+    def requires_authentication(self) -> bool:
+        """Whether clients of this listener have to authenticate before any other request."""
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """All that an authorizer asks about the sender of a request.
+
+    `mechanism`: how the client has authenticated: the name of a SASL mechanism, or SSL for a certificate; empty if it
+    has not.
+    """
+
+    address: Address
+    principal: Principal = ANONYMOUS
+    mechanism: str = ""
+
+
+NODE_ITSELF: Final = Identity(Address(-1, ""))
+"""The identity of requests that the node sends to itself."""
