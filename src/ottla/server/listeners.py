@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from ottla.broker.config.unserved import SECURE_PROTOCOLS, protocols_of, why_no_listener
 from ottla.broker.config.values import Settings
+from ottla.server.tls import Tls
 
 NOT_SETTINGS = ("listeners", "log.dir", "log.dirs")
 """The parameters of a server besides its settings. The command line reads them from a properties file."""
@@ -36,19 +37,27 @@ class SettingsRefused(ServeRefused):
 
 PLAINTEXT = "PLAINTEXT"
 """The security protocols of listeners, and the name of a listener that has no other name."""
+SSL = "SSL"
 SECURITY_PROTOCOLS = (PLAINTEXT, *SECURE_PROTOCOLS)
 """A listener with one of these names speaks that protocol, unless the map sets another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One bound address. If `advertised` is None, clients get the address that they connected to."""
+    """One bound address. If `advertised` is None, clients get the address that they connected to. `tls`: what encrypts
+    its connections; None for plaintext."""
 
     name: str
     bound: socket.socket
     host: str
     port: int
     advertised: tuple[str, int] | None
+    tls: Tls | None = None
+
+    @property
+    def security_protocol(self) -> str:
+        """Kafka's name of what its connections speak."""
+        return PLAINTEXT if self.tls is None else SSL
 
     def address_for(self, local: tuple[str, int]) -> tuple[str, int]:
         """The address for a client that connected to `local`."""

@@ -60,6 +60,7 @@ from ottla.server.listeners import (
 )
 from ottla.server.peers import Peers, routes_of
 from ottla.server.store import NodeStore, StoreThread
+from ottla.server.tls import TlsTransport
 from ottla.server.transport import Transport
 from ottla.server.turns import Turns
 
@@ -197,7 +198,7 @@ class Server:
 
     async def _listen(self, listener: Listener) -> None:
         """Let clients connect. Raises ServeRefused if another process has bound the port meanwhile."""
-        factory = partial(Connection, self, listener)
+        factory = partial(self._accept, listener)
         backlog: int = self.node.settings["socket.listen.backlog.size"]
         try:
             self._listening.append(await self._loop.create_server(factory, sock=listener.bound, backlog=backlog))
@@ -346,11 +347,17 @@ class Server:
 
     # ---- connections -----------------------------------------------------------------------------------------------
 
+    def _accept(self, listener: Listener) -> Connection | TlsTransport:
+        """What serves the socket of a new connection."""
+        connection = Connection(self, listener)
+        return connection if listener.tls is None else TlsTransport(listener.tls, connection)
+
     def address_of(self, transport: Transport, listener: Listener) -> Address:
         """The address of a new connection."""
         connection_id = self._next_connection_id
         self._next_connection_id += 1
-        return Address(connection_id, *transport.peer, listener.name, advertised=listener.address_for(transport.local))
+        advertised = listener.address_for(transport.local)
+        return Address(connection_id, *transport.peer, listener.name, listener.security_protocol, advertised)
 
     def admit(self, connection: Connection) -> bool:
         """Whether the connection limits allow this new connection."""
