@@ -53,6 +53,10 @@ FROM_OUTSIDE = {
         "asyncio's BufferedProtocol",
     ),
     "ottla/server/logs.py": ("default_(time|msec)_format converter raiseExceptions", "logging"),
+    "ottla/server/tls.py": (
+        "connection_made get_buffer buffer_updated pause_writing exc sizehint",
+        "asyncio's BufferedProtocol",
+    ),
     "ottla/server/peers.py": (
         "connection_made eof_received get_buffer buffer_updated sizehint",
         "asyncio's BufferedProtocol",
@@ -73,7 +77,7 @@ FROM_OUTSIDE = {
     "ottla/testing/cluster.py": ("wait_in_sync metrics_of", "users' tests"),
     "ottla/testing/embedded.py": ("restart", "users' tests"),
     # several nodes, transactions, authentication: what is there before its callers
-    "ottla/broker/requests.py": ("client_port", "a part of where a connection comes from"),
+    "ottla/broker/channel.py": ("authenticate", "mechanisms: SASL, certificates"),
     "ottla/protocol/records/control.py": ("build_marker_batch", "the end of a transaction"),
 }
 """Files of src: names in them (expressions) that something outside uses, and what that is."""

@@ -1,10 +1,8 @@
 """What commands say of a listener that speaks another security protocol than the client is set to."""
 
-import shutil
 import socket
 import ssl
 import struct
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +13,7 @@ import pytest
 
 from ottla.cli.listener_probe import mismatch
 from ottla.testing import EmbeddedBroker
+from tests.certificates import self_signed
 
 from .conftest import Run
 
@@ -24,15 +23,7 @@ WITH_SASL = struct.pack(">ihi", 7, 33, 1) + struct.pack(">h", 13) + b"SCRAM-SHA-
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("openssl") is None:
-        pytest.skip("makes its certificate with openssl")
-    folder = tmp_path_factory.mktemp("pems")
-    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-    subprocess.run(
-        [*words.split(), "-keyout", "key", "-out", "crt", "-subj", "/CN=a"], cwd=folder, check=True, capture_output=True
-    )
-    (folder / "pem").write_text((folder / "key").read_text() + (folder / "crt").read_text())
-    return folder / "pem"
+    return self_signed(tmp_path_factory.mktemp("pems"), "a")
 
 
 @contextmanager

@@ -273,6 +273,7 @@ class Connection(asyncio.BufferedProtocol):
     def _serve(self, view: memoryview, position: int, end: int) -> int:
         """Serve the whole frames in view[position:end]. Returns the position of the first frame that was not served."""
         node, channel, outgoing = self._node, self._channel, self._outgoing
+        metrics = node.metrics
         now = self._server.now()
         self.last_active_ms = now
         began = perf_counter_ns()
@@ -307,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
                 node.spent(now, channel, (ended - began) // 1000)
             if type(answer) is list and not channel.owed:
                 outgoing.extend(answer)
-                node.metrics.request_done(frame[1], (ended - began) // 1000)
+                metrics.request_done(frame[1], (ended - began) // 1000)
                 began = ended
                 unsent += len(cast(bytes, answer[0]))
                 if unsent > UNSENT_BYTES_MAX or len(answer) > 1:
@@ -319,13 +320,15 @@ class Connection(asyncio.BufferedProtocol):
                 channel.served(frame[1], answer, began)  # it is owed, or held until those before it have left
                 began = ended
         self._had_turn(began - turn_ends + TURN_NS)
-        self._send_ready()
+        if outgoing and not channel.unsent:
+            self._send()
         return position
 
     def _failed(self, error: Exception) -> None:
         """A request could not be served."""
         if isinstance(error, Refused):
-            self._send_ready()
+            if self._outgoing and not self._channel.unsent:
+                self._send()
             self.close(str(error))
         else:
             log.error("a request of %s failed", self.address.client_host, exc_info=error)
@@ -426,10 +429,6 @@ class Connection(asyncio.BufferedProtocol):
         if not self._reading and not self._channel.halted:
             self._reading = True
             self._transport.resume_reading()
-
-    def _send_ready(self) -> None:
-        if self._outgoing and not self._channel.unsent:
-            self._send()
 
     def _send(self) -> None:
         """Send as much as the socket accepts; the rest waits for `resume_writing`."""

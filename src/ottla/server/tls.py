@@ -145,7 +145,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     def is_queued(self) -> bool:
         return self._socket.is_queued
 
-    def write(self, run: list[Octets]) -> int:
+    def write(self, run: list[Octets], /) -> int:
         if self._socket.is_queued:
             raise BlockingIOError
         chunk = run[0]
