@@ -9,7 +9,6 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 import pytest
 
@@ -26,8 +25,8 @@ from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTop
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.batch import iter_batches
 from ottla.protocol.records.record import Record, build_batch, decode_records
-from ottla.server import main
 from ottla.server.decoding import Decoding
+from ottla.server.listeners import Listener
 from ottla.server.main import Server, ServerOptions
 from ottla.testing import EmbeddedBroker
 
@@ -206,7 +205,7 @@ def resident_bytes() -> int:
 def test_a_long_request_is_not_read_before_its_client_is_authenticated(broker, monkeypatch):
     read: list[int] = []
     monkeypatch.setattr(Decoding, "decode", lambda self, frame, done: read.append(len(frame)))
-    monkeypatch.setattr(main, "Address", partial(main.Address, security_protocol="SASL_PLAINTEXT"))
+    monkeypatch.setattr(Listener, "security_protocol", "SASL_PLAINTEXT")
     names = [MetadataRequestTopic(name=f"{index:0100}") for index in range(1000)]
     with connect(broker) as sock:
         sock.sendall(encode_request(RequestHeader(3, 9, 1, "t"), MetadataRequest(names)))

@@ -359,16 +359,13 @@ def receive(
         if node.throttle.quotas is not None:
             _charge(node, now, channel, frame)
         return None
-    if holding:
-        waits_for = uncommitted(appends, acks)
-        if waits_for:
-            request = _request_of(channel, version, correlation_id, now, frame)
-            node.throttle.charge_appended(now, request)
-            return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
-    header = RequestHeader(_KEY, version, correlation_id, client_id)
+    if holding and (waits_for := uncommitted(appends, acks)):
+        request = _request_of(channel, version, correlation_id, now, frame)
+        node.throttle.charge_appended(now, request)
+        return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
     response = response_of(node, identity, version, appends)
     response.throttle_time_ms = _charge(node, now, channel, frame)
-    return [encode_response(header, response)]
+    return [encode_response(RequestHeader(_KEY, version, correlation_id, client_id), response)]
 
 
 def _request_of(channel: Channel, version: int, correlation_id: int, now: Millis, frame: memoryview) -> Request:
