@@ -1,5 +1,6 @@
 """Connections over TLS: everything that a plain connection does, clients of other projects, and broken handshakes."""
 
+import contextlib
 import logging
 import os
 import socket
@@ -9,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -21,7 +22,7 @@ from ottla.client import Client
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.server import main
 from ottla.server.listeners import Listener, open_listeners
-from ottla.server.tls import Tls
+from ottla.server.tls import Tls, TlsTransport
 from ottla.testing import EmbeddedBroker
 from tests.certificates import self_signed
 from tests.server.test_connection import (
@@ -265,3 +266,67 @@ def test_a_connection_counts_before_its_handshake_and_is_closed_when_idle(
             with secured.plain() as one_too_many:
                 assert is_closed(one_too_many)
             assert is_closed(silent)
+
+
+# ---- order ---------------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """An event loop's transport whose queue does not leave, over a socket that accepts everything."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.queued = b""
+
+    def get_extra_info(self, name: str) -> Any:
+        return self.sock if name == "socket" else (HOST, 1)
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.queued)
+
+    def write(self, octets: bytes) -> None:
+        self.queued += octets
+
+    def pause_reading(self) -> None: ...
+
+    resume_reading = close = abort = pause_reading
+
+
+class Nothing:
+    """A receiver that the node has not admitted."""
+
+    def opened(self, transport: object) -> None: ...
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(bytearray(100))
+
+
+def test_nothing_overtakes_the_queue(certificate: Path) -> None:
+    """The socket may have room before the loop has sent the queue: ciphertext out of order ends the connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context(cafile=str(certificate)).wrap_bio(incoming, outgoing, server_hostname=HOST)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        stream, transport = Stream(ours), TlsTransport(Tls(context), cast(Any, Nothing()))
+        transport.connection_made(cast(Any, stream))
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        for _ in range(2):
+            hello = outgoing.read()
+            transport.get_buffer(-1)[: len(hello)] = hello
+            transport.buffer_updated(len(hello))
+            incoming.write(theirs.recv(1 << 16))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+        assert transport.write([b"one ", b"two "]) == 8
+        stream.queued = b"x"
+        with pytest.raises(BlockingIOError):
+            transport.write([b"never"])
+        transport.queue(b"three")
+        assert len(stream.queued) > 1
+        incoming.write(theirs.recv(1 << 16) + stream.queued[1:])
+        assert client.read(100) + client.read(100) == b"one two three"
