@@ -131,11 +131,14 @@ def pause(seconds: float, stopped: threading.Event | None) -> None:
         stopped.wait(seconds)
 
 
-def require_topics(options: RunOptions, topics: Sequence[str]) -> None:
-    """Wait for the broker, then raise PipelineFailed if a topic is missing, naming it and how to create it."""
+def require_topics(options: RunOptions, topics: Sequence[str] | re.Pattern[str]) -> None:
+    """Wait for the broker, then raise PipelineFailed if a topic is missing, naming it and how to create it. A pattern
+    requires none."""
     client = wait_for_broker(options)
     assert client is not None
     with client:
+        if isinstance(topics, re.Pattern):
+            return
         try:
             answer = client.metadata(list(dict.fromkeys(topics)))
         except ClientFailure as failure:
