@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ottla.spark.activity import local_sessions, local_windows
 from ottla.spark.activity.parse import EVENTS
 from ottla.spark.activity.totals import covered, runs_of
-from ottla.spark.lake.commits import arrow_schema
+from ottla.spark.lake.schemas import arrow_schema
 from tests.spark.activity import activity_twin as twin
 
 START = datetime(2024, 3, 1, tzinfo=UTC)

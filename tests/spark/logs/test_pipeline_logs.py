@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from ottla.ship.runner import Shipping, ship
 from ottla.spark.codec.decode import HEADERS_TYPE
-from ottla.spark.lake.offset_table import OffsetTable
+from ottla.spark.lake.delta_table import DeltaTable
 from ottla.spark.logs import windows
 from ottla.spark.logs.batches import Settings, Tables, clear_left_over
 from ottla.spark.logs.find import Wanted, find
@@ -200,7 +200,7 @@ def test_late_lines_kills_and_lost_checkpoints(
     send(broker, topic, "a", [at(0, "ERROR"), at(8), at(9), at(3)])  # latest 12:10, less 2 minutes: 12:08
     send(broker, topic, "b", [at(0), at(60 * 24 * 4_000)])  # its own watermark; a wrong clock moves none
     with monkeypatch.context() as patch:
-        patch.setattr(OffsetTable, "add_rows", killed)
+        patch.setattr(DeltaTable, "add_rows", killed)
         with pytest.raises(PipelineFailed, match="killed"):
             once()
     assert len(lines_in(table)) == 11
@@ -235,7 +235,7 @@ def test_late_lines_kills_and_lost_checkpoints(
 def check_against_frames(spark: SparkSession, tables: Tables, published: dict[str, Any]) -> None:
     """What tasks and driver count is what Spark counts, and what is said most is the same in this process and by
     Spark."""
-    rates = windows.rates(windows.counts(tables.lines.frame(spark), 60))
+    rates = windows.rates(windows.counts(spark.read.parquet(*tables.lines.files()), 60))
     start = F.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
     names = ("rows", "errors", "error_rate", "late", "levels")
     found = {
@@ -243,7 +243,7 @@ def check_against_frames(spark: SparkSession, tables: Tables, published: dict[st
         for row in rates.select(start.alias("key"), "*").collect()
     }
     assert found == {key: [each[name] for name in names] for key, each in published.items()}
-    files = tables.lines.files()
+    files = list(tables.lines.files())
     assert top_phrases(spark, files, rows=1 << 30) == top_phrases(spark, files, rows=0)
 
 

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from ottla.spark.running import run
-from ottla.spark.running.each_batch import each_batch
+from ottla.spark.running.each_batch import each_batch, readable
 from ottla.spark.running.run import PipelineFailed, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.running.topic_ids import require_same
 from ottla.testing import EmbeddedBroker
@@ -261,6 +261,81 @@ def test_enough_ends_a_query_after_its_batch(
     said = printed()[1]
     assert "Done: 100 rows in 1 batches" in said
     assert "Stopping" not in said
+
+
+def test_a_batch_that_the_stop_interrupts_is_no_failure_and_is_repeated(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may begin a batch between the two: the query seems to wait for its trigger, and is stopped."""
+    broker.create_topic(topic)
+    fill(broker, topic, 100, partitions=1)
+    options, enough = RunOptions(broker.bootstrap_servers, str(tmp_path), trigger_s=0.1), threading.Event()
+    begun, rows, finish_batch = tmp_path / "begun", list[int](), run.Run.finish_batch
+
+    def hold(batches: Any) -> Any:
+        held = not begun.exists()
+        begun.touch()
+        time.sleep(3600 if held else 0)
+        yield from batches
+
+    def take(batch: DataFrame, number: int) -> None:
+        rows.append(len(batch.mapInArrow(hold, batch.schema).collect()))
+        enough.set()
+
+    def ask(of: run.Run, session: SparkSession) -> None:
+        until(begun.exists)
+        finish_batch(of, session)
+
+    writer = read_stream(spark, options, topic).writeStream.queryName("raced").foreachBatch(each_batch(take))
+    with monkeypatch.context() as patched:
+        patched.setattr(run.Run, "finish_batch", ask)
+        patched.setattr(run.Run, "rests", lambda of: True)
+        enough.set()
+        run_queries(options, spark, [writer], enough=enough)
+    assert rows == []
+    enough.clear()
+    assert run_queries(options, spark, [writer], enough=enough).rows == 100
+    assert rows == [100]
+
+
+def test_a_failure_of_the_last_batch_is_reported(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic(topic)
+    fill(broker, topic, 1, partitions=1)
+    options, enough = RunOptions(broker.bootstrap_servers, str(tmp_path), trigger_s=0.1), threading.Event()
+    asked, finish_batch = threading.Event(), run.Run.finish_batch
+
+    def ask(of: run.Run, session: SparkSession) -> None:
+        finish_batch(of, session)
+        asked.set()
+
+    def take(batch: DataFrame, number: int) -> None:
+        enough.set()
+        assert asked.wait(60)
+        raise ValueError("no room in the table")
+
+    monkeypatch.setattr(run.Run, "finish_batch", ask)
+    writer = read_stream(spark, options, topic).writeStream.queryName("last").foreachBatch(each_batch(take))
+    with pytest.raises(PipelineFailed, match="ValueError: no room in the table"):
+        run_queries(options, spark, [writer], enough=enough)
+
+
+def test_spark_knows_an_interrupt_in_what_a_batch_raises(spark: SparkSession) -> None:
+    """Java's stack is longer than Spark's expression can search."""
+    stack = "\tat org.apache.spark.Some.method(Some.scala:1)\n" * 1000
+    context: Any = spark.sparkContext
+
+    def is_interrupt(cause: str) -> bool:
+        text = f"Traceback:\npy4j.protocol.Py4JJavaError: An error occurred while calling o1.collect.\n: {cause}\n"
+        jvm = context._jvm
+        raised = jvm.py4j.Py4JException(readable(text + stack))
+        of_spark = jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+        return of_spark.isInterruptionException(raised, context._jsc.sc())
+
+    assert is_interrupt("java.lang.InterruptedException")
+    assert is_interrupt("java.nio.channels.ClosedByInterruptException")
+    assert not is_interrupt("java.lang.IllegalStateException: closed")
 
 
 def test_a_failure_in_a_query_is_one_sentence(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:

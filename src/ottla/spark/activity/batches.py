@@ -37,8 +37,7 @@ from ottla.spark.activity.local import LocalAggregator, goals_of
 from ottla.spark.activity.local_sessions import Goals
 from ottla.spark.activity.spark import SparkAggregator
 from ottla.spark.activity.staging import Stage, stage
-from ottla.spark.activity.tables import RECORD_TABLES, SCHEMAS, Entry, Tables, micros, moment, replace
-from ottla.spark.lake.batch_table import BatchTable
+from ottla.spark.activity.tables import RECORD_TABLES, Entry, Tables, micros, moment, replace
 from ottla.spark.lake.parquet_files import WrittenFiles, described, files_in, put_in_place, remove_folder, uri
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.running.progress import BatchRows
@@ -65,18 +64,11 @@ class Batches:
     publish: Callable[[str, DataFrame], None] | None = None
     source: SourceOptions | None = None
     local_rows_max: int = LOCAL_ROWS_MAX
-    failure: PipelineFailed | None = None
     counts: dict[int, BatchRows] = field(default_factory=dict)
     _goals: Goals | None = None
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        try:
-            self.take(frame, number)
-        except PipelineFailed as failure:
-            self.failure = failure
-            raise
-
-    def take(self, frame: DataFrame, number: int) -> None:
+        self.tables.refresh()
         before = self.tables.entry()
         query = self.query()
         if before.query and before.query != query:
@@ -95,10 +87,13 @@ class Batches:
             remove_folder(folder)
         remove_folder(self.tables.open_sessions(before.batch))
 
+    def counted(self, number: int) -> BatchRows:
+        return self.counts.pop(number, BatchRows(0))
+
     def work(self, session: SparkSession, frame: DataFrame, number: int, entry: Entry, folder: Path) -> None:
         staged = self.stage(frame, entry.watermark_us, folder / "parsed")
         events, late, malformed = (staged[name] for name in RECORD_TABLES)
-        seen = [each for each in (moment(entry.latest_us), events.greatest) if each is not None]
+        seen = [each for each in (moment(entry.latest_us), events.greatest("time")) if each is not None]
         latest = micros(max(seen)) if seen else None
         watermark = None if latest is None else latest - round(self.delay_s * 1e6)
         entry = replace(
@@ -111,7 +106,7 @@ class Batches:
         )
         over = self.merge_sessions(session, events, entry, folder)
         for name in RECORD_TABLES:
-            self.tables.by_name[name].add(staged[name], entry.query, number)
+            self.tables.by_name[name].add(staged[name], batch=(entry.query, number))
         self.commit("sessions", over, entry)
         entry = replace(entry, sessions=entry.sessions + over.rows)
         entry = self.close_windows(session, entry, folder)
@@ -123,7 +118,7 @@ class Batches:
         """Write the batch in one pass into files, by the outcome of each record."""
         zone = frame.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
         files = stage(frame, Stage(str(folder), watermark_us, zone, self.source))
-        return {name: described(files[name], SCHEMAS[name][1]) for name in RECORD_TABLES}
+        return {name: described(files[name], self.tables.by_name[name].bounded) for name in RECORD_TABLES}
 
     def merge_sessions(self, session: SparkSession, new: WrittenFiles, entry: Entry, folder: Path) -> WrittenFiles:
         """Merge the open sessions with the batch's events; write those that are over, and the others below
@@ -139,7 +134,7 @@ class Batches:
 
     def pending(self, batch: int) -> WrittenFiles:
         """The sessions that were open after a batch, as pieces."""
-        return files_in(self.tables.open_sessions(batch), None)
+        return files_in(self.tables.open_sessions(batch))
 
     def aggregator(self, session: SparkSession, rows: int, files: Iterable[Path]) -> Aggregator:
         """Return the aggregator for this number of rows in these files."""
@@ -177,22 +172,22 @@ class Batches:
 
     def commit(self, name: str, rows: WrittenFiles, entry: Entry, *, run: str = "") -> None:
         """Add rows to a table and publish them to the topic. `run`: of rows that the next run removes."""
-        table: BatchTable = self.tables.by_name[name]
+        table = self.tables.by_name[name]
         if self.publish is not None and rows.rows:
             from pyspark.sql import SparkSession
 
             session = SparkSession.getActiveSession()
             assert session is not None
-            frame = session.read.schema(table.schema).parquet(*map(uri, rows.files))
+            frame = session.read.schema(table.ddl).parquet(*map(uri, rows.files))
             self.publish(f"{name}-{run or entry.batch}", frame)
-        table.add(rows, None if run else entry.query, entry.batch)
+        table.add(rows, batch=None if run else (entry.query, entry.batch))
 
     # ---- the beginning and the end of a run ------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Remove rows that were not final when the last run ended."""
         for name in ("windows", "pages", "sessions", "conversions"):
-            self.tables.by_name[name].take_back("final = false")
+            self.tables.by_name[name].delete("final = false")
 
     def finish(self, session: SparkSession) -> None:
         """Write the windows and sessions that are still open, with `final` false."""

@@ -72,7 +72,7 @@ class LocalAggregator:
         if not len(rows):
             return NO_FILES
         table = self.tables.by_name[name]
-        return write_rows(rows.append_column("final", pa.repeat(final, len(rows))), folder, table.arrow, table.by)
+        return write_rows(rows.append_column("final", pa.repeat(final, len(rows))), folder, table.arrow, table.bounded)
 
 
 def of_files(files: Sequence[Path], schema: pa.Schema, names: Sequence[str] | None = None) -> pa.Table:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ottla.spark.activity.event import Event, Reader
-from ottla.spark.lake.commits import arrow_schema
+from ottla.spark.lake.schemas import arrow_schema
 from ottla.spark.platform.workers import WorkerFunction
 
 if TYPE_CHECKING:

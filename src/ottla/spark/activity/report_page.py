@@ -63,7 +63,7 @@ class Queries:
     def __init__(self, tables: Tables) -> None:
         self._engine = QueryBuilder()
         for name in ("events", "late", "malformed", "sessions"):
-            self._engine.register(name, tables.by_name[name].delta())
+            self._engine.register(name, tables.by_name[name].delta)
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         return pa.table(self._engine.execute(sql).read_all()).to_pylist()

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.spark.activity.batches import Batches
 from ottla.spark.activity.tables import Settings, Tables
 from ottla.spark.activity.totals import Totals, totals
 from ottla.spark.platform.failures import PipelineFailed
-from ottla.spark.platform.paths import table_path
-from ottla.spark.platform.session import pipeline_session
-from ottla.spark.reader.losses import ALLOW_LOSS
-from ottla.spark.reader.options import stream_options
 from ottla.spark.running.checkpoints import Checkpoint
-from ottla.spark.running.each_batch import each_batch
-from ottla.spark.running.progress import BatchRows
-from ottla.spark.running.run import (
-    Finished,
-    RunOptions,
-    broker_options,
-    read_stream,
-    require_topics,
-    run_queries,
-    source_options,
-)
+from ottla.spark.running.micro_batches import MicroBatchPipeline
+from ottla.spark.running.run import RunOptions, broker_options, require_topics
 from ottla.spark.running.topic_ids import require_same
 
 if TYPE_CHECKING:
@@ -71,21 +58,16 @@ def run(
     dropped records before they were read. Raises PipelineFailed, also if the figures do not add up.
     """
     require_topics(options, [*topics, *([output_topic] if output_topic else [])])
-    directory = options.checkpoint or str(table_path(table) / "_checkpoint")
-    options = replace(options, checkpoint=directory, on_loss=ALLOW_LOSS)
     tables = Tables.make(table, settings or Settings())
     require_same(options, topics, tables.root)
+    pipeline = MicroBatchPipeline.into(tables.root, QUERY, options, topics, allow_loss=allow_loss)
     began = time.monotonic()
-    spark = session or pipeline_session("ottla-activity", master=options.master, conf=options.conf)
-    try:
-        checkpoint = Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}")
+    with pipeline.session(session) as spark:
+        checkpoint = pipeline.checkpoint(spark)
         publish = None if output_topic is None else publisher(options, output_topic, checkpoint)
-        source = stream_options(source_options(options, topics, failOnDataLoss=str(not allow_loss)))
-        batches = Batches(tables, checkpoint.query, delay_s, publish, source)
+        batches = Batches(tables, checkpoint.query, delay_s, publish, pipeline.reading)
         batches.begin()
-        more = {} if batch_rows is None else {"maxOffsetsPerTrigger": batch_rows}
-        frame = read_stream(spark, options, topics, rangesOnly=True, failOnDataLoss=not allow_loss, **more)
-        finished = work_off(options, spark, frame, batches)
+        finished = pipeline.run(spark, batches, batch_rows=batch_rows)
         batches.finish(spark)
         found = totals(spark, tables)
         if report is not None:
@@ -93,22 +75,9 @@ def run(
             from ottla.spark.report import write_page
 
             write_page(report, report_page(tables, found, title))
-    finally:
-        if session is None:
-            spark.stop()
     if found.problems:
         raise PipelineFailed(f"{found} {' '.join(found.problems)}")
     return Outcome(finished.rows, time.monotonic() - began, finished.stopped, found)
-
-
-def work_off(options: RunOptions, spark: SparkSession, frame: DataFrame, batches: Batches) -> Finished:
-    writer = frame.writeStream.queryName(QUERY).foreachBatch(each_batch(batches))
-    try:
-        return run_queries(options, spark, [writer], {QUERY: lambda batch: batches.counts.pop(batch, BatchRows(0))})
-    except PipelineFailed as failure:
-        if batches.failure is not None and batches.failure is not failure:
-            raise batches.failure from failure
-        raise
 
 
 def publisher(options: RunOptions, topic: str, checkpoint: Checkpoint) -> Callable[[str, DataFrame], None]:

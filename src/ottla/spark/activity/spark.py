@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ottla.spark.activity.aggregator import Span
 from ottla.spark.activity.parse import EVENTS
 from ottla.spark.activity.sessions import PIECE_SCHEMA, conversions, merge, pieces, sessions
-from ottla.spark.activity.tables import SCHEMAS, Tables
+from ottla.spark.activity.tables import Tables
 from ottla.spark.activity.windows import top_pages, windowed
 from ottla.spark.lake.parquet_files import WrittenFiles, uri, write_frame
 
@@ -80,4 +80,4 @@ class SparkAggregator:
     def write(self, name: str, rows: DataFrame, folder: Path, *, final: bool) -> WrittenFiles:
         from pyspark.sql import functions as F
 
-        return write_frame(rows.withColumn("final", F.lit(final)), folder / name, SCHEMAS[name][1])
+        return write_frame(rows.withColumn("final", F.lit(final)), folder / name, self.tables.by_name[name].bounded)

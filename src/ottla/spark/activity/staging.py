@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from ottla.spark.activity.event import Reader
 from ottla.spark.activity.parse import EVENTS, LATE, MALFORMED, RECORD_COLUMNS, Read, as_array, times_of
-from ottla.spark.lake.commits import arrow_schema
+from ottla.spark.lake.schemas import arrow_schema
 from ottla.spark.platform.workers import WorkerFunction
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.spark.activity.parse import EVENTS, LATE, MALFORMED
-from ottla.spark.lake.batch_table import BatchTable
+from ottla.spark.lake.timed_table import TimedTable
 from ottla.spark.platform.durable import write_json
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.platform.paths import table_path
@@ -99,7 +99,7 @@ class Tables:
 
     root: Path
     settings: Settings
-    by_name: dict[str, BatchTable] = field(default_factory=dict)
+    by_name: dict[str, TimedTable] = field(default_factory=dict)
 
     @classmethod
     def make(cls, table: str, settings: Settings) -> Tables:
@@ -118,7 +118,7 @@ class Tables:
             raise PipelineFailed(f"{root} is not empty and has no tables of this pipeline: choose another directory.")
         else:
             write_json(own, wanted)
-        return cls(root, settings, {name: BatchTable(root / name, *schema) for name, schema in SCHEMAS.items()})
+        return cls(root, settings, {name: TimedTable(root / name, *schema) for name, schema in SCHEMAS.items()})
 
     @classmethod
     def open(cls, table: str) -> Tables:
@@ -127,6 +127,11 @@ class Tables:
         if not own.exists():
             raise PipelineFailed(f"{table} has no tables of this pipeline. `ottla pipeline activity` makes them.")
         return cls.make(table, Settings(**json.loads(own.read_text())))
+
+    def refresh(self) -> None:
+        """Read what other processes have committed."""
+        for table in self.by_name.values():
+            table.refresh()
 
     def entry(self) -> Entry:
         path = self.root / "_activity" / "ledger.json"

@@ -19,7 +19,7 @@ from ottla.spark.activity.groups import codes_of, grouped, longs
 from ottla.spark.activity.local_sessions import sessions_of
 from ottla.spark.activity.sessions import merge, pieces
 from ottla.spark.activity.tables import RECORD_TABLES, RESULT_TABLES, Tables
-from ottla.spark.lake.batch_table import BatchTable
+from ottla.spark.lake.timed_table import TimedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +96,7 @@ def totals(session: SparkSession, tables: Tables, local_rows_max: int = LOCAL_RO
     )
 
 
-def came_to(by_name: Sequence[BatchTable]) -> tuple[list[int], int]:
+def came_to(by_name: Sequence[TimedTable]) -> tuple[list[int], int]:
     """Count the rows of each table, and the distinct records (topic, partition, offset) of all."""
     rows, runs = [0] * len(by_name), dict[TopicPartition, list[np.ndarray]]()
     for number, table in enumerate(by_name):
@@ -132,7 +132,7 @@ def covered(runs: np.ndarray) -> int:
     return int(np.maximum(untils - np.maximum(firsts, reached), 0).sum())
 
 
-def added(table: BatchTable, column: str) -> tuple[int, int]:
+def added(table: TimedTable, column: str) -> tuple[int, int]:
     """The sum of a column, and the rows."""
     total = rows = 0
     for batch in table.batches((column,)):

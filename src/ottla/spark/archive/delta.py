@@ -1,16 +1,8 @@
-"""Keeps an archive as a Delta table, written by `deltalake` alone: no JVM jars.
+"""Keeps an archive as a Delta table.
 
-A commit in Delta's log has:
-
-- the files of the batch;
-- a transaction (`ottla/query/ID`, batch number), which identifies a replayed batch;
-- for each partition a transaction (`ottla/offset/TOPIC/PARTITION`, next offset).
-
-Delta refuses concurrent commits that name the same transaction, so two archives of one partition exclude each other.
-The offsets in these transactions also replace a lost checkpoint. Offset ranges are stored next to the table; they are
-written before the commit and count only after it.
-
-Source: Delta's PROTOCOL.md, "Transaction Identifiers", "Add File and Remove File".
+A commit names the batch and each partition's next offset, as `ottla.spark.lake.delta_table` describes. The offsets also
+replace a lost checkpoint. Offset ranges are stored next to the table; they are written before the commit and count only
+after it.
 """
 
 from __future__ import annotations
@@ -22,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from ottla.client import TopicPartition
@@ -31,8 +21,8 @@ from ottla.spark.archive.journal import Journal
 from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, RANGES, Batch, TableFile
 from ottla.spark.archive.ranges import Covered
 from ottla.spark.archive.table import Settings, Table, TableChanged
-from ottla.spark.lake.commits import CONFIGURATION, add_action, append, sync_log
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.lake.delta_table import CommitConflict, DeltaTable
+from ottla.spark.lake.file_actions import add_action
 
 ANY = (-(1 << 63), (1 << 63) - 1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,66 +34,52 @@ class DeltaLake(Table):
     def __init__(self, path: Path, settings: Settings) -> None:
         super().__init__(path, settings)
         self._journal = Journal(path / RANGES, self.committed)
-        try:
-            self._delta = DeltaTable(str(path))
-        except TableNotFoundError:
-            self._delta = DeltaTable.create(
-                str(path), COLUMNS, mode="ignore", partition_by=PARTITIONED_BY, configuration=CONFIGURATION
-            )
-        except DeltaError as error:
-            raise PipelineFailed(f"The Delta table {path} can't be opened: {error}.") from None
+        self._delta = DeltaTable(path, COLUMNS, partition_by=PARTITIONED_BY)
 
     @property
     def writes_to(self) -> Path:
         return self.path
 
     def refresh(self) -> None:
-        self._delta.update_incremental()
+        self._delta.refresh()
 
     def committed(self, query: str) -> int | None:
-        return self._delta.transaction_version(f"ottla/query/{query}")
+        return self._delta.committed(query)
 
     def next_offset(self, place: TopicPartition) -> int | None:
-        return self._delta.transaction_version(f"ottla/offset/{place[0]}/{place[1]}")
+        return self._delta.next_offset(place)
 
     def publish(self, batch: Batch) -> None:
         self._journal.write(batch)
-        ends = [Transaction(f"ottla/offset/{each.topic}/{each.partition}", each.until) for each in batch.covered]
         ranges = [[each.topic, each.partition, each.first, each.until, each.count] for each in batch.covered]
-        properties = CommitProperties(
-            custom_metadata={"ottla.ranges": json.dumps(ranges)},
-            app_transactions=[Transaction(f"ottla/query/{batch.query}", batch.number), *ends],
-        )
         try:
-            files = [added(file) for file in batch.files]
-            append(self._delta, self.path, files, COLUMNS, properties, PARTITIONED_BY)
-        except CommitFailedError as error:
+            self._delta.commit(
+                [added(file) for file in batch.files],
+                batch=(batch.query, batch.number),
+                ends={each.place: each.until for each in batch.covered},
+                metadata={"ottla.ranges": json.dumps(ranges)},
+            )
+        except CommitConflict as conflict:
             raise TableChanged(
-                f"Batch {batch.number} can't be added to {self.path}: {error} Another archive writes the same topics."
-            ) from error
+                f"Batch {batch.number} can't be added to {self.path}: {conflict.__cause__} Another archive writes the "
+                "same topics."
+            ) from conflict
         self._journal.fold(batch.query)
 
     def covered(self) -> list[Covered]:
         return self._journal.covered()
 
     def files(self) -> list[TableFile]:
-        return list(files_of(pa.table(self._delta.get_add_actions(flatten=True))))
+        return list(files_of(self._delta.actions()))
 
     def seen(self) -> list[str]:
         return [file.path for file in self.files()]
 
     def compact(self, target_bytes: int) -> tuple[int, int]:
-        properties = WriterProperties(compression="ZSTD", compression_level=1)
-        done = self._delta.optimize.compact(
-            target_size=target_bytes, max_concurrent_tasks=2, writer_properties=properties
-        )
-        sync_log(self._delta, self.path)
-        return done["numFilesRemoved"], done["numFilesAdded"]
+        return self._delta.compact(target_bytes)
 
     def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:
-        return self._delta.vacuum(
-            retention_hours=int(retention_hours), dry_run=dry_run, enforce_retention_duration=False, full=True
-        )
+        return self._delta.vacuum(retention_hours, dry_run=dry_run)
 
 
 def added(file: TableFile) -> AddAction:

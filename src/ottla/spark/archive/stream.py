@@ -20,8 +20,9 @@ import re
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.client import TopicPartition
 from ottla.spark.archive.fetching import fetch_files
@@ -32,14 +33,12 @@ from ottla.spark.archive.start import decide
 from ottla.spark.archive.table import Settings, Table
 from ottla.spark.archive.writing import WriteFiles
 from ottla.spark.platform.failures import PipelineFailed
-from ottla.spark.platform.session import pipeline_session, require_workers
-from ottla.spark.reader.losses import ALLOW_LOSS
 from ottla.spark.reader.offsets import Cluster
-from ottla.spark.reader.options import SourceOptions, stream_options
+from ottla.spark.reader.options import SourceOptions
 from ottla.spark.running.checkpoints import Checkpoint
-from ottla.spark.running.each_batch import each_batch
+from ottla.spark.running.micro_batches import MicroBatchPipeline
 from ottla.spark.running.progress import BatchRows
-from ottla.spark.running.run import Finished, RunOptions, require_topics, run_queries, source_options, wait_for_broker
+from ottla.spark.running.run import Finished, RunOptions, require_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,7 +83,6 @@ class Publisher:
     log: Cluster
     """Asked which topics these are, and where a partition begins when records may be lost."""
     allow_loss: bool = False
-    failure: PipelineFailed | None = None
     rows: int = 0
     bytes: int = 0
     files: int = 0
@@ -96,13 +94,6 @@ class Publisher:
     _query: str = field(default="")
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        try:
-            self.publish(frame, number)
-        except PipelineFailed as failure:
-            self.failure = failure
-            raise
-
-    def publish(self, frame: DataFrame, number: int) -> None:
         self._query = self._query or self.checkpoint.query()
         ends = self.checkpoint.ends(number)
         if ends is None:
@@ -124,6 +115,9 @@ class Publisher:
         self.files += len(files)
         self.batches += 1
         self.holes += sum(each.until - each.first - each.count for each in covered)
+
+    def counted(self, number: int) -> BatchRows:
+        return BatchRows(self.counts.pop(number, 0))
 
     def there_already(
         self, number: int, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
@@ -214,35 +208,17 @@ def run(
 
     `starting`: earliest or latest, for what the table does not have yet. Raises PipelineFailed.
     """
-    if isinstance(topics, re.Pattern):
-        client = wait_for_broker(options)
-        assert client is not None
-        client.close()
-    else:
-        require_topics(options, topics)
+    require_topics(options, topics)
     kafka = {"isolation.level": "read_committed", **options.kafka} if read_committed else dict(options.kafka)
     committed = kafka.get("isolation.level", "read_uncommitted") == "read_committed"
     lake = make_table(table, Settings(format, committed))
-    directory = options.checkpoint or str(lake.path / "_checkpoint")
-    options = replace(options, checkpoint=directory, kafka=kafka, on_loss=ALLOW_LOSS)
+    options = replace(options, kafka=kafka)
+    pipeline = MicroBatchPipeline.into(lake.path, QUERY, options, topics, allow_loss=allow_loss, includeHeaders="true")
     began = time.monotonic()
-    spark = session or pipeline_session("ottla-archive", master=options.master, conf=options.conf)
-    given = source_options(options, topics, includeHeaders="true", failOnDataLoss=str(not allow_loss).lower())
-    reading = stream_options(given)
-    log = Cluster(reading)
-    try:
-        checkpoint = Checkpoint(spark, f"{directory.rstrip('/')}/{QUERY}")
-        publisher = Publisher(lake, checkpoint, compression, reading, log, allow_loss)
-        require_workers(spark)
-        begun = begin(options, topics, starting, publisher)
-        more = {"rangesOnly": "true", "startingOffsets": begun, "maxOffsetsPerTrigger": str(batch_rows)}
-        frame = spark.readStream.format("ottla").options(**given, **more).load()
-        writer = frame.writeStream.queryName(QUERY).foreachBatch(each_batch(publisher))
-        finished = run_publisher(options, spark, writer, publisher)
-    finally:
-        log.close()
-        if session is None:
-            spark.stop()
+    with pipeline.session(session) as spark, closing(Cluster(pipeline.reading)) as log:
+        publisher = Publisher(lake, pipeline.checkpoint(spark), compression, pipeline.reading, log, allow_loss)
+        begun = begin(pipeline.options, topics, starting, publisher)
+        finished = pipeline.run(spark, publisher, batch_rows=batch_rows, starting=begun)
     lake.refresh()
     return figures(publisher, lake, finished, time.monotonic() - began)
 
@@ -257,13 +233,6 @@ def begin(options: RunOptions, topics: Sequence[str] | re.Pattern[str], starting
     for (topic, partition), offset in sorted(start.offsets.items()):
         offsets.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(offsets)
-
-
-def run_publisher(options: RunOptions, spark: SparkSession, writer: Any, publisher: Publisher) -> Finished:
-    try:
-        return run_queries(options, spark, [writer], {QUERY: lambda batch: BatchRows(publisher.counts.pop(batch, 0))})
-    except PipelineFailed as failed:
-        raise publisher.failure or failed from None
 
 
 def figures(publisher: Publisher, lake: Table, finished: Finished, seconds: float) -> Archived:

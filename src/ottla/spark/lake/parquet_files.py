@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ottla.spark.lake.commits import Statistics, aware, statistics
+from ottla.spark.lake.file_actions import Statistics, aware, statistics
 from ottla.spark.platform.durable import sync_file, sync_folder
 
 if TYPE_CHECKING:
@@ -23,42 +23,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFiles:
-    """Files that no table has yet, each with its statistics; `greatest` is of the table's time column, where it has
-    one."""
+    """Files that no table has yet, each with its statistics."""
 
     files: tuple[Path, ...]
     statistics: tuple[Statistics, ...]
     rows: int
-    greatest: datetime | None = None
+
+    def greatest(self, column: str) -> datetime | None:
+        """The latest time in a bounded column."""
+        ends = [each["maxValues"].get(column) for each in self.statistics]
+        return max((aware(end) for end in ends if end is not None), default=None)
 
 
 NO_FILES = WrittenFiles((), (), 0)
 
 
-def described(files: Sequence[Path], by: str | None) -> WrittenFiles:
-    """Files with what their footers say; `by`: the timestamp column whose bounds are wanted."""
-    found = tuple(statistics(file, () if by is None else (by,)) for file in files)
-    ends = [aware(end) for each in found for end in each["maxValues"].values()]
-    return WrittenFiles(tuple(files), found, sum(each["numRecords"] for each in found), max(ends, default=None))
+def described(files: Sequence[Path], bounded: Sequence[str] = ()) -> WrittenFiles:
+    """Files with what their footers say; `bounded`: columns whose least and greatest value is wanted."""
+    found = tuple(statistics(file, bounded) for file in files)
+    return WrittenFiles(tuple(files), found, sum(each["numRecords"] for each in found))
 
 
-def files_in(folder: Path, by: str | None) -> WrittenFiles:
+def files_in(folder: Path, bounded: Sequence[str] = ()) -> WrittenFiles:
     """The Parquet files of one folder; no files where it is none."""
-    return described(sorted(folder.glob("*.parquet")), by)
+    return described(sorted(folder.glob("*.parquet")), bounded)
 
 
-def write_frame(frame: DataFrame, folder: Path, by: str | None) -> WrittenFiles:
+def write_frame(frame: DataFrame, folder: Path, bounded: Sequence[str]) -> WrittenFiles:
     """Write the rows on the executors to files below `folder`, which must not exist."""
     frame.write.option("compression", "zstd").parquet(uri(folder))
-    return files_in(folder, by)
+    return files_in(folder, bounded)
 
 
-def write_rows(rows: pa.Table, folder: Path, schema: pa.Schema, by: str | None) -> WrittenFiles:
+def write_rows(rows: pa.Table, folder: Path, schema: pa.Schema, bounded: Sequence[str]) -> WrittenFiles:
     """Write rows that are in memory to a file below `folder`, with the schema's columns in their order."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{uuid.uuid4().hex}.parquet"
     write_file(rows.select(schema.names).cast(schema), file)
-    return described([file], by)
+    return described([file], bounded)
 
 
 def write_file(rows: pa.Table, file: Path) -> None:

@@ -28,12 +28,13 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from ottla.client import TopicPartition
-from ottla.spark.lake.offset_table import OffsetTable
+from ottla.spark.lake.delta_table import DeltaTable
+from ottla.spark.lake.parquet_files import described
+from ottla.spark.lake.schemas import arrow_schema
 from ottla.spark.logs import counting, windows
 from ottla.spark.logs import parse as parsing
 from ottla.spark.logs.staging import Settings, Stage, Staged, stage
 from ottla.spark.platform.durable import write_json
-from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.running.progress import BatchRows
 
 if TYPE_CHECKING:
@@ -73,16 +74,16 @@ class Tables:
     """The two tables of the pipeline under one directory."""
 
     root: Path
-    lines: OffsetTable
-    windows: OffsetTable
+    lines: DeltaTable
+    windows: DeltaTable
 
     @classmethod
     def make(cls, path: str) -> Tables:
         root = Path(path).absolute()
         return cls(
             root,
-            OffsetTable.make(root / "lines", LINES, ("service", "time", "timestamp")),
-            OffsetTable.make(root / "windows", windows.SCHEMA, ("service", "start")),
+            DeltaTable(root / "lines", arrow_schema(LINES), ("service", "time", "timestamp")),
+            DeltaTable(root / "windows", arrow_schema(windows.SCHEMA), ("service", "start")),
         )
 
     def partitions(self) -> set[TopicPartition]:
@@ -98,7 +99,7 @@ class Tables:
         if not known.issuperset(places):
             write_json(self.root / PLACES, sorted(known.union(places)))
 
-    def ends(self, table: OffsetTable) -> dict[TopicPartition, int]:
+    def ends(self, table: DeltaTable) -> dict[TopicPartition, int]:
         """Return each partition's end offset in a table."""
         return {place: end for place in self.partitions() if (end := table.next_offset(place))}
 
@@ -116,8 +117,7 @@ class Tables:
     def rates(self, new: pa.Table) -> list[dict[str, Any]]:
         """Return the figures of the windows that these rows add to, with these rows included."""
         touched = new.select(["service", "start"]).group_by(["service", "start"]).aggregate([])
-        files: Any = self.windows.files()
-        if files:
+        if files := list(self.windows.files()):
             services, starts = (touched[name].combine_chunks() for name in ("service", "start"))
             within = ds.field("service").isin(services) & ds.field("start").isin(starts)
             near = ds.dataset(files, schema=new.schema, format="parquet").to_table(filter=within)
@@ -148,38 +148,29 @@ class Batches:
         self._done = 0
         self.counts: dict[int, Counts] = {}
         """By batch; a batch that is repeated after an outage counts as it did when its lines were committed."""
-        self.failure: PipelineFailed | None = None
 
-    def __call__(self, frame: DataFrame, number: int) -> None:
-        try:
-            self._take(frame, number)
-        except PipelineFailed as failure:
-            self.failure = failure
-            raise
-
-    def read(self, number: int) -> BatchRows:
-        """Return the number of records of a batch."""
+    def counted(self, number: int) -> BatchRows:
         found = self.counts.get(number, Counts())
         return BatchRows(found.read, found.late)
 
-    def _take(self, frame: DataFrame, number: int) -> None:
+    def __call__(self, frame: DataFrame, number: int) -> None:
         tables = self._tables
         folder = tables.root / STAGING / uuid.uuid4().hex
         for table in (tables.lines, tables.windows):
-            table.delta.update_incremental()
+            table.refresh()
         try:
             staged = added = self._stage(frame, tables.lines, folder)
             tables.note_partitions(staged.ends)
             if not tables.agree():  # the process was killed between the two commits of this batch
                 added = self._stage(frame, tables.windows, None)
             counts = summary(staged)
-            tables.lines.add(staged.files, staged.ends)
+            tables.lines.add(described(staged.files, tables.lines.bounded), ends=staged.ends)
             self.counts.setdefault(number, counts)
             self._add_counts(frame, added)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _stage(self, frame: DataFrame, table: OffsetTable, folder: Path | None) -> Staged:
+    def _stage(self, frame: DataFrame, table: DeltaTable, folder: Path | None) -> Staged:
         """Count the lines that a table lacks, and write them to files in a folder."""
         delay_us = round(self._settings.delay_s * 1e6)
         marks = {service: latest - delay_us for service, latest in self._latest.items()}
@@ -191,11 +182,11 @@ class Batches:
             return
         if self._publish is not None:
             self._publish(frame, self._tables.rates(added.counts))
-        self._tables.windows.add_rows(added.counts, added.ends)
+        self._tables.windows.add_rows(added.counts, ends=added.ends)
         note(self._latest, counting.latest_of(added.counts))
         self._done += 1
         if self._done % FOLD_EVERY == 0:
-            self._tables.windows.fold()
+            self._tables.windows.compact()
 
 
 def clear_left_over(staging: Path) -> None:

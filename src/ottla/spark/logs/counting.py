@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.spark.lake.commits import arrow_schema
+from ottla.spark.lake.schemas import arrow_schema
 from ottla.spark.logs import windows
 from ottla.spark.logs.formats import ERRORS
 from ottla.spark.logs.times import DAY_US, SECOND_US

@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ottla.spark.lake.commits import aware
+from ottla.spark.lake.file_actions import aware
 from ottla.spark.logs.formats import LEVELS
 from ottla.spark.logs.line import NAMED_LEVELS
 from ottla.spark.platform.failures import OptionsRefused, PipelineFailed

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.spark.lake.commits import arrow_schema
+from ottla.spark.lake.schemas import arrow_schema
 from ottla.spark.logs.formats import NAMES
 from ottla.spark.logs.line import Line, Reader
 from ottla.spark.platform.failures import OptionsRefused

@@ -44,15 +44,15 @@ def report_page(session: SparkSession, tables: Tables, title: str) -> str:
     times = [row["start"] for row in counts if row["start"] is not None]
     subtitle = f"{min(times):%d %B %Y %H:%M} to {max(times):%d %B %Y %H:%M}, all times in UTC." if times else UNTIMED
     source = drawn_from({topic for topic, _ in tables.partitions()}, tables.root, datetime.now(UTC))
-    tables.lines.delta.update_incremental()
-    phrases = top_phrases(session, tables.lines.files(), total)
+    tables.lines.refresh()
+    phrases = top_phrases(session, list(tables.lines.files()), total)
     sections = [over_time(counts), services(counts), *texts(phrases), formats(counts)]
     return page(title, f"{subtitle} {source}", headline, sections)
 
 
 def counted(tables: Tables) -> list[dict[str, Any]]:
     """The rows of the table of counts, summed; `start` in UTC."""
-    tables.windows.delta.update_incremental()
+    tables.windows.refresh()
     parts = [pq.read_table(file, columns=[*KEYS, "rows"]) for file in tables.windows.files()]
     if not parts:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,8 @@ import pyarrow as pa
 from ottla.spark.logs.batches import UNPARSED, Batches, Counts, Settings, Tables
 from ottla.spark.logs.parse import check_hints, check_zone
 from ottla.spark.platform.failures import PipelineFailed
-from ottla.spark.platform.session import pipeline_session
-from ottla.spark.reader.losses import ALLOW_LOSS
-from ottla.spark.reader.options import stream_options
-from ottla.spark.running.each_batch import each_batch
-from ottla.spark.running.run import RunOptions, broker_options, read_stream, require_topics, run_queries, source_options
+from ottla.spark.running.micro_batches import MicroBatchPipeline
+from ottla.spark.running.run import RunOptions, broker_options, require_topics
 from ottla.spark.running.topic_ids import require_same
 
 if TYPE_CHECKING:
@@ -69,30 +66,19 @@ def run(
     check_zone(settings.zone)
     require_topics(options, [*topics, *([output_topic] if output_topic else [])])
     tables = Tables.make(table)
-    checkpoint = options.checkpoint or str(tables.root / "_checkpoint")
-    options = replace(options, checkpoint=checkpoint, on_loss=ALLOW_LOSS)
     require_same(options, topics, tables.root)
-    spark = session or pipeline_session("ottla-logs", master=options.master, conf=options.conf)
-    try:
+    pipeline = MicroBatchPipeline.into(
+        tables.root, QUERY, options, topics, allow_loss=allow_loss, includeHeaders="true"
+    )
+    with pipeline.session(session) as spark:
         publish = None if output_topic is None else publisher(options, output_topic)
-        loss = {"failOnDataLoss": str(not allow_loss)}
-        source = stream_options(source_options(options, topics, includeHeaders="true", **loss))
-        batches = Batches(tables, settings, source, publish)
-        more = {} if batch_rows is None else {"maxOffsetsPerTrigger": batch_rows}
-        ranges = read_stream(spark, options, topics, rangesOnly=True, **loss, **more)
-        writer = ranges.writeStream.queryName(QUERY).foreachBatch(each_batch(batches))
-        try:
-            finished = run_queries(options, spark, [writer], {QUERY: batches.read})
-        except PipelineFailed as failure:
-            raise batches.failure or failure from failure
+        batches = Batches(tables, settings, pipeline.reading, publish)
+        finished = pipeline.run(spark, batches, batch_rows=batch_rows)
         if report is not None:
             from ottla.spark.logs.report_page import report_page
             from ottla.spark.report import write_page
 
             write_page(report, report_page(spark, tables, title))
-    finally:
-        if session is None:
-            spark.stop()
     outcome = Outcome(total(batches.counts.values()), finished.seconds, finished.stopped)
     if not outcome.counts.adds_up:
         raise PipelineFailed(f"The counts do not add up: {outcome.counts.written:,} lines are in files. {outcome}")

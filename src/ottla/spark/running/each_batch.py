@@ -2,7 +2,8 @@
 
 When a query is stopped, Spark searches the text of such a failure with a regular expression that recurses once a
 character (StreamExecution.scala, PROXY_ERROR). A Java stack in that text overflows the stack of the query's thread,
-which then prints a thousand lines.
+which then prints a thousand lines. Such a text gets a last line for the expression instead, if an interrupt caused
+the failure, so that Spark still knows what its own `stop` interrupted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 SEARCHED_FROM = "py4j.protocol.Py4JJavaError"
 """Where Spark's expression begins to match."""
+INTERRUPTS = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+"""Where it may end (IO_EXCEPTION_NAMES)."""
 
 
 class BatchFailed(Exception):
@@ -32,6 +39,14 @@ def each_batch(function: Callable[[DataFrame, int], None]) -> Callable[[DataFram
             text = "".join(traceback.format_exception(error))
             if SEARCHED_FROM not in text:
                 raise
-            raise BatchFailed(text.replace(SEARCHED_FROM, "Py4JJavaError")) from None
+            raise BatchFailed(readable(text)) from None
 
     return call
+
+
+def readable(text: str) -> str:
+    """Return the traceback so that Spark's expression does not match before its last line, and matches there if an
+    interrupt is in it."""
+    found = next((name for name in INTERRUPTS if name in text), None)
+    plain = text.replace(SEARCHED_FROM, "Py4JJavaError")
+    return plain if found is None else f"{plain}\n{SEARCHED_FROM}: An error occurred while calling Spark: {found}"

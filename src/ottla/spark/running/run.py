@@ -131,11 +131,14 @@ def pause(seconds: float, stopped: threading.Event | None) -> None:
         stopped.wait(seconds)
 
 
-def require_topics(options: RunOptions, topics: Sequence[str]) -> None:
-    """Wait for the broker, then raise PipelineFailed if a topic is missing, naming it and how to create it."""
+def require_topics(options: RunOptions, topics: Sequence[str] | re.Pattern[str]) -> None:
+    """Wait for the broker, then raise PipelineFailed if a topic is missing, naming it and how to create it. A pattern
+    requires none."""
     client = wait_for_broker(options)
     assert client is not None
     with client:
+        if isinstance(topics, re.Pattern):
+            return
         try:
             answer = client.metadata(list(dict.fromkeys(topics)))
         except ClientFailure as failure:
@@ -438,15 +441,17 @@ class Loop:
 
     def _end(self, run: Run, overdue: bool) -> None:
         """Note that the query has ended, if it has. Interrupt it if it only waits for its next trigger, or if its batch
-        is overdue: the next start repeats that batch."""
+        is overdue. A failure from before that is raised. A failure after it is not: a batch that began meanwhile breaks
+        in many ways when it is interrupted, and the next start repeats it."""
         assert run.query is not None
+        failure: Exception | None = None
         try:
             if overdue or run.gone(self._session) or run.rests():
+                failure = run.query.exception()
                 run.query.stop()
                 run.ended = True
             self._show(run)
-            failure = None if overdue else run.query.exception()
         except Exception as error:
-            failure = error
+            failure = failure or error
         if failure is not None and not means_away(text := text_of(failure)):
             raise PipelineFailed(self._options.sentence(run.name, run.checkpoint, text)) from failure

@@ -1,7 +1,4 @@
-"""Commits finished Parquet files to Delta tables, by `deltalake` alone: no JVM jars.
-
-The files are on the table's file system; their footers give the statistics. deltalake does not wait for the disk, but
-this module does: Spark must not forget a batch before its commit is on disk.
+"""Describes finished Parquet files to Delta: statistics from their footers, and the add actions of a commit.
 
 Source: Delta's PROTOCOL.md, "Add File and Remove File", "Per-file Statistics".
 """
@@ -16,59 +13,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction
 
 from ottla.spark.platform.durable import sync_file, sync_folder
 
-CONFIGURATION = {"delta.checkpointInterval": "50"}
 Statistics: TypeAlias = Mapping[str, Any]
 """Of one file, under Delta's names: numRecords, minValues, maxValues, nullCount."""
 
-TYPES: Mapping[str, pa.DataType] = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
-}
-
-
-def arrow_schema(ddl: str) -> pa.Schema:
-    """Return a table's columns, given as Spark's DDL, in Arrow's types. Spark's own parser of DDL needs a session."""
-    columns = [each.split() for each in ddl.split(", ")]
-    return pa.schema([(name, TYPES[kind]) for name, kind in columns])
-
-
-def append(
-    table: DeltaTable,
-    path: Path,
-    files: Sequence[AddAction],
-    schema: pa.Schema,
-    properties: CommitProperties,
-    partition_by: list[str] | None = None,
-) -> None:
-    """Commit files to the table, durably. Raises CommitFailedError where another commit named one of the properties'
-    transactions at the same time."""
-    table.create_write_transaction([*files], "append", schema, partition_by, commit_properties=properties)
-    table.update_incremental()
-    sync_log(table, path)
-
-
-def sync_log(table: DeltaTable, path: Path) -> None:
-    """Make the table's last commit durable."""
-    log = path / "_delta_log"
-    sync_file(log / f"{table.version():020}.json")
-    sync_folder(log)
-
 
 def move_in(files: Iterable[tuple[Path, Statistics]], table: Path, prefix: str) -> list[AddAction]:
-    """Give files, each with its statistics, new names in the table's folder, durably: what a commit says of them."""
+    """Move files, each with its statistics, into the table's folder under new names, durably. Return the actions that
+    add them."""
     added: list[AddAction] = []
     for file, found in files:
         place = table / f"{prefix}-{uuid.uuid4().hex}.parquet"
