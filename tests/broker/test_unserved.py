@@ -7,8 +7,8 @@ import pytest
 
 from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.config.key import printed
-from ottla.broker.config.unserved import is_protective, why_unserved
-from ottla.broker.config.values import BrokerSettings, ConfigRefused
+from ottla.broker.config.unserved import AUTHORIZERS, is_protective, why_unserved
+from ottla.broker.config.values import BrokerSettings, ConfigRefused, super_users_of
 from ottla.metadata.store import Put
 from ottla.server.listeners import SettingsRefused
 from ottla.testing import EmbeddedBroker, ServeRefused
@@ -19,7 +19,7 @@ from test_admin_configs import BROKER, DELETE, SET, change, replace  # isort: sk
 INVALID_REQUEST = 42
 MECHANISM = "sasl.enabled.mechanisms"
 PROMISES = [
-    ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    ("authorizer.class.name", "org.example.Authorizer"),
     ("super.users", "User:admin"),
     ("allow.everyone.if.no.acl.found", "false"),
     (MECHANISM, "SCRAM-SHA-512"),
@@ -52,6 +52,7 @@ PROMISES = [
 ]
 PROMISE_NOTHING = {
     "authorizer.class.name": " ",
+    "super.users": "",
     "allow.everyone.if.no.acl.found": "true",
     MECHANISM: "",
     "sasl.login.refresh.window.factor": "0.7",
@@ -90,12 +91,25 @@ def test_a_listener_mapped_to_a_secure_protocol_is_refused() -> None:
 
 
 def test_one_sentence_names_all_of_them() -> None:
-    said = why_unserved(dict(PROMISES[:4]))
+    said = why_unserved(dict(PROMISES[3:8]))
     assert said == (
-        "authorizer.class.name, super.users, allow.everyone.if.no.acl.found and sasl.enabled.mechanisms would protect "
-        "nothing: Ottla serves no TLS, SASL or ACLs yet, and a node without them is open to every client that can "
-        "reach it. Remove these settings only if you accept that."
+        "sasl.enabled.mechanisms, sasl.jaas.config, sasl.kerberos.service.name and ssl.client.auth would protect "
+        "nothing: Ottla serves no TLS or SASL yet, and a node without them is open to every client that can reach it. "
+        "Remove these settings only if you accept that."
     )
+
+
+def test_settings_of_acls_need_an_authorizer() -> None:
+    of_acls = {"super.users": "User:admin;User:CN=a,O=b", "allow.everyone.if.no.acl.found": "false"}
+    assert why_unserved(of_acls) == (
+        "allow.everyone.if.no.acl.found and super.users would protect nothing without an authorizer, and a node "
+        "without them is open to every client that can reach it. "
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer decides by ACLs."
+    )
+    settings = BrokerSettings.load({"authorizer.class.name": AUTHORIZERS[0], **of_acls})
+    assert super_users_of(settings) == ["User:admin", "User:CN=a,O=b"]
+    with pytest.raises(ConfigRefused, match="principalType:principalName but got admin"):
+        BrokerSettings.load({"authorizer.class.name": AUTHORIZERS[0], "super.users": "admin"})
 
 
 def test_values_that_promise_nothing_pass() -> None:
@@ -141,7 +155,10 @@ def test_what_an_older_version_stored_is_warned_of_and_can_be_removed(tmp_path: 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"authorizer.class.name": "org.example.Authorizer"}, "authorizer.class.name would protect nothing"),
+        (
+            {"authorizer.class.name": "org.example.Authorizer"},
+            r"authorizer.class.name=org.example.Authorizer would protect nothing",
+        ),
         ({"listeners": "SASL_PLAINTEXT://127.0.0.1:9092"}, "SASL_PLAINTEXT://127.0.0.1:9092 is not served"),
         ({"listeners": "PLAINTEXT://127.0.0.1:9092"}, r"EmbeddedBroker\(port="),
         ({"log.dirs": "/tmp/elsewhere"}, "data directory"),

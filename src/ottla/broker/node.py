@@ -40,7 +40,7 @@ from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
-from ottla.broker.config.values import BrokerSettings, topic_value
+from ottla.broker.config.values import BrokerSettings, super_users_of, topic_value
 from ottla.broker.connection_quotas import ConnectionQuotas
 from ottla.broker.effects import Close, CommitOutcome, Effect, Outbox, Parked, Part, Reading, Unread
 from ottla.broker.environment import Environment
@@ -55,7 +55,7 @@ from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Decoded, Listening, Refused, Request
 from ottla.broker.schedule import Schedule
-from ottla.broker.security.authorizer import Access
+from ottla.broker.security.authorizer import Access, Authorizer
 from ottla.broker.slices import Slices
 from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.clean_stop import completing
@@ -66,6 +66,7 @@ from ottla.log.cost import Stopwatch, counted_us
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
+from ottla.metadata.acls import ACLS
 from ottla.metadata.features import FEATURES
 from ottla.metadata.image import MetadataDelta, MetadataImage
 from ottla.metadata.nodes import NODES, NodeState
@@ -141,7 +142,6 @@ class Node:
         self.metadata = Metadata(store, self.outbox, self.schedule, self.changed, node_id=self.node_id, entropy=entropy)
         self.settings = LiveSettings(settings, self.metadata, self.wall, warnings or notes)
         self.cluster_id = ""
-        self.access = Access()
         self.metrics = Metrics()
         self.throttle = Throttle(self.outbox)
         self.connection_quotas = ConnectionQuotas(self.settings)
@@ -164,6 +164,7 @@ class Node:
             stopwatch=stopwatch,
         )
         self.peers = Peers(self.outbox, self.schedule, self.node_id)
+        self.access = Access(self._authorizer(settings), self.peers.trusts)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self._taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
@@ -232,6 +233,16 @@ class Node:
             self.parking,
             self.metrics,
             self,
+        )
+
+    def _authorizer(self, settings: BrokerSettings) -> Authorizer | None:
+        """The authorizer that the settings name, None if they name none."""
+        if not settings["authorizer.class.name"]:
+            return None
+        from ottla.broker.security.acls import AclAuthorizer
+
+        return AclAuthorizer(
+            lambda: self.image[ACLS], super_users_of(settings), settings["allow.everyone.if.no.acl.found"]
         )
 
     def _compare_store(self) -> None:

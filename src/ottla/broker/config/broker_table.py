@@ -393,8 +393,15 @@ _ROWS: Final = (
     _key("controller.quota.window.size.seconds", _INT, 1,
          "Length of a sample of the quota of topic changes, in seconds.", low=1),
     # ---- security --------------------------------------------------------------------------------------------------
-    _inert("authorizer.class.name", _STRING, "",
-         "Not served yet: the Java class that decides what clients may do. Any value stops the start."),
+    _key("authorizer.class.name", _STRING, "",
+         "What decides what clients may do: org.apache.kafka.metadata.authorizer.StandardAuthorizer decides by ACLs. "
+         "If not set, every client may do everything. Other classes stop the start."),
+    _key("super.users", _STRING, "",
+         "The principals that may do everything whatever the ACLs say, separated by semicolons, for example "
+         "User:admin. Needs authorizer.class.name."),
+    _key("allow.everyone.if.no.acl.found", _BOOLEAN, False,
+         "Whether every client may use a resource that no ACL matches. false without authorizer.class.name stops the "
+         "start if it is set."),
     _inert("sasl.enabled.mechanisms", _LIST, (),
          "Not served yet: the SASL mechanisms that clients can choose from. Any value stops the start."),
     _inert("sasl.server.max.receive.size", _INT, 524_288, "No effect: SASL is not served yet."),
@@ -450,10 +457,6 @@ _ROWS: Final = (
     _key("process.roles", _LIST, ("broker", "controller"),
          "Roles of the node. broker must be one of them; a node is always a controller too.",
          choices=("broker", "controller")),
-    _inert("super.users", _LIST, (),
-         "Not served yet: the principals that may do everything. Any value stops the start."),
-    _inert("allow.everyone.if.no.acl.found", _BOOLEAN, False,
-         "Not served yet: there are no ACLs, and every client may do everything. false stops the start if it is set."),
     # ---- Ottla's own -----------------------------------------------------------------------------------------------
     _key("ottla.durability", _STRING, "page-cache",
          "When a produce request with acks=all is answered: page-cache once the operating system has the records, as "

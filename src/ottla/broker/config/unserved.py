@@ -1,4 +1,4 @@
-"""Finds settings that promise protection which a node does not give: TLS, SASL, authorizers, policies.
+"""Finds settings that promise protection which a node does not give: TLS, SASL, Java authorizers, policies.
 
 It has Kafka's names for them, and the values that promise nothing: an empty one, and Kafka's default. With any other
 value a node would look protected and be open to every client that can reach it, so it does not start.
@@ -18,8 +18,6 @@ OPEN: Final = "a node without them is open to every client that can reach it"
 
 _JAVA_PRINCIPALS = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
 _PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
-    "allow.everyone.if.no.acl.found": ("true",),
-    "authorizer.class.name": (),
     "connections.max.reauth.ms": ("0",),
     "delegation.token.master.key": (),
     "delegation.token.secret.key": (),
@@ -40,11 +38,18 @@ _PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
     "ssl.protocol": ("TLSv1.2", "TLSv1.3"),
     "ssl.trustmanager.algorithm": ("PKIX",),
     "ssl.truststore.type": ("JKS", "PEM", "PKCS12"),
-    "super.users": (),
     "zookeeper.set.acl": ("false",),
     "zookeeper.ssl.client.enable": ("false",),
 }
 """The values of protective settings that promise nothing, beside an empty one."""
+AUTHORIZER: Final = "authorizer.class.name"
+AUTHORIZERS: Final = (
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "kafka.security.authorizer.AclAuthorizer",
+)
+"""Kafka's authorizers, which decide by ACLs: a node with either of these names does so too."""
+_OF_ACLS = {"allow.everyone.if.no.acl.found": ("true",), "super.users": ()}
+"""Settings of ACLs, and their values that promise nothing without an authorizer, beside an empty one."""
 _PROTECTIVE_PREFIXES = ("sasl.", "ssl.", "zookeeper.ssl.")
 _TUNING_PREFIXES = (
     "sasl.kerberos.kinit.",
@@ -69,7 +74,7 @@ def is_protective(name: str) -> bool:
         return is_protective(of_listener) or is_protective(of_listener.partition(".")[2])
     if name.startswith(_TUNING_PREFIXES):
         return False
-    return name in _PROMISE_NOTHING or name.startswith(_PROTECTIVE_PREFIXES)
+    return name in (AUTHORIZER, *_OF_ACLS, *_PROMISE_NOTHING) or name.startswith(_PROTECTIVE_PREFIXES)
 
 
 def why_unserved(settings: Mapping[str, str]) -> str | None:
@@ -78,10 +83,13 @@ def why_unserved(settings: Mapping[str, str]) -> str | None:
 
     None if they promise nothing. Values are left out, as some are passwords.
     """
+    why = _why_no_acls(settings)
+    if why is not None:
+        return why
     named = [name for name, text in settings.items() if is_protective(name) and _promises(name, text)]
     if named:
         return (
-            f"{_listed(named)} would protect nothing: Ottla serves no TLS, SASL or ACLs yet, and {OPEN}. "
+            f"{_listed(named)} would protect nothing: Ottla serves no TLS or SASL yet, and {OPEN}. "
             f"Remove {'this setting' if len(named) == 1 else 'these settings'} only if you accept that."
         )
     plugins = [name for name in _PLUGINS if settings.get(name, "").strip()]
@@ -117,7 +125,32 @@ def words(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
+def _why_no_acls(settings: Mapping[str, str]) -> str | None:
+    """The sentence for an authorizer that can't be loaded, or for settings of ACLs without one."""
+    named = settings.get(AUTHORIZER, "").strip()
+    if named in AUTHORIZERS:
+        return None
+    if named:
+        return (
+            f"{AUTHORIZER}={named} would protect nothing: Ottla can't load Java classes. "
+            f"{AUTHORIZERS[0]} decides by ACLs, as in Kafka."
+        )
+    unused = [
+        name
+        for name, harmless in _OF_ACLS.items()
+        if (text := settings.get(name, "").strip().lower()) and text not in harmless
+    ]
+    if unused:
+        return (
+            f"{_listed(unused)} would protect nothing without an authorizer, and {OPEN}. "
+            f"{AUTHORIZER}={AUTHORIZERS[0]} decides by ACLs."
+        )
+    return None
+
+
 def _promises(name: str, text: str) -> bool:
+    if name == AUTHORIZER or name in _OF_ACLS:
+        return False
     if name.startswith(_LISTENER):
         of_listener = name.removeprefix(_LISTENER).partition(".")[2]
         name = of_listener if of_listener in _PROMISE_NOTHING else of_listener.partition(".")[2]

@@ -193,6 +193,11 @@ def _parse(table: Mapping[str, ConfigKey], texts: Mapping[str, str]) -> dict[str
     return {name: table[name].parse(text) for name, text in texts.items()}
 
 
+def super_users_of(settings: BrokerSettings) -> list[str]:
+    """The principals in super.users. They are separated by semicolons: the name in a certificate contains commas."""
+    return [each.strip() for each in settings["super.users"].split(";") if each.strip()]
+
+
 def _check_broker(settings: BrokerSettings) -> None:
     prefix: str = settings[DEAD_LETTERS_PREFIX]
     why = fault_of(prefix + "x")
@@ -202,6 +207,9 @@ def _check_broker(settings: BrokerSettings) -> None:
         raise ConfigRefused(
             "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
         )
+    nameless = [each for each in super_users_of(settings) if ":" not in each]
+    if nameless:
+        raise ConfigRefused(f"expected a string in format principalType:principalName but got {nameless[0]}")
     for low, high in _ORDERED:
         if settings[low] > settings[high]:
             raise ConfigRefused(f"{low} must be less than or equal to {high}, but {settings[low]} > {settings[high]}")
