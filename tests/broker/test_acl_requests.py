@@ -68,9 +68,9 @@ def read(stage: NodeStage, name: str) -> int:
 
 def test_an_acl_decides_about_the_next_request_and_outlives_a_restart(stage: NodeStage) -> None:
     assert read(stage, "t") == 0
-    assert create(stage, acl(), acl()) == [(0, None)] * 2
+    assert create(stage, acl(), acl()) == [(0, "")] * 2
     assert (read(stage, "t"), read(stage, "open")) == (E.TOPIC_AUTHORIZATION_FAILED, 0)
-    assert create(stage, acl(), acl("op", pattern=PatternType.PREFIXED)) == [(0, None)] * 2
+    assert create(stage, acl(), acl("op", pattern=PatternType.PREFIXED)) == [(0, "")] * 2
     assert len(stage.node.image[ACLS]) == 2, "one that exists is not created again"
     stage.restart()
     assert (read(stage, "t"), read(stage, "open")) == (E.TOPIC_AUTHORIZATION_FAILED,) * 2
@@ -164,7 +164,7 @@ def test_a_producer_id_is_for_clients_that_may_write_somewhere(stage: NodeStage)
     deny_all = acl("*", Operation.WRITE)
     cluster = acl("kafka-cluster", Operation.IDEMPOTENT_WRITE, kind=ResourceType.CLUSTER)
     assert stage.ask(InitProducerIdRequest(None, 1), 5).error_code == 0
-    assert create(stage, cluster, deny_all) == [(0, None)] * 2
+    assert create(stage, cluster, deny_all) == [(0, "")] * 2
     assert stage.ask(InitProducerIdRequest(None, 1), 5).error_code == E.CLUSTER_AUTHORIZATION_FAILED
 
 

@@ -64,7 +64,7 @@ def _answer(node: Node, request: Request) -> Work:
     for first in range(0, len(body.creations), ACLS_AT_ONCE):
         checked = [_checked(each) for each in body.creations[first : first + ACLS_AT_ONCE]]
         valid = [each for each in checked if isinstance(each, AclBinding)]
-        error, sentence = (yield partial(creating, node, valid)) if valid else (ErrorCode.NONE, None)
+        error, sentence = (yield partial(creating, node, valid)) if valid else (ErrorCode.NONE, "")
         for each in checked:
             outcome = (error, sentence) if isinstance(each, AclBinding) else (ErrorCode.INVALID_REQUEST, each)
             results.append(AclCreationResult(*outcome))
@@ -81,7 +81,7 @@ def creating(node: Node, acls: Sequence[AclBinding], now: Millis) -> Planned:
     except StoreFailed as failed:
         node.notes(f"ACLs could not be kept: {failed}")
         return error_of(failed), str(failed)
-    return ErrorCode.NONE, None
+    return ErrorCode.NONE, ""
 
 
 def _checked(asked: AclCreation) -> AclBinding | str:

@@ -112,6 +112,7 @@ def _deleting(node: Node, acls: Sequence[AclBinding], now: Millis) -> Planned:
 
 def _told(acl: AclBinding) -> DeleteAclsMatchingAcl:
     return DeleteAclsMatchingAcl(
+        error_message=None,
         resource_type=acl.resource_type,
         resource_name=acl.name,
         pattern_type=acl.pattern_type,
