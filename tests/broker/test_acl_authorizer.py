@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.requests import Address, Session
+from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.security.acls import DECISIONS_MAX, AclAuthorizer
 from ottla.metadata.acls import ACLS, EMPTY, PREFIX, AclBinding, AclTable
 from ottla.metadata.row_kinds import Row
@@ -30,10 +30,8 @@ def table_of(*acls: AclBinding) -> AclTable:
     return ACLS.apply(EMPTY, {acl.key.removeprefix(PREFIX): Row(acl, 1) for acl in acls})
 
 
-def client(principal: str, host: str) -> Session:
-    session = Session(Address(1, host))
-    session.principal = principal
-    return session
+def client(principal: str, host: str) -> Identity:
+    return Identity(Address(1, host), Principal.parse(principal))
 
 
 def applying(acls: list[AclBinding], name: str) -> list[AclBinding]:

@@ -21,7 +21,7 @@ from ottla.protocol.records import Record, build_batch
 from tests.node_pair import NodePair
 from tests.node_stage import NodeStage
 
-WITH_ACLS = {"authorizer_class_name": AUTHORIZERS[0], "allow_everyone_if_no_acl_found": "true"}
+WITH_ACLS: dict[str, Any] = {"authorizer_class_name": AUTHORIZERS[0], "allow_everyone_if_no_acl_found": "true"}
 ALL = DescribeAclsRequest(ANY, None, ANY, None, None, ANY, ANY)
 
 

@@ -53,6 +53,13 @@ Credentials: TypeAlias = Mapping[str, Mapping[str, ScramCredential]]
 """By user, and then by mechanism."""
 
 
+def _record(value: bytes, name: str, _part: Credentials) -> ScramCredential:
+    mechanism, user = json.loads(name)
+    if not (isinstance(mechanism, str) and isinstance(user, str)):
+        raise TypeError(f"{name} names no credential")
+    return decode(value)
+
+
 def _changed(part: Credentials, rows: Rows) -> Credentials:
     new = dict(part)
     for name, row in rows.items():
@@ -71,7 +78,5 @@ def _row_names(part: Credentials) -> Collection[str]:
 
 
 _EMPTY: Credentials = {}
-CREDENTIALS: Final[RowKind[Credentials]] = RowKind(
-    PREFIX, lambda value, _name, _part: decode(value), _changed, _row_names, _EMPTY
-)
+CREDENTIALS: Final[RowKind[Credentials]] = RowKind(PREFIX, _record, _changed, _row_names, _EMPTY)
 """The SCRAM credentials of all users."""

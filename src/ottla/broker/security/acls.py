@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
-from ottla.broker.requests import Session
+from ottla.broker.client_identity import Identity, Principal
 from ottla.metadata.acls import WILDCARD, AclBinding, AclTable
 from ottla.protocol.acls import Operation, PatternType, PermissionType, ResourceType
 
@@ -82,7 +82,7 @@ class AclAuthorizer:
         self._super_users = frozenset(super_users)
         self._allowed_without_acl = allowed_without_acl
         self._decided_by: AclTable | None = None
-        self._decisions: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
+        self._decisions: dict[tuple[Principal, str, Operation, ResourceType, str], bool] = {}
 
     def rule(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Rule:
         """Whether, and why. Pure."""
@@ -91,21 +91,22 @@ class AclAuthorizer:
         found = self._acls().on(resource_type, name)
         return decide(found, principal, host, operation, allowed_without_acl=self._allowed_without_acl)
 
-    def allows(self, session: Session, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         table = self._acls()
         if table is not self._decided_by or len(self._decisions) >= DECISIONS_MAX:
             self._decided_by = table
             self._decisions.clear()
-        asked = (session.principal, session.address.client_host, operation, resource_type, name)
+        principal, host = identity.principal, identity.address.client_host
+        asked = (principal, host, operation, resource_type, name)
         known = self._decisions.get(asked)
         if known is None:
-            known = self._decisions[asked] = self.rule(*asked).allowed
+            known = self._decisions[asked] = self.rule(str(principal), host, operation, resource_type, name).allowed
         return known
 
-    def allows_any(self, session: Session, operation: Operation, resource_type: ResourceType) -> bool:
+    def allows_any(self, identity: Identity, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether there may be a resource of this type on which the client may do the operation (KIP-679): an ALLOW
         whose pattern no DENY covers."""
-        principal, host = session.principal, session.address.client_host
+        principal, host = str(identity.principal), identity.address.client_host
         if self.rule(principal, host, operation, resource_type, _ANY_NAME).allowed:
             return True
         allowed: list[AclBinding] = []

@@ -1,40 +1,32 @@
 """Authenticates clients by SCRAM-SHA-256 and SCRAM-SHA-512: the server's side of one exchange, as a pure machine.
 
 The node keeps no password. It stores, for each user and mechanism, a salt, a number of iterations, and two keys that
-are derived from the password (RFC 5802). What is stored does not let anyone log in, but weak passwords can be guessed
-from it. A client sends two messages:
+are derived from the password. A client sends two messages:
 
     n,,n=ada,r=<nonce>                  is answered  r=<nonce and more>,s=<salt>,i=<iterations>
     c=biws,r=<nonce and more>,p=<proof> is answered  v=<signature>
 
 The answer to an unknown user looks like that to a known one: the salt is derived from the name and a secret of the
-node, and the exchange fails at its end. Every failure has the same message. As in Kafka, names and passwords are not
-normalized (SASLprep).
+node, and the exchange fails at its end. Kafka fails at its beginning, which tells which users exist.
 
-Sources: RFC 5802, RFC 7677; Kafka's ScramSaslServer.java, ScramMessages.java, ScramFormatter.java; CVE-2017-12610,
-CVE-2021-38153, CVE-2024-56128.
+Sources: RFC 5802, RFC 7677; Kafka's ScramSaslServer.java, ScramMessages.java; CVE-2017-12610, CVE-2021-38153,
+CVE-2024-56128.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from typing import Final
 
 from ottla.metadata.credentials import ScramCredential
-
-ITERATIONS_MIN: Final = 4096
-ITERATIONS_MAX: Final = 16384
-"""Kafka's bounds. The client computes all iterations, the node none, except for PLAIN."""
-DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""The hash function of each mechanism."""
+from ottla.protocol.scram import DIGESTS, ITERATIONS_MIN, ScramFailed, decoded, xor
 
 _FIRST = re.compile(
-    rb"(?P<gs2>[ny],(?:a=(?P<authzid>[^,]*))?,)(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[!-+\--~]+)(?P<extensions>(?:,.*)?))"
+    rb"(?P<gs2>[ny],(?:a=(?P<authzid>[^,]*))?,)"
+    rb"(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[!-+\--~]+)(?P<extensions>(?:,.*)?))"
 )
 _FINAL = re.compile(
     rb"(?P<unproved>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[!-+\--~]+)(?:,.*)?),p=(?P<proof>[A-Za-z0-9+/=]+)"
@@ -43,27 +35,13 @@ _ESCAPED = re.compile("=(2C|3D)?")
 
 
 class AuthenticationFailed(Exception):
-    """The client has not proved who it is. The text is for the log of the node; clients get one message for all."""
-
-
-def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """The credential of a password. Takes milliseconds: call it on a thread, or in a tool."""
-    return credential_of(
-        mechanism, hashlib.pbkdf2_hmac(DIGESTS[mechanism], password, salt, iterations), salt, iterations
-    )
-
-
-def credential_of(mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """The credential of a salted password, as AlterUserScramCredentials carries it."""
-    digest = DIGESTS[mechanism]
-    client_key = hmac.digest(salted_password, b"Client Key", digest)
-    stored_key = hashlib.new(digest, client_key).digest()
-    return ScramCredential(salt, stored_key, hmac.digest(salted_password, b"Server Key", digest), iterations)
+    """The client has not proved who it is. The text is for the node's log; clients get one message for all."""
 
 
 class ScramExchange:
-    """One exchange with a client. `credential_of`: the stored credential of a user, None for an unknown one. `nonce`:
-    random characters, new for each exchange. `secret`: random bytes, the same while the node runs."""
+    """One exchange with a client; `sasl.Exchange`. `credential_of`: the stored credential of a user, None for an
+    unknown one. `nonce`: random characters, new for each exchange. `secret`: random bytes, the same while the node
+    runs."""
 
     __slots__ = (
         "_credential",
@@ -74,7 +52,7 @@ class ScramExchange:
         "_name",
         "_nonce",
         "_secret",
-        "_server_first",
+        "_sent",
         "user",
     )
 
@@ -85,15 +63,18 @@ class ScramExchange:
         self._credential_of = credential_of
         self._nonce = nonce.encode()
         self._secret = secret
-        self._gs2 = self._first = self._server_first = b""
+        self._gs2 = self._first = self._sent = b""
         self._credential: ScramCredential | None = None
-        self.user: str | None = None
-        """The name of the user, as soon as it is proved."""
         self._name = ""
+        self.user: str | None = None
 
     def respond(self, message: bytes) -> bytes:
-        """The answer to the client's next message. Raises AuthenticationFailed; the exchange is then over."""
-        return self._final(message) if self._server_first else self._respond_first(message)
+        """The answer to the client's next message; `user` is set with the last one. Raises AuthenticationFailed; the
+        exchange is then over."""
+        try:
+            return self._final(message) if self._sent else self._respond_first(message)
+        except ScramFailed as failed:
+            raise AuthenticationFailed(str(failed)) from None
 
     def _respond_first(self, message: bytes) -> bytes:
         found = _FIRST.fullmatch(message)
@@ -106,12 +87,12 @@ class ScramExchange:
             raise AuthenticationFailed("the client asks to act as another user")
         self._name, self._gs2, self._first = name, found["gs2"], found["bare"]
         self._credential = self._credential_of(name)
-        salt, iterations = self._invented_salt(name), ITERATIONS_MIN
+        salt, iterations = hmac.digest(self._secret, name.encode(), "sha256")[:16], ITERATIONS_MIN
         if self._credential is not None:
             salt, iterations = self._credential.salt, self._credential.iterations
         self._nonce = found["nonce"] + self._nonce
-        self._server_first = b"r=%b,s=%b,i=%d" % (self._nonce, base64.b64encode(salt), iterations)
-        return self._server_first
+        self._sent = b"r=%b,s=%b,i=%d" % (self._nonce, base64.b64encode(salt), iterations)
+        return self._sent
 
     def _final(self, message: bytes) -> bytes:
         found = _FINAL.fullmatch(message)
@@ -119,24 +100,19 @@ class ScramExchange:
             raise AuthenticationFailed("the last message is malformed")
         if found["nonce"] != self._nonce:
             raise AuthenticationFailed("the last message has another nonce than the answer to the first")
-        if _decoded(found["binding"]) != self._gs2:
+        if decoded(found["binding"]) != self._gs2:
             raise AuthenticationFailed("the last message repeats another header than that of the first")
-        proof = _decoded(found["proof"])
-        credential = self._credential or ScramCredential(b"", self._secret, self._secret, ITERATIONS_MIN)
-        signed = b",".join((self._first, self._server_first, found["unproved"]))
-        client_signature = hmac.digest(credential.stored_key, signed, self._digest)
-        if len(proof) != len(client_signature):
+        # An unknown user has keys that no password fits.
+        _, stored_key, server_key, _ = self._credential or ScramCredential(b"", self._secret, self._secret, 0)
+        signed = b",".join((self._first, self._sent, found["unproved"]))
+        signature, proof = hmac.digest(stored_key, signed, self._digest), decoded(found["proof"])
+        if len(proof) != len(signature):
             raise AuthenticationFailed("the proof has a wrong length")
-        client_key = bytes(one ^ other for one, other in zip(proof, client_signature, strict=True))
-        proved = hmac.compare_digest(hashlib.new(self._digest, client_key).digest(), credential.stored_key)
+        proved = hmac.compare_digest(hashlib.new(self._digest, xor(proof, signature)).digest(), stored_key)
         if not proved or self._credential is None:
             raise AuthenticationFailed("the user is unknown or the password is wrong")
         self.user = self._name
-        return b"v=" + base64.b64encode(hmac.digest(credential.server_key, signed, self._digest))
-
-    def _invented_salt(self, name: str) -> bytes:
-        """The salt of a user that does not exist: the same each time."""
-        return hmac.digest(self._secret, name.encode(), "sha256")[:16]
+        return b"v=" + base64.b64encode(hmac.digest(server_key, signed, self._digest))
 
 
 def _unescaped(name: bytes) -> str:
@@ -148,10 +124,3 @@ def _unescaped(name: bytes) -> str:
     if any(found[1] is None for found in _ESCAPED.finditer(text)):
         raise AuthenticationFailed("the name has an equals sign that is not escaped")
     return text.replace("=2C", ",").replace("=3D", "=")
-
-
-def _decoded(text: bytes) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:
-        raise AuthenticationFailed("the last message has a part that is not Base64") from None
