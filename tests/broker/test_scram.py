@@ -18,7 +18,9 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x0
 
 
 def stored(mechanism: str, password: str, salt: bytes = b"salt" * 4, iterations: int = 4096) -> ScramCredential:
-    return ScramCredential(salt, *keys_of(mechanism, salted(mechanism, password, salt, iterations)), iterations)
+    return ScramCredential(
+        salt, *keys_of(mechanism, salted(mechanism, password.encode(), salt, iterations)), iterations
+    )
 
 
 def server(mechanism: str, users: dict[str, ScramCredential], nonce: str = "server-nonce") -> ScramExchange:

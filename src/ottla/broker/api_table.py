@@ -359,6 +359,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         versions=(0, 0),
         acl=((Operation.ALTER, ResourceType.CLUSTER),),
+        forwarding=Forwarding.WHOLE,
     ),
     "k55_describe_quorum": ApiSpec(
         key=ApiKey.DESCRIBE_QUORUM,

@@ -67,12 +67,14 @@ from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
 from ottla.metadata.acls import ACLS
+from ottla.metadata.credentials import CREDENTIALS
 from ottla.metadata.features import FEATURES
 from ottla.metadata.image import MetadataDelta, MetadataImage
 from ottla.metadata.nodes import NODES, NodeState
 from ottla.metadata.quotas import QUOTAS
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.topics import TOPICS, PartitionRecord, TopicImage
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from ottla.broker.delivery.host import ShareHost
     from ottla.broker.delivery.members import ShareMembers
     from ottla.broker.replication.replication import Replication
+    from ottla.broker.security.sasl import Sasl
 
 LONG_BYTES_MAX: Final = 16 << 20
 """Longer requests are refused, except those that carry client data: records, subscriptions, assignments."""
@@ -402,6 +405,20 @@ class Node:
         return ShareMembers(self.groups)
 
     @cached_property
+    def sasl(self) -> Sasl:
+        """The authentication of clients on listeners with SASL."""
+        from ottla.broker.security.sasl import Sasl
+
+        return Sasl(
+            lambda _listener: self.settings["sasl.enabled.mechanisms"],
+            lambda: self.image[CREDENTIALS],
+            lambda: self.settings["connections.max.reauth.ms"],
+            self.outbox,
+            self.schedule,
+            self.environment.entropy,
+        )
+
+    @cached_property
     def replication(self) -> Replication:
         """The replication of this node: its fetches from other leaders, and the fetches of its followers."""
         from ottla.broker.replication.replication import Replication
@@ -448,6 +465,8 @@ class Node:
         """
         if self.membership is not None:
             self._look_at_lease(self.membership, now)
+        if channel.bare_tokens:
+            return self._served[ApiKey.SASL_AUTHENTICATE].module().receive_bare(self, now, channel, bytes(frame))
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
         api_key, version, correlation_id = _PREFIX.unpack_from(frame)
@@ -492,6 +511,8 @@ class Node:
         self.fetch_sessions.connection_lost(connection)
         for host in self._in_use("share", "share_members"):
             host.disconnected(now, connection)
+        for sasl in self._in_use("sasl"):
+            sasl.disconnected(connection)
 
     # ---- the disk --------------------------------------------------------------------------------------------------
 
@@ -512,6 +533,10 @@ class Node:
         self.upkeep.synced(now, token, failures)
         for replication in self._in_use("replication"):
             replication.synced(now)
+
+    def derived(self, now: Millis, token: int, mechanism: str, salted_password: bytes) -> None:
+        """Handle the result of a Derive effect."""
+        self.sasl.derived(now, token, mechanism, salted_password)
 
     def not_stored(self, path: str) -> None:
         """The file of a Store effect could not be written: its content is requested again."""

@@ -38,9 +38,9 @@ class Keys(NamedTuple):
         return "Keys(...)"
 
 
-def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+def salted(mechanism: str, password: bytes, salt: bytes, iterations: int) -> bytes:
     """The salted password, after this many rounds of PBKDF2. Takes milliseconds."""
-    return hashlib.pbkdf2_hmac(DIGESTS[mechanism], password.encode(), salt, iterations)
+    return hashlib.pbkdf2_hmac(DIGESTS[mechanism], password, salt, iterations)
 
 
 def keys_of(mechanism: str, salted_password: bytes) -> Keys:
@@ -78,7 +78,7 @@ class ScramClient:
         iterations = int(found["iterations"])
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_ACCEPTED:
             raise ScramFailed(f"the server asks for {iterations} iterations")
-        salted_password = salted(self._mechanism, self._password, decoded(found["salt"]), iterations)
+        salted_password = salted(self._mechanism, self._password.encode(), decoded(found["salt"]), iterations)
         unproved = b"c=biws,r=" + found["nonce"]
         signed = b",".join((self._bare, server_first, unproved))
         client_key = hmac.digest(salted_password, b"Client Key", self._digest)

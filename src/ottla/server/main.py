@@ -25,6 +25,7 @@ from ottla.broker.effects import (
     Close,
     Commit,
     CommitOutcome,
+    Derive,
     Mute,
     Reading,
     Reply,
@@ -58,6 +59,7 @@ from ottla.server.listeners import (
     split_address,
     taken,
 )
+from ottla.server.passwords import Passwords
 from ottla.server.peers import Peers, routes_of
 from ottla.server.store import NodeStore, StoreThread
 from ottla.server.tls import TlsTransport
@@ -120,6 +122,7 @@ class Server:
         self.buffers = Buffers()
         self.turns = Turns()
         self.decoding: Decoding
+        self._passwords = Passwords(self._derived)
         self.request_bytes_max = 0
         self.node: Node
         self._connections: dict[int, Connection] = {}
@@ -232,7 +235,7 @@ class Server:
                 self._files,
                 directory,
                 store,
-                entropy=random.Random(self.options.seed),
+                entropy=random.SystemRandom() if self.options.seed is None else random.Random(self.options.seed),
                 same_boot=same_boot(directory),
                 notes=log.info,
                 faults=_log_fault,
@@ -293,6 +296,7 @@ class Server:
         self._disk.stop()
         self._store.stop()
         self.decoding.stop()
+        self._passwords.stop()
         sync_beside(self.node.completing())
         self.node.stop(self.now())
         self.node.store.close()
@@ -441,6 +445,8 @@ class Server:
                                 connection.mute(max(0, until - moment()) / 1000)
                         case Ask():
                             self._peers.send(effect)
+                        case Derive():
+                            self._passwords.derive(effect)
                         case Commit() | Reread():
                             self._store.carry_out(effect)
         finally:
@@ -478,6 +484,11 @@ class Server:
     def _answered(self, token: int, answer: memoryview | Unanswered) -> None:
         if not self._stopped:
             self.node.answered(self.now(), token, answer)
+            self.settle()
+
+    def _derived(self, token: int, mechanism: str, salted_password: bytes) -> None:
+        if not self._stopped:
+            self.node.derived(self.now(), token, mechanism, salted_password)
             self.settle()
 
     def _committed(self, token: int, outcome: CommitOutcome) -> None:

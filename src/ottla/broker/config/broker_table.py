@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from ottla.broker.config.key import INT_MAX, LONG_MAX, ConfigKey, Kind, Update
+from ottla.broker.config.unserved import MECHANISMS
 
 _BOOLEAN = Kind.BOOLEAN
 _STRING = Kind.STRING
@@ -402,9 +403,15 @@ _ROWS: Final = (
     _key("allow.everyone.if.no.acl.found", _BOOLEAN, False,
          "Whether every client may use a resource that no ACL matches. false without authorizer.class.name stops the "
          "start if it is set."),
-    _inert("sasl.enabled.mechanisms", _LIST, (),
-         "Not served yet: the SASL mechanisms that clients can choose from. Any value stops the start."),
-    _inert("sasl.server.max.receive.size", _INT, 524_288, "No effect: SASL is not served yet."),
+    _key("sasl.enabled.mechanisms", _LIST, ("SCRAM-SHA-512", "SCRAM-SHA-256"),
+         "The SASL mechanisms that clients of listeners with SASL can choose from. Others than these and PLAIN, which "
+         "sends the password itself, stop the start.", choices=MECHANISMS),
+    _key("connections.max.reauth.ms", _LONG, 0,
+         "Time after which a client that authenticated by SASL has to do so again, in milliseconds; 0 for never.",
+         low=0),
+    _key("sasl.server.max.receive.size", _INT, 524_288,
+         "Longest request of a client that has not authenticated yet, in bytes; a longer one closes the connection.",
+         low=1),
     _inert("ssl.client.auth", _STRING, "none",
          "Not served yet: whether clients must present a certificate. Values other than none stop the start.",
          choices=("required", "requested", "none")),

@@ -18,7 +18,6 @@ OPEN: Final = "a node without them is open to every client that can reach it"
 
 _JAVA_PRINCIPALS = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
 _PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
-    "connections.max.reauth.ms": ("0",),
     "delegation.token.master.key": (),
     "delegation.token.secret.key": (),
     "principal.builder.class": (_JAVA_PRINCIPALS,),
@@ -50,6 +49,9 @@ AUTHORIZERS: Final = (
 """Kafka's authorizers, which decide by ACLs: a node with either of these names does so too."""
 _OF_ACLS = {"allow.everyone.if.no.acl.found": ("true",), "super.users": ()}
 """Settings of ACLs, and their values that promise nothing without an authorizer, beside an empty one."""
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+"""The SASL mechanisms that a node serves."""
+_ENABLED: Final = "sasl.enabled.mechanisms"
 _PROTECTIVE_PREFIXES = ("sasl.", "ssl.", "zookeeper.ssl.")
 _TUNING_PREFIXES = (
     "sasl.kerberos.kinit.",
@@ -151,6 +153,8 @@ def _why_no_acls(settings: Mapping[str, str]) -> str | None:
 def _promises(name: str, text: str) -> bool:
     if name == AUTHORIZER or name in _OF_ACLS:
         return False
+    if name == _ENABLED:
+        return any(each not in MECHANISMS for each in words(text))
     if name.startswith(_LISTENER):
         of_listener = name.removeprefix(_LISTENER).partition(".")[2]
         name = of_listener if of_listener in _PROMISE_NOTHING else of_listener.partition(".")[2]
