@@ -19,7 +19,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ottla.broker.config.unserved import SECURE_PROTOCOLS, protocols_of, why_no_listener
+from ottla.broker.config.unserved import SECURE_PROTOCOLS, SERVED_PROTOCOLS, protocols_of, why_no_listener
 from ottla.broker.config.values import Settings
 from ottla.server.tls import Tls
 
@@ -38,6 +38,7 @@ class SettingsRefused(ServeRefused):
 PLAINTEXT = "PLAINTEXT"
 """The security protocols of listeners, and the name of a listener that has no other name."""
 SSL = "SSL"
+WITH_SASL = ("SASL_PLAINTEXT", "SASL_SSL")
 SECURITY_PROTOCOLS = (PLAINTEXT, *SECURE_PROTOCOLS)
 """A listener with one of these names speaks that protocol, unless the map sets another."""
 
@@ -45,19 +46,21 @@ SECURITY_PROTOCOLS = (PLAINTEXT, *SECURE_PROTOCOLS)
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One bound address. If `advertised` is None, clients get the address that they connected to. `tls`: what encrypts
-    its connections; None for plaintext."""
+    its connections; None for plaintext. `sasl`: whether clients have to authenticate by it."""
 
     name: str
     bound: socket.socket
     host: str
     port: int
     advertised: tuple[str, int] | None
+    sasl: bool = False
     tls: Tls | None = None
 
     @property
     def security_protocol(self) -> str:
         """Kafka's name of what its connections speak."""
-        return PLAINTEXT if self.tls is None else SSL
+        protocol = PLAINTEXT if self.tls is None else SSL
+        return f"SASL_{protocol}" if self.sasl else protocol
 
     def address_for(self, local: tuple[str, int]) -> tuple[str, int]:
         """The address for a client that connected to `local`."""
@@ -74,21 +77,22 @@ def open_listeners(texts: Sequence[str], settings: Settings) -> list[Listener]:
     wanted = [_split_name(text) for text in texts]
     if not wanted:
         raise SettingsRefused("A node needs an address to listen on, for example --listen 127.0.0.1:9092.")
-    _check_names([name for name, _ in wanted if name], str(settings["listener.security.protocol.map"]))
+    names = [name or PLAINTEXT for name, _ in wanted]
+    protocols = _protocols([name for name, _ in wanted if name], str(settings["listener.security.protocol.map"]))
     addresses = [split_address(address) for _, address in wanted]
     told = _told([name for name, _ in wanted], settings["advertised.listeners"] or ())
     for host, _ in addresses:
-        refuse_public(host, settings["ottla.allow.public.plaintext"], "this listener has neither TLS nor SASL")
+        refuse_public(host, settings["ottla.allow.public.plaintext"], "this listener has no TLS")
     listeners: list[Listener] = []
     try:
-        for (name, _), (host, port), advertise in zip(wanted, addresses, told, strict=True):
+        for name, (host, port), advertise in zip(names, addresses, told, strict=True):
             bound = _bind(host, port)
             own = (host, bound.getsockname()[1])
             if advertise is None:
                 advertise = None if _is_wildcard(host) else own
             elif advertise[1] == 0:
                 advertise = (advertise[0], own[1])
-            listeners.append(Listener(name or PLAINTEXT, bound, *own, advertise))
+            listeners.append(Listener(name, bound, *own, advertise, sasl=protocols[name] in WITH_SASL))
     except BaseException:
         for listener in listeners:
             listener.bound.close()
@@ -123,19 +127,21 @@ def _split_name(text: str) -> tuple[str, str]:
     return name.strip().upper(), address.strip()
 
 
-def _check_names(names: Sequence[str], protocol_map: str) -> None:
-    """Each name may be given once and has to speak PLAINTEXT. Raises SettingsRefused."""
+def _protocols(names: Sequence[str], protocol_map: str) -> dict[str, str]:
+    """The security protocols by listener name. Each name may be given once, and its protocol has to be served. Raises
+    SettingsRefused."""
     protocols = {each: each for each in SECURITY_PROTOCOLS} | protocols_of(protocol_map)
     for name in names:
         if names.count(name) > 1:
             raise SettingsRefused(f"listeners names {name} twice.")
         if name not in protocols:
             raise SettingsRefused(
-                f"listener.security.protocol.map does not say what the listener {name} speaks: only PLAINTEXT is "
-                f"served, so add {name}:PLAINTEXT."
+                f"listener.security.protocol.map does not say what the listener {name} speaks: add {name}:PLAINTEXT, "
+                f"or {name}:SASL_PLAINTEXT."
             )
-        if protocols[name] != PLAINTEXT:
+        if protocols[name] not in SERVED_PROTOCOLS:
             raise SettingsRefused(why_no_listener(name, protocols[name]))
+    return protocols
 
 
 def _told(names: Sequence[str], advertised: Sequence[str]) -> list[tuple[str, int] | None]:
@@ -177,9 +183,9 @@ def refuse_public(host: str, allowed: bool, why: str) -> None:
 def split_address(text: str) -> tuple[str, int]:
     """HOST:PORT, [HOST]:PORT, or either behind PLAINTEXT://; an empty host is this machine. Raises SettingsRefused."""
     protocol, scheme, address = text.rpartition("://")
-    if scheme and protocol.upper() in SECURE_PROTOCOLS:
+    if scheme and protocol.upper() in SECURE_PROTOCOLS and protocol.upper() not in SERVED_PROTOCOLS:
         raise SettingsRefused(why_no_listener(text, protocol.upper()))
-    if protocol.upper() == "PLAINTEXT":
+    if protocol.upper() in SERVED_PROTOCOLS:
         text = address
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:

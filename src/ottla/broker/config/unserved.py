@@ -13,6 +13,7 @@ from typing import Final
 
 SECURE_PROTOCOLS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Kafka's security protocols beside PLAINTEXT."""
+SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT")
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 OPEN: Final = "a node without them is open to every client that can reach it"
 
@@ -91,7 +92,7 @@ def why_unserved(settings: Mapping[str, str]) -> str | None:
     named = [name for name, text in settings.items() if is_protective(name) and _promises(name, text)]
     if named:
         return (
-            f"{_listed(named)} would protect nothing: Ottla serves no TLS or SASL yet, and {OPEN}. "
+            f"{_listed(named)} would protect nothing: Ottla does not serve them yet, and {OPEN}. "
             f"Remove {'this setting' if len(named) == 1 else 'these settings'} only if you accept that."
         )
     plugins = [name for name in _PLUGINS if settings.get(name, "").strip()]
@@ -107,7 +108,7 @@ def why_no_listener(listener: str, protocol: str) -> str:
     """The sentence for a listener that speaks this security protocol, which is not PLAINTEXT."""
     if protocol in SECURE_PROTOCOLS:
         return (
-            f"The listener {listener} is not served: Ottla has no TLS or SASL yet. A PLAINTEXT listener on 127.0.0.1 "
+            f"The listener {listener} is not served: Ottla has no TLS yet. A PLAINTEXT listener on 127.0.0.1 "
             "is open to the programs of this machine only."
         )
     return (
@@ -169,12 +170,12 @@ def _listeners(settings: Mapping[str, str]) -> Iterator[str]:
     for text in (*words(settings.get("listeners", "")), *words(settings.get("advertised.listeners", ""))):
         name = text.partition("://")[0].strip().upper() if "://" in text else ""
         protocol = protocols.get(name, name)
-        if protocol in SECURE_PROTOCOLS and name not in controllers:
+        if protocol in SECURE_PROTOCOLS and protocol not in SERVED_PROTOCOLS and name not in controllers:
             yield why_no_listener(text, protocol)
     between = settings.get("inter.broker.listener.name", "").strip().upper()
     for name in (between, "PLAINTEXT"):
         protocol = protocols.get(name, name)
-        if protocol in SECURE_PROTOCOLS:
+        if protocol in SECURE_PROTOCOLS and protocol not in SERVED_PROTOCOLS:
             yield why_no_listener(name, protocol)
 
 
