@@ -410,9 +410,8 @@ class Node:
         from ottla.broker.security.sasl import Sasl
 
         return Sasl(
-            lambda _listener: self.settings["sasl.enabled.mechanisms"],
+            self.settings.of_listener,
             lambda: self.image[CREDENTIALS],
-            lambda: self.settings["connections.max.reauth.ms"],
             self.outbox,
             self.schedule,
             self.environment.entropy,

@@ -142,6 +142,17 @@ class Connection(asyncio.BufferedProtocol):
             self._channel.close()
             transport.abort()
 
+    def secured(self, certificate: bytes | None) -> None:
+        """The TLS handshake is done. A certificate says who the client is, unless SASL is going to."""
+        tls = self._listener.tls
+        if certificate is None or self._listener.sasl or tls is None:
+            return
+        principal = tls.principal_of(certificate)
+        if principal is None:
+            self.close("no rule of ssl.principal.mapping.rules matches its certificate")
+        else:
+            self._channel.authenticate(principal, "SSL")
+
     @property
     def address(self) -> Address:
         return self._channel.identity.address

@@ -7,7 +7,7 @@ Each connection keeps the name of its listener. Each node of a cluster appears t
 advertises for the client's listener.
 
 A listener bound to every interface gives each client the address that the client connected to, unless
-`advertised.listeners` sets another. Without TLS and SASL, a public address is refused unless the setting
+`advertised.listeners` sets another. A public address needs TLS, and SASL or clients' certificates, unless the setting
 `ottla.allow.public.plaintext` declares the network trusted.
 """
 
@@ -19,27 +19,22 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ottla.broker.config.unserved import SECURE_PROTOCOLS, SERVED_PROTOCOLS, protocols_of, why_no_listener
-from ottla.broker.config.values import Settings
+from ottla.broker.config.unserved import protocols_of, why_no_listener
+from ottla.broker.config.values import BrokerSettings
+from ottla.server.refusals import ServeRefused, SettingsRefused
 from ottla.server.tls import Tls
+from ottla.server.tls_settings import TlsSettings
 
 NOT_SETTINGS = ("listeners", "log.dir", "log.dirs")
 """The parameters of a server besides its settings. The command line reads them from a properties file."""
-
-
-class ServeRefused(Exception):
-    """The server can't start; the text is one plain sentence."""
-
-
-class SettingsRefused(ServeRefused):
-    """The server can't start, and a retry would not help: the operator has to change something."""
 
 
 PLAINTEXT = "PLAINTEXT"
 """The security protocols of listeners, and the name of a listener that has no other name."""
 SSL = "SSL"
 WITH_SASL = ("SASL_PLAINTEXT", "SASL_SSL")
-SECURITY_PROTOCOLS = (PLAINTEXT, *SECURE_PROTOCOLS)
+WITHOUT_TLS = (PLAINTEXT, "SASL_PLAINTEXT")
+SECURITY_PROTOCOLS = (PLAINTEXT, SSL, *WITH_SASL)
 """A listener with one of these names speaks that protocol, unless the map sets another."""
 
 
@@ -67,7 +62,7 @@ class Listener:
         return self.advertised if self.advertised is not None else local
 
 
-def open_listeners(texts: Sequence[str], settings: Settings) -> list[Listener]:
+def open_listeners(texts: Sequence[str], settings: BrokerSettings) -> list[Listener]:
     """Bind [NAME://]HOST:PORT texts (port 0: any free port), all or none. No client can connect yet. Raises
     ServeRefused.
 
@@ -81,8 +76,16 @@ def open_listeners(texts: Sequence[str], settings: Settings) -> list[Listener]:
     protocols = _protocols([name for name, _ in wanted if name], str(settings["listener.security.protocol.map"]))
     addresses = [split_address(address) for _, address in wanted]
     told = _told([name for name, _ in wanted], settings["advertised.listeners"] or ())
-    for host, _ in addresses:
-        refuse_public(host, settings["ottla.allow.public.plaintext"], "this listener has no TLS")
+    for name, (host, _) in zip(names, addresses, strict=True):
+        if protocols[name] in WITHOUT_TLS:
+            refuse_public(host, settings["ottla.allow.public.plaintext"], "this listener has no TLS")
+        elif protocols[name] == SSL and settings.of_listener(name, "ssl.client.auth") != "required":
+            why = "this listener does not ask clients who they are"
+            refuse_public(host, settings["ottla.allow.public.plaintext"], why)
+    encrypted = [name for name in names if protocols[name] not in WITHOUT_TLS]
+    if not encrypted:
+        _refuse_unused_tls(settings)
+    tls = {name: Tls(TlsSettings(settings, name)) for name in encrypted}
     listeners: list[Listener] = []
     try:
         for name, (host, port), advertise in zip(names, addresses, told, strict=True):
@@ -92,7 +95,7 @@ def open_listeners(texts: Sequence[str], settings: Settings) -> list[Listener]:
                 advertise = None if _is_wildcard(host) else own
             elif advertise[1] == 0:
                 advertise = (advertise[0], own[1])
-            listeners.append(Listener(name, bound, *own, advertise, sasl=protocols[name] in WITH_SASL))
+            listeners.append(Listener(name, bound, *own, advertise, protocols[name] in WITH_SASL, tls.get(name)))
     except BaseException:
         for listener in listeners:
             listener.bound.close()
@@ -137,11 +140,21 @@ def _protocols(names: Sequence[str], protocol_map: str) -> dict[str, str]:
         if name not in protocols:
             raise SettingsRefused(
                 f"listener.security.protocol.map does not say what the listener {name} speaks: add {name}:PLAINTEXT, "
-                f"or {name}:SASL_PLAINTEXT."
+                f"{name}:SSL or {name}:SASL_SSL."
             )
-        if protocols[name] not in SERVED_PROTOCOLS:
+        if protocols[name] not in SECURITY_PROTOCOLS:
             raise SettingsRefused(why_no_listener(name, protocols[name]))
     return protocols
+
+
+def _refuse_unused_tls(settings: BrokerSettings) -> None:
+    """Raise SettingsRefused for a certificate that no listener uses: whoever set it counts on TLS."""
+    for name in ("ssl.keystore.location", "ssl.keystore.key"):
+        if settings[name]:
+            raise SettingsRefused(
+                f"{name} would protect nothing: no listener speaks TLS. Name one SSL://HOST:PORT, or say so in "
+                "listener.security.protocol.map."
+            )
 
 
 def _told(names: Sequence[str], advertised: Sequence[str]) -> list[tuple[str, int] | None]:
@@ -183,9 +196,7 @@ def refuse_public(host: str, allowed: bool, why: str) -> None:
 def split_address(text: str) -> tuple[str, int]:
     """HOST:PORT, [HOST]:PORT, or either behind PLAINTEXT://; an empty host is this machine. Raises SettingsRefused."""
     protocol, scheme, address = text.rpartition("://")
-    if scheme and protocol.upper() in SECURE_PROTOCOLS and protocol.upper() not in SERVED_PROTOCOLS:
-        raise SettingsRefused(why_no_listener(text, protocol.upper()))
-    if protocol.upper() in SERVED_PROTOCOLS:
+    if scheme and protocol.upper() in SECURITY_PROTOCOLS:
         text = address
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:

@@ -64,7 +64,6 @@ class Login(ParkedWork):
         self._why = ""
 
     def begin(self, token: bytes) -> Any:
-        from ottla.broker.security.sasl import FAILURE_DELAY_MS
         from ottla.broker.security.scram import AuthenticationFailed
 
         now, parking = self._request.now, self._node.parking
@@ -72,7 +71,7 @@ class Login(ParkedWork):
             answer = self._node.sasl.respond(now, self._dialogue, token, self.derived)
         except AuthenticationFailed as failed:
             self._why = str(failed)
-            self._ticket = parking.park(self._request, now + FAILURE_DELAY_MS, self)
+            self._ticket = parking.park(self._request, now + self._delay_ms, self)
             return Parked(self._ticket)
         if answer is not None:
             return self.encoded(answer)
@@ -81,16 +80,20 @@ class Login(ParkedWork):
 
     def derived(self, now: Millis) -> None:
         """The keys of the client's password are derived."""
-        from ottla.broker.security.sasl import FAILURE_DELAY_MS
         from ottla.broker.security.scram import AuthenticationFailed
 
         try:
             answer = self._node.sasl.conclude(now, self._dialogue)
         except AuthenticationFailed as failed:
             self._why = str(failed)
-            self._node.parking.limit(self._ticket, now + FAILURE_DELAY_MS)
+            self._node.parking.limit(self._ticket, now + self._delay_ms)
         else:
             self.reply(now, self.encoded(answer))
+
+    @property
+    def _delay_ms(self) -> int:
+        """How long a client that failed waits for its answer, so that guessing takes time."""
+        return int(self._node.settings["connection.failed.authentication.delay.ms"])
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         self.reply(now, self.refused())

@@ -8,12 +8,11 @@ Source: Kafka's BrokerSecurityConfigs, SslConfigs, SaslConfigs, SocketServerConf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 SECURE_PROTOCOLS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Kafka's security protocols beside PLAINTEXT."""
-SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT")
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 OPEN: Final = "a node without them is open to every client that can reach it"
 
@@ -29,15 +28,10 @@ _PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
     "security.providers": (),
     "ssl.allow.dn.changes": ("false",),
     "ssl.allow.san.changes": ("false",),
-    "ssl.client.auth": ("none",),
-    "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "TLSv1.3,TLSv1.2"),
     "ssl.endpoint.identification.algorithm": ("https",),
     "ssl.keymanager.algorithm": ("SunX509", "PKIX"),
-    "ssl.keystore.type": ("JKS", "PEM", "PKCS12"),
-    "ssl.principal.mapping.rules": ("DEFAULT",),
     "ssl.protocol": ("TLSv1.2", "TLSv1.3"),
     "ssl.trustmanager.algorithm": ("PKIX",),
-    "ssl.truststore.type": ("JKS", "PEM", "PKCS12"),
     "zookeeper.set.acl": ("false",),
     "zookeeper.ssl.client.enable": ("false",),
 }
@@ -53,6 +47,12 @@ _OF_ACLS = {"allow.everyone.if.no.acl.found": ("true",), "super.users": ()}
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 """The SASL mechanisms that a node serves."""
 _ENABLED: Final = "sasl.enabled.mechanisms"
+_SERVED: Final = frozenset((
+    "ssl.cipher.suites", "ssl.client.auth", "ssl.enabled.protocols", "ssl.key.password",
+    "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location", "ssl.keystore.type",
+    "ssl.principal.mapping.rules", "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.type",
+))  # fmt: skip
+"""Protective settings that a node serves, for all listeners or for one."""
 _PROTECTIVE_PREFIXES = ("sasl.", "ssl.", "zookeeper.ssl.")
 _TUNING_PREFIXES = (
     "sasl.kerberos.kinit.",
@@ -75,7 +75,7 @@ def is_protective(name: str) -> bool:
         of_listener = name.removeprefix(_LISTENER).partition(".")[2]
         # A SASL mechanism may precede the name: listener.name.NAME.scram-sha-512.sasl.jaas.config.
         return is_protective(of_listener) or is_protective(of_listener.partition(".")[2])
-    if name.startswith(_TUNING_PREFIXES):
+    if name.startswith(_TUNING_PREFIXES) or name in _SERVED:
         return False
     return name in (AUTHORIZER, *_OF_ACLS, *_PROMISE_NOTHING) or name.startswith(_PROTECTIVE_PREFIXES)
 
@@ -101,19 +101,14 @@ def why_unserved(settings: Mapping[str, str]) -> str | None:
             f"{_listed(plugins)} would limit nothing: Ottla can't load Java classes. Remove "
             f"{'this setting' if len(plugins) == 1 else 'these settings'} only if you accept that."
         )
-    return next(_listeners(settings), None)
+    return None
 
 
 def why_no_listener(listener: str, protocol: str) -> str:
-    """The sentence for a listener that speaks this security protocol, which is not PLAINTEXT."""
-    if protocol in SECURE_PROTOCOLS:
-        return (
-            f"The listener {listener} is not served: Ottla has no TLS yet. A PLAINTEXT listener on 127.0.0.1 "
-            "is open to the programs of this machine only."
-        )
+    """The sentence for a listener with a security protocol that does not exist."""
     return (
         f"The listener {listener} has no security protocol: name one in listener.security.protocol.map, for example "
-        f"{protocol}:PLAINTEXT."
+        f"{protocol}:PLAINTEXT or {protocol}:SASL_SSL."
     )
 
 
@@ -161,22 +156,6 @@ def _promises(name: str, text: str) -> bool:
         name = of_listener if of_listener in _PROMISE_NOTHING else of_listener.partition(".")[2]
     value = text.strip().lower()
     return value != "" and value not in (each.lower() for each in _PROMISE_NOTHING.get(name, ()))
-
-
-def _listeners(settings: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each listener that is to speak TLS or SASL; the controller's are not served at all."""
-    protocols = protocols_of(settings.get(PROTOCOL_MAP, ""))
-    controllers = {name.upper() for name in words(settings.get("controller.listener.names", ""))}
-    for text in (*words(settings.get("listeners", "")), *words(settings.get("advertised.listeners", ""))):
-        name = text.partition("://")[0].strip().upper() if "://" in text else ""
-        protocol = protocols.get(name, name)
-        if protocol in SECURE_PROTOCOLS and protocol not in SERVED_PROTOCOLS and name not in controllers:
-            yield why_no_listener(text, protocol)
-    between = settings.get("inter.broker.listener.name", "").strip().upper()
-    for name in (between, "PLAINTEXT"):
-        protocol = protocols.get(name, name)
-        if protocol in SECURE_PROTOCOLS and protocol not in SERVED_PROTOCOLS:
-            yield why_no_listener(name, protocol)
 
 
 def _listed(names: Iterable[str]) -> str:

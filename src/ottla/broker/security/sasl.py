@@ -10,9 +10,10 @@ of version 1 they come in SaslAuthenticate requests. With `connections.max.reaut
 client has to authenticate again within it, by the same mechanism and as the same principal, at most once a second.
 After the lifetime everything else closes the connection (KIP-368).
 
-A failure has the same message for the client whatever its reason, and the node gives it after `FAILURE_DELAY_MS`, then
-closes the connection. PLAIN sends the password itself: the node compares it with the same stored credential as SCRAM
-does, and lets the host derive the keys on a thread (`effects.Derive`), because that takes milliseconds.
+A failure has the same message for the client whatever its reason. The node gives it after
+connection.failed.authentication.delay.ms, and closes the connection. PLAIN sends the password itself: the node compares
+it with the same stored credential as SCRAM does, and lets the host derive the keys on a thread (`effects.Derive`),
+because that takes milliseconds.
 
 Sources: Kafka's SaslServerAuthenticator.java, PlainSaslServer.java, KafkaChannel.java
 (maybeBeginServerReauthentication); KIP-43, KIP-152, KIP-368; RFC 4616.
@@ -24,7 +25,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Principal
@@ -39,9 +40,6 @@ from ottla.protocol.scram import DIGESTS, ITERATIONS_MIN, keys_of
 PLAIN: Final = "PLAIN"
 MECHANISMS: Final = (*DIGESTS, PLAIN)
 """The mechanisms that a node can serve."""
-FAILURE_DELAY_MS: Final = 100
-"""How long a client that failed waits for its answer (connection.failed.authentication.delay.ms), so that guessing
-takes time."""
 AGAIN_AFTER_MS: Final = 1_000
 """A client may not authenticate again sooner."""
 DERIVATIONS_MAX: Final = 64
@@ -147,23 +145,20 @@ class Dialogue:
 class Sasl:
     """The dialogues of a node.
 
-    - `mechanisms_of`: the mechanisms that are enabled on a listener.
-    - `credentials`: those that hold now.
-    - `lifetime_ms`: of a session, at most; 0 for no limit.
+    - `setting`: returns a setting of a listener, by both names.
+    - `credentials`: returns those that hold now.
     """
 
     def __init__(
         self,
-        mechanisms_of: Callable[[str], tuple[str, ...]],
+        setting: Callable[[str, str], Any],
         credentials: Callable[[], Credentials],
-        lifetime_ms: Callable[[], int],
         outbox: Outbox,
         schedule: Schedule,
         entropy: Entropy,
     ) -> None:
-        self._mechanisms_of = mechanisms_of
+        self._setting = setting
         self._credentials = credentials
-        self._lifetime_ms = lifetime_ms
         self._outbox = outbox
         self._entropy = entropy
         self._secret = entropy.randbytes(32)
@@ -192,7 +187,7 @@ class Sasl:
         if not channel.identity.address.requires_authentication:
             return Handshake(ErrorCode.ILLEGAL_SASL_STATE, ())
         dialogue = self.of(channel)
-        enabled = self._mechanisms_of(channel.identity.address.listener)
+        enabled: tuple[str, ...] = self._setting(channel.identity.address.listener, "sasl.enabled.mechanisms")
         if dialogue.phase is Phase.COMPLETE:
             soon = now - dialogue.began < AGAIN_AFTER_MS
             if soon or version == 0 or not dialogue.has_lifetime:
@@ -278,7 +273,8 @@ class Sasl:
         principal = Principal("User", user)
         if dialogue.known_as not in (None, principal):
             raise dialogue.failed(f"it was {dialogue.known_as}, and authenticates again as {principal}")
-        channel, lifetime_ms = dialogue.channel, self._lifetime_ms()
+        channel = dialogue.channel
+        lifetime_ms: int = self._setting(channel.identity.address.listener, "connections.max.reauth.ms")
         dialogue.phase, dialogue.exchange = Phase.COMPLETE, None
         channel.authenticate(principal, dialogue.mechanism)
         connection_id = channel.identity.address.connection_id

@@ -1,0 +1,221 @@
+"""Real clients on listeners with TLS, certificates of clients, and SASL: who is let in, and as whom."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from kafka import KafkaConsumer, KafkaProducer
+
+from ottla.broker.config.unserved import AUTHORIZERS
+from ottla.protocol.framing import RequestHeader, encode_request
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.server.main import ServerOptions
+from ottla.testing.embedded import Running, run_in_thread
+from tests.certificates import Authority
+
+HOST = "127.0.0.1"
+PATIENCE_S = 30.0
+MECHANISMS = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
+PASSWORD = "lovelace, ada=1843"
+
+
+@contextmanager
+def running(directory: Path, names: list[str], **settings: str) -> Iterator[dict[str, str]]:
+    """A node with a listener of each name; yields their addresses."""
+    options = ServerOptions(
+        directory=str(directory),
+        listen=tuple(f"{name}://{HOST}:0" for name in names),
+        settings={"group.initial.rebalance.delay.ms": "0", **settings},
+    )
+    node: Running = run_in_thread(options)
+    try:
+        yield {each.name: f"{each.host}:{each.port}" for each in node.server.listening}
+    finally:
+        node.loop.call_soon_threadsafe(node.stop.set)
+        node.ended.result(PATIENCE_S)
+        node.thread.join()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("pems"))
+
+
+@pytest.fixture(scope="module")
+def node(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A node with every kind of listener. User ada has a password; topic `t` is there; only ada, who is a super user,
+    and `CN=client` may touch it."""
+    names = {"PLAINTEXT": "PLAINTEXT", "SSL": "SSL", "MUTUAL": "SSL", "SASL_PLAINTEXT": "", "SASL_SSL": ""}
+    settings = {
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol or name}" for name, protocol in names.items()),
+        "ssl.keystore.location": str(authority.issue(HOST)),
+        "listener.name.mutual.ssl.client.auth": "required",
+        "listener.name.mutual.ssl.truststore.location": str(authority.file),
+        "listener.name.mutual.ssl.principal.mapping.rules": "RULE:^CN=([a-z]+),O=(.*)$/$1 of $2/U,DEFAULT",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "authorizer.class.name": AUTHORIZERS[0],
+        "super.users": "User:ADA OF EXAMPLE;User:ada;User:ANONYMOUS",
+    }
+    with running(tmp_path_factory.mktemp("node"), list(names), **settings) as addresses:
+        admin = AdminClient({"bootstrap.servers": addresses["PLAINTEXT"]})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
+        changes = [
+            UserScramCredentialUpsertion("ada", ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
+            for mechanism in (ScramMechanism.SCRAM_SHA_256,)
+        ]
+        for change in changes:
+            admin.alter_user_scram_credentials([change])["ada"].result(PATIENCE_S)
+        other = UserScramCredentialUpsertion(
+            "ada", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192), PASSWORD.encode()
+        )
+        admin.alter_user_scram_credentials([other])["ada"].result(PATIENCE_S)
+        bob = UserScramCredentialUpsertion("bob", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"builder")
+        admin.alter_user_scram_credentials([bob])["bob"].result(PATIENCE_S)
+        yield addresses
+
+
+def librdkafka(node: dict[str, str], listener: str, authority: Authority, **more: str) -> dict[str, Any]:
+    protocol = "SSL" if listener == "MUTUAL" else listener
+    found = {"bootstrap.servers": node[listener], "security.protocol": protocol, "log_level": 0}
+    if protocol.endswith("SSL"):
+        found["ssl.ca.location"] = str(authority.file)
+    return found | {name.replace("_", "."): value for name, value in more.items()}
+
+
+def login(mechanism: str, user: str = "ada", password: str = PASSWORD) -> dict[str, str]:
+    return {"sasl_mechanism": mechanism, "sasl_username": user, "sasl_password": password}
+
+
+def produced(properties: dict[str, Any], topic: str = "t") -> tuple[KafkaError | None, list[KafkaError]]:
+    """The error of a record, and what the client was told before."""
+    told: list[KafkaError] = []
+    outcomes: list[KafkaError | None] = []
+    producer = Producer({**properties, "error_cb": told.append, "message.timeout.ms": 1_500})
+    producer.produce(topic, b"v", on_delivery=lambda error, _: outcomes.append(error))
+    producer.flush(PATIENCE_S)
+    (outcome,) = outcomes
+    return outcome, told
+
+
+# ---- who is let in -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_produces_and_consumes(
+    node: dict[str, str], authority: Authority, listener: str, mechanism: str
+) -> None:
+    more = login(mechanism) if listener.startswith("SASL") else {}
+    properties = librdkafka(node, listener, authority, **more)
+    assert produced(properties) == (None, [])
+    consumer = Consumer({**properties, "group.id": f"{listener}-{mechanism}", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["t"])
+    found = consumer.poll(PATIENCE_S)
+    assert found is not None
+    assert (found.error(), found.value()) == (None, b"v")
+    consumer.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python_produces_and_consumes(node: dict[str, str], authority: Authority, mechanism: str) -> None:
+    properties: dict[str, Any] = {
+        "bootstrap_servers": node["SASL_SSL"],
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": str(authority.file),
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": "ada",
+        "sasl_plain_password": PASSWORD,
+    }
+    producer = KafkaProducer(**properties)
+    producer.send("t", b"v", partition=0).get(PATIENCE_S)
+    producer.close()
+    consumer = KafkaConsumer("t", auto_offset_reset="earliest", consumer_timeout_ms=30_000, **properties)
+    assert next(consumer).value == b"v"
+    consumer.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka_produces_and_consumes(node: dict[str, str], authority: Authority, mechanism: str) -> None:
+    properties: dict[str, Any] = {
+        "bootstrap_servers": node["SASL_SSL"],
+        "security_protocol": "SASL_SSL",
+        "ssl_context": ssl.create_default_context(cafile=str(authority.file)),
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": "ada",
+        "sasl_plain_password": PASSWORD,
+    }
+
+    async def both() -> Any:
+        async with AIOKafkaProducer(**properties) as producer:
+            await producer.send_and_wait("t", b"v", partition=0)
+        async with AIOKafkaConsumer("t", auto_offset_reset="earliest", **properties) as consumer:
+            return (await consumer.getone()).value
+
+    assert asyncio.run(both()) == b"v"
+
+
+def test_a_certificate_says_who_the_client_is(node: dict[str, str], authority: Authority) -> None:
+    """By the rules: `CN=ada,O=example` is the super user ADA OF EXAMPLE; `CN=other` may do nothing."""
+    for name, organization, outcome in (
+        ("ada", "example", None),
+        ("other", None, KafkaError.TOPIC_AUTHORIZATION_FAILED),
+    ):
+        pem = str(authority.issue(name, organization=organization))
+        certified = {"ssl_certificate_location": pem, "ssl_key_location": pem}
+        error, _ = produced(librdkafka(node, "MUTUAL", authority, **certified))
+        assert (error and error.code()) == outcome
+
+
+# ---- who is not ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("user", ["ada", "nobody"])
+def test_a_wrong_password_and_an_unknown_user_are_told_the_same(
+    node: dict[str, str], authority: Authority, mechanism: str, user: str
+) -> None:
+    properties = librdkafka(node, "SASL_SSL", authority, **login(mechanism, user, "wrong"))
+    outcome, told = produced(properties)
+    assert outcome is not None
+    assert told[0].code() == KafkaError._AUTHENTICATION
+    assert f"due to invalid credentials with SASL mechanism {mechanism}" in told[0].str()
+
+
+def test_a_user_without_rights_learns_nothing(node: dict[str, str], authority: Authority) -> None:
+    properties = librdkafka(node, "SASL_SSL", authority, **login("SCRAM-SHA-256", "bob", "builder"))
+    for topic in ("t", "there-is-none"):
+        outcome, _ = produced(properties, topic)
+        assert outcome is not None
+        assert outcome.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert AdminClient(properties).list_topics(timeout=PATIENCE_S).topics == {}
+
+
+def test_a_client_without_a_certificate_is_not_let_in(node: dict[str, str], authority: Authority) -> None:
+    strange = Authority(authority.file.parent, "strange").issue("ada", organization="example")
+    for certified in ({}, {"ssl_certificate_location": str(strange), "ssl_key_location": str(strange)}):
+        outcome, told = produced(librdkafka(node, "MUTUAL", authority, **certified))
+        assert outcome is not None
+        assert told[0].code() in (KafkaError._SSL, KafkaError._TRANSPORT)
+
+
+def test_a_client_that_does_not_authenticate_gets_nothing(node: dict[str, str]) -> None:
+    """Metadata before the handshake: the connection is closed without an answer."""
+    host, port = node["SASL_PLAINTEXT"].split(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as sock:
+        sock.sendall(encode_request(RequestHeader(3, 12, 7, "t"), MetadataRequest(None)))
+        sock.settimeout(PATIENCE_S)
+        assert sock.recv(1) == b""
