@@ -1,8 +1,10 @@
 """Real clients on listeners with TLS, certificates of clients, and SASL: who is let in, and as whom."""
 
 import asyncio
+import logging
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +25,12 @@ from kafka import KafkaConsumer, KafkaProducer
 from ottla.broker.config.unserved import AUTHORIZERS
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from ottla.protocol.scram import ScramClient
 from ottla.server.main import ServerOptions
 from ottla.testing.embedded import Running, run_in_thread
 from tests.certificates import Authority
+from tests.server.test_connection import read_frame
 
 HOST = "127.0.0.1"
 PATIENCE_S = 30.0
@@ -219,3 +224,118 @@ def test_a_client_that_does_not_authenticate_gets_nothing(node: dict[str, str]) 
         sock.sendall(encode_request(RequestHeader(3, 12, 7, "t"), MetadataRequest(None)))
         sock.settimeout(PATIENCE_S)
         assert sock.recv(1) == b""
+
+
+# ---- before authentication -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SSL"])
+def test_a_client_that_says_nothing_is_let_go(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture, listener: str
+) -> None:
+    caplog.set_level(logging.INFO, "ottla.connection")
+    certificate = {"ssl.keystore.location": str(authority.issue(HOST))} if listener == "SSL" else {}
+    with running(tmp_path, [listener], **certificate, **{"ottla.authentication.timeout.ms": "300"}) as addresses:
+        host, port = addresses[listener].split(":")
+        with socket.create_connection((host, int(port)), PATIENCE_S) as sock:
+            assert sock.recv(1) == b""
+    assert "it has not authenticated within 0.3 s" in caplog.text
+
+
+def test_a_long_request_of_a_stranger_is_refused_by_its_length(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No memory is set aside for it (CVE-2022-34917)."""
+    caplog.set_level(logging.INFO, "ottla.connection")
+    with running(tmp_path, ["SASL_PLAINTEXT"]) as addresses:
+        host, port = addresses["SASL_PLAINTEXT"].split(":")
+        with socket.create_connection((host, int(port)), PATIENCE_S) as sock:
+            sock.sendall((524_289).to_bytes(4, "big") + b"\0\x24\0\0")
+            assert sock.recv(1) == b""
+    assert "a request claims 524289 bytes, the limit is 524288" in caplog.text
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_tokens_without_a_header_are_served(node: dict[str, str], mechanism: str) -> None:
+    """A handshake of version 0, as old clients send it (KIP-43)."""
+    host, port = node["SASL_PLAINTEXT"].split(":")
+
+    def exchange(token: bytes) -> bytes:
+        sock.sendall(len(token).to_bytes(4, "big") + token)
+        return read_frame(sock)
+
+    for password in (PASSWORD, "wrong"):
+        with socket.create_connection((host, int(port)), PATIENCE_S) as sock:
+            sock.sendall(encode_request(RequestHeader(17, 0, 7, "t"), SaslHandshakeRequest(mechanism)))
+            assert read_frame(sock)[4:6] == b"\0\0"
+            last = b"\0ada\0" + password.encode()
+            if mechanism != "PLAIN":
+                client = ScramClient(mechanism, "ada", password, "nonce")
+                last = client.final(exchange(client.first()))
+            sock.sendall(len(last).to_bytes(4, "big") + last)
+            if password != PASSWORD:
+                assert sock.recv(1) == b""
+                continue
+            read_frame(sock)
+            sock.sendall(encode_request(RequestHeader(3, 12, 8, "t"), MetadataRequest(None)))
+            assert read_frame(sock)[:4] == (8).to_bytes(4, "big")
+
+
+def test_a_session_has_to_be_renewed_within_its_lifetime(tmp_path: Path, authority: Authority) -> None:
+    """librdkafka re-authenticates before a session ends (KIP-368): it notices nothing."""
+    settings = {"connections.max.reauth.ms": "1500"}
+    with running(tmp_path, ["PLAINTEXT", "SASL_PLAINTEXT"], **settings) as node:
+        admin = AdminClient({"bootstrap.servers": node["PLAINTEXT"]})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        admin.alter_user_scram_credentials([UserScramCredentialUpsertion("ada", info, PASSWORD.encode())])[
+            "ada"
+        ].result(PATIENCE_S)
+        told: list[KafkaError] = []
+        producer = Producer(
+            {**librdkafka(node, "SASL_PLAINTEXT", authority, **login("SCRAM-SHA-256")), "error_cb": told.append}
+        )
+        outcomes: list[KafkaError | None] = []
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            producer.produce("t", b"v", on_delivery=lambda error, _: outcomes.append(error))
+            assert producer.flush(PATIENCE_S) == 0
+            time.sleep(0.05)
+        assert len(outcomes) > 10
+        assert set(outcomes) == {None}
+        assert told == []
+
+
+def test_a_new_certificate_is_used_without_a_restart(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ottla.server.main.RELOAD_S", 0.05)
+    caplog.set_level(logging.INFO, "ottla.server")
+    other = Authority(tmp_path, "other")
+    pem = tmp_path / "node.pem"
+    pem.write_bytes(authority.issue(HOST).read_bytes())
+
+    def presented() -> bytes:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        host, port = node["SSL"].split(":")
+        with (
+            socket.create_connection((host, int(port)), PATIENCE_S) as sock,
+            context.wrap_socket(sock) as secured,
+        ):
+            return secured.getpeercert(binary_form=True) or b""
+
+    def await_log(text: str) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while text not in caplog.text:
+            assert time.monotonic() < until, caplog.text
+            time.sleep(0.02)
+
+    with running(tmp_path / "data", ["SSL"], **{"ssl.keystore.location": str(pem)}) as node:
+        first = presented()
+        pem.write_text("nonsense")
+        await_log("The old certificate stays in force.")
+        assert presented() == first
+        pem.write_bytes(other.issue(HOST).read_bytes())
+        await_log("the listener SSL uses a new certificate")
+        assert presented() != first

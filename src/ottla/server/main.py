@@ -62,7 +62,7 @@ from ottla.server.listeners import (
 from ottla.server.passwords import Passwords
 from ottla.server.peers import Peers, routes_of
 from ottla.server.store import NodeStore, StoreThread
-from ottla.server.tls import TlsTransport
+from ottla.server.tls import Tls, TlsTransport
 from ottla.server.transport import Transport
 from ottla.server.turns import Turns
 
@@ -82,6 +82,8 @@ LEAVE_MS = 5_000
 """Seconds that a stopping node waits for other nodes to take over its leaderships."""
 STORE_CHECK_S = 0.5
 """Seconds between checks that the metadata store is still the one that was opened."""
+RELOAD_S = 5.0
+"""How often the files of certificates are looked at."""
 IDLE_SWEEPS = 10
 """Seconds between checks for idle connections: a connection is closed at most a tenth of its idle period late."""
 
@@ -123,7 +125,8 @@ class Server:
         self.turns = Turns()
         self.decoding: Decoding
         self._passwords = Passwords(self._derived)
-        self.request_bytes_max = 0
+        self.request_bytes_max = self.unauthenticated_bytes_max = 0
+        self.authentication_s = 0.0
         self.node: Node
         self._connections: dict[int, Connection] = {}
         self._refused: set[Connection] = set()
@@ -194,6 +197,7 @@ class Server:
                 await self.stop()
                 raise
         self._sweep_idle()
+        self._reload_certificates([each.tls for each in listeners if each.tls is not None])
         self._check_store()
         if self._following is not None:
             self._following.look()
@@ -277,6 +281,10 @@ class Server:
                 raise ServeRefused(str(error)) from error
             raise
         self.request_bytes_max = int(self.node.settings["socket.request.max.bytes"])
+        self.unauthenticated_bytes_max = min(
+            self.request_bytes_max, int(self.node.settings["sasl.server.max.receive.size"])
+        )
+        self.authentication_s = self.node.settings["ottla.authentication.timeout.ms"] / 1000
 
     async def stop(self) -> None:
         """Stop listening, close the connections and the logs; the next start has nothing to recover."""
@@ -406,6 +414,17 @@ class Server:
             for connection in list(self._connections.values()):
                 connection.end_if_idle(oldest)
             self._loop.call_later(max(idle_ms / 1000 / IDLE_SWEEPS, 0.05), self._sweep_idle)
+
+    def _reload_certificates(self, all_tls: list[Tls]) -> None:
+        """Now and then: use certificates whose files have changed."""
+        for tls in all_tls:
+            try:
+                if tls.reload():
+                    log.info("the listener %s uses a new certificate", tls.listener)
+            except SettingsRefused as refused:
+                log.warning("%s The old certificate stays in force.", refused)
+        if all_tls:
+            self._loop.call_later(RELOAD_S, self._reload_certificates, all_tls)
 
     # ---- effects and time ------------------------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ class Receiver(Protocol):
 class Contexts(Protocol):
     """Where the certificates of a listener come from: `tls_settings.TlsSettings`."""
 
+    listener: str
+
     @property
     def files(self) -> list[str]:
         """The files that the context is made from."""
@@ -74,6 +76,7 @@ class Tls:
 
     def __init__(self, contexts: Contexts) -> None:
         self._contexts = contexts
+        self.listener = contexts.listener
         self._seen = self._versions()
         self.context = contexts.context()
         self._rules = contexts.principal_rules()

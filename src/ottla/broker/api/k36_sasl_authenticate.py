@@ -17,7 +17,7 @@ from ottla.broker.api_spec import ApiSpec
 from ottla.broker.channel import Channel
 from ottla.broker.effects import Close, Parked, Part
 from ottla.broker.parking import ParkedWork
-from ottla.broker.requests import Request
+from ottla.broker.requests import Refused, Request
 from ottla.machine import Millis, Ticket
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -46,7 +46,10 @@ def handle(node: Node, request: Request) -> SaslAuthenticateResponse | Parked:
 
 
 def receive_bare(node: Node, now: Millis, channel: Channel, token: bytes) -> list[Part] | Parked:
-    """Serve a frame that is a token itself. The answer is one too; there is none to a token that is wrong."""
+    """Serve a frame that is a token itself. The answer is one too; there is none to a token that is wrong. Raises
+    Refused for one that no mechanism has."""
+    if len(token) < 2:
+        raise Refused(f"a token of {len(token)} bytes")
     request = Request(channel, SPEC.key, 0, 0, None, now, None)
     return BareLogin(node, request).begin(token)
 

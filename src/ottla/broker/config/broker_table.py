@@ -437,6 +437,8 @@ _ROWS: Final = (
          "again when it changes."),
     _key("ssl.truststore.certificates", _PASSWORD, None,
          "The trusted authorities as PEM text, in place of the file."),
+    _key("ottla.authentication.timeout.ms", _INT, 10_000,
+         "Time that a client has to shake hands by TLS and to authenticate by SASL, in milliseconds.", low=1),
     _key("ottla.ssl.key.location", _STRING, None,
          "PEM file with the node's private key, if ssl.keystore.location has only the certificate chain."),
     # ---- described for tools that set them, without effect here ----------------------------------------------------
