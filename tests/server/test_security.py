@@ -23,6 +23,9 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer, KafkaProducer
 
 from ottla.broker.config.unserved import AUTHORIZERS
+from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.client.connection import Connection
+from ottla.client.sasl import Login, WrongLogin, login_of
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
@@ -339,3 +342,75 @@ def test_a_new_certificate_is_used_without_a_restart(
         pem.write_bytes(other.issue(HOST).read_bytes())
         await_log("the listener SSL uses a new certificate")
         assert presented() != first
+
+
+# ---- Ottla's own client --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_ottlas_client_authenticates(node: dict[str, str], authority: Authority, listener: str, mechanism: str) -> None:
+    tls = ssl.create_default_context(cafile=str(authority.file)) if listener == "SASL_SSL" else None
+    with Client(node[listener], tls=tls, login=Login(mechanism, "ada", PASSWORD)) as client:
+        assert [topic.name for topic in client.metadata(["t"]).topics] == ["t"]
+    with (
+        pytest.raises(ErrorAnswer, match="due to invalid credentials"),
+        Client(node[listener], tls=tls, login=Login(mechanism, "ada", "wrong")) as client,
+    ):
+        client.metadata(["t"])
+
+
+def test_ottlas_client_renews_its_session(tmp_path: Path) -> None:
+    settings = {"connections.max.reauth.ms": "1200"}
+    with running(tmp_path, ["PLAINTEXT", "SASL_PLAINTEXT"], **settings) as node:
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        change = UserScramCredentialUpsertion("ada", info, PASSWORD.encode())
+        admin = AdminClient({"bootstrap.servers": node["PLAINTEXT"]})
+        admin.alter_user_scram_credentials([change])["ada"].result(PATIENCE_S)
+        host, port = node["SASL_PLAINTEXT"].split(":")
+        with Connection(host, int(port), login=Login("SCRAM-SHA-256", "ada", PASSWORD)) as connection:
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                assert connection.send(MetadataRequest(None)).brokers
+                time.sleep(0.05)
+
+
+def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are(node: dict[str, str], tmp_path: Path) -> None:
+    with (
+        running(tmp_path, ["SASL_PLAINTEXT"]) as other,
+        pytest.raises(ClientFailure, match="does not take PLAIN: it takes SCRAM-SHA-512, SCRAM-SHA-256"),
+        Client(other["SASL_PLAINTEXT"], login=Login("PLAIN", "ada", PASSWORD)) as client,
+    ):
+        client.metadata([])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "ada", "sasl.password": 'a"b'},
+        {"sasl.mechanisms": "scram-sha-512", "sasl.username": "ada", "sasl.password": 'a"b'},
+        {
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            'username="ada" password="a\\"b";',
+        },
+    ],
+)
+def test_a_login_is_read_from_librdkafkas_and_javas_properties(given: dict[str, str]) -> None:
+    assert login_of({"security.protocol": "sasl_ssl", **given}) == Login("SCRAM-SHA-512", "ada", 'a"b')
+    assert login_of(given) is None, "without SASL there is none"
+    assert "a" not in repr(Login("PLAIN", "u", "aaa")).replace("Login(mechanism='PLAIN', user='u')", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "sasl.mechanism is missing"),
+        ({"sasl.mechanism": "GSSAPI"}, "not 'GSSAPI'"),
+        ({"sasl.mechanism": "PLAIN"}, "sasl.username and sasl.password"),
+        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": "com.example.Login required;"}, "ScramLoginModule"),
+    ],
+)
+def test_a_login_that_can_not_be_used_is_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(WrongLogin, match=says):
+        login_of({"security.protocol": "SASL_SSL", **given})

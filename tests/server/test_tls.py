@@ -17,9 +17,11 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
+from ottla.broker.config.values import BrokerSettings
 from ottla.client import Client
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.server.tls import Tls, TlsTransport
+from ottla.server.tls_settings import TlsSettings
 from ottla.testing import EmbeddedBroker
 from tests.certificates import Authority
 from tests.server.test_connection import (
@@ -286,19 +288,21 @@ class Nothing:
 
     def opened(self, transport: object) -> None: ...
 
+    def secured(self, certificate: object) -> None: ...
+
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(bytearray(100))
 
 
-def test_nothing_overtakes_the_queue(certificate: Path) -> None:
+def test_nothing_overtakes_the_queue(authority: Authority) -> None:
     """The socket may have room before the loop has sent the queue: ciphertext out of order ends the connection."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    given = {"ssl.keystore.location": str(authority.issue(HOST))}
+    tls = Tls(TlsSettings(BrokerSettings.load(given), "SSL"))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = ssl.create_default_context(cafile=str(certificate)).wrap_bio(incoming, outgoing, server_hostname=HOST)
+    client = ssl.create_default_context(cafile=str(authority.file)).wrap_bio(incoming, outgoing, server_hostname=HOST)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        stream, transport = Stream(ours), TlsTransport(Tls(context), cast(Any, Nothing()))
+        stream, transport = Stream(ours), TlsTransport(tls, cast(Any, Nothing()))
         transport.connection_made(cast(Any, stream))
         with contextlib.suppress(ssl.SSLWantReadError):
             client.do_handshake()

@@ -117,11 +117,16 @@ def between_nodes(listeners: Sequence[Listener], name: str | None) -> Listener:
     """The listener that other nodes of the cluster use. `name`: inter.broker.listener.name; without it PLAINTEXT, or
     the first listener if none has this name. Raises SettingsRefused."""
     by_name = {listener.name: listener for listener in reversed(listeners)}
-    if name is None:
-        return by_name.get(PLAINTEXT, listeners[0])
-    if name.upper() not in by_name:
+    if name is not None and name.upper() not in by_name:
         raise SettingsRefused(f"inter.broker.listener.name is {name}, but listeners names {', '.join(by_name)}.")
-    return by_name[name.upper()]
+    found = by_name.get(PLAINTEXT, listeners[0]) if name is None else by_name[name.upper()]
+    if found.security_protocol != PLAINTEXT:
+        raise SettingsRefused(
+            f"The nodes of a cluster can't talk to each other on {found.name}, which speaks {found.security_protocol}: "
+            "that is not served yet. Give each node a PLAINTEXT listener on a network that only nodes can reach, and "
+            "name it in inter.broker.listener.name."
+        )
+    return found
 
 
 def _split_name(text: str) -> tuple[str, str]:

@@ -280,11 +280,14 @@ class Server:
             if isinstance(error, StoreFailed | CommitUnknown):
                 raise ServeRefused(str(error)) from error
             raise
-        self.request_bytes_max = int(self.node.settings["socket.request.max.bytes"])
-        self.unauthenticated_bytes_max = min(
-            self.request_bytes_max, int(self.node.settings["sasl.server.max.receive.size"])
-        )
-        self.authentication_s = self.node.settings["ottla.authentication.timeout.ms"] / 1000
+        self._read_limits()
+
+    def _read_limits(self) -> None:
+        """Read the settings that each connection asks for."""
+        settings = self.node.settings
+        self.request_bytes_max = int(settings["socket.request.max.bytes"])
+        self.unauthenticated_bytes_max = min(self.request_bytes_max, int(settings["sasl.server.max.receive.size"]))
+        self.authentication_s = settings["ottla.authentication.timeout.ms"] / 1000
 
     async def stop(self) -> None:
         """Stop listening, close the connections and the logs; the next start has nothing to recover."""

@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-SECURE_PROTOCOLS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Kafka's security protocols beside PLAINTEXT."""
-PROTOCOL_MAP: Final = "listener.security.protocol.map"
 OPEN: Final = "a node without them is open to every client that can reach it"
 
 _JAVA_PRINCIPALS = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
@@ -92,8 +89,8 @@ def why_unserved(settings: Mapping[str, str]) -> str | None:
     named = [name for name, text in settings.items() if is_protective(name) and _promises(name, text)]
     if named:
         return (
-            f"{_listed(named)} would protect nothing: Ottla does not serve them yet, and {OPEN}. "
-            f"Remove {'this setting' if len(named) == 1 else 'these settings'} only if you accept that."
+            f"{_listed(named)} would protect nothing: Ottla does not serve {'this' if len(named) == 1 else 'them'}, "
+            f"and {OPEN}. Remove {'this setting' if len(named) == 1 else 'these settings'} only if you accept that."
         )
     plugins = [name for name in _PLUGINS if settings.get(name, "").strip()]
     if plugins:

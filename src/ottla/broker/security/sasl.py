@@ -38,8 +38,6 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.scram import DIGESTS, ITERATIONS_MIN, keys_of
 
 PLAIN: Final = "PLAIN"
-MECHANISMS: Final = (*DIGESTS, PLAIN)
-"""The mechanisms that a node can serve."""
 AGAIN_AFTER_MS: Final = 1_000
 """A client may not authenticate again sooner."""
 DERIVATIONS_MAX: Final = 64
