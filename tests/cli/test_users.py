@@ -62,7 +62,8 @@ def test_a_user_of_the_command_line_can_log_in(
     with EmbeddedBroker(directory=tmp_path / "node", settings=settings) as own:
         config = tmp_path / "client.properties"
         config.write_text(
-            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.username=ada\nsasl.password=lovelace\n"
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+            "sasl.username=ada\nsasl.password=lovelace\n"
         )
         where = ("--bootstrap", own.bootstrap_servers, "--command-config", str(config))
         assert "ada" in ottla("users", "list", *where).out

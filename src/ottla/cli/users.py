@@ -47,10 +47,8 @@ def password_of(file: Path | None) -> str:
         try:
             found = file.read_text().partition("\n")[0].rstrip("\r")
         except (OSError, UnicodeDecodeError) as error:
-            raise Failure(
             why = getattr(error, "strerror", None) or error
             raise Failure(f"The password file {file} can't be read: {why}.") from None
-            ) from None
     elif VARIABLE in os.environ:
         found = os.environ[VARIABLE]
     elif sys.stdin.isatty():
