@@ -51,7 +51,7 @@ def _answer(node: Node, request: Request) -> Work:
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeUserScramCredentialsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     known = node.image[CREDENTIALS]
-    times = Counter(user.name for user in body.users) if body.users else Counter(known)
+    times = Counter(user.name for user in body.users) if body.users else Counter(list(known))
     found = (_of_user(known.get(name, {}), name, count > 1) for name, count in times.items())
     results: Any = list(found) if len(times) <= SLICE_STEPS else (yield from encoded_in_slices(found, 0))
     return DescribeUserScramCredentialsResponse(error_message="", results=results)
