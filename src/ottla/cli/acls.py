@@ -132,10 +132,13 @@ def add(
     prefix: Prefixed = False,
     deny: Annotated[bool, typer.Option("--deny", help="Forbid it: a DENY wins over every ALLOW.")] = False,
     producer: Annotated[
-        bool, typer.Option("--producer", help="What a producer needs: write, describe and create on the topics.")
+        bool,
+        typer.Option(
+            "--producer", help="Let it produce: write, describe and create on topics, write on transactional ids."
+        ),
     ] = False,
     consumer: Annotated[
-        bool, typer.Option("--consumer", help="What a consumer needs: read and describe on the topics, read on groups.")
+        bool, typer.Option("--consumer", help="Let it consume: read and describe on the topics, read on the groups.")
     ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,

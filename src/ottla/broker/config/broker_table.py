@@ -397,7 +397,7 @@ _ROWS: Final = (
          "Length of a sample of the quota of topic changes, in seconds.", low=1),
     # ---- security --------------------------------------------------------------------------------------------------
     _key("authorizer.class.name", _STRING, "",
-         "What decides what clients may do: org.apache.kafka.metadata.authorizer.StandardAuthorizer decides by ACLs. "
+         "Class that decides what clients may do: org.apache.kafka.metadata.authorizer.StandardAuthorizer decides by ACLs. "
          "If not set, every client may do everything. Other classes stop the start."),
     _key("super.users", _STRING, "",
          "The principals that may do everything whatever the ACLs say, separated by semicolons, for example "
