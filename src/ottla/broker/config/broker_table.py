@@ -397,8 +397,8 @@ _ROWS: Final = (
          "Length of a sample of the quota of topic changes, in seconds.", low=1),
     # ---- security --------------------------------------------------------------------------------------------------
     _key("authorizer.class.name", _STRING, "",
-         "Class that decides what clients may do: org.apache.kafka.metadata.authorizer.StandardAuthorizer decides by ACLs. "
-         "If not set, every client may do everything. Other classes stop the start."),
+         "Class that decides what clients may do. org.apache.kafka.metadata.authorizer.StandardAuthorizer decides by "
+         "ACLs; other classes stop the start. If not set, every client may do everything."),
     _key("super.users", _STRING, "",
          "The principals that may do everything whatever the ACLs say, separated by semicolons, for example "
          "User:admin. Needs authorizer.class.name."),
