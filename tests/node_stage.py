@@ -25,6 +25,7 @@ from ottla.broker.effects import (
     Ask,
     Close,
     Commit,
+    Derive,
     Effect,
     Mute,
     OutcomeUnknown,
@@ -46,6 +47,7 @@ from ottla.metadata.memory import MemoryStore
 from ottla.protocol.apis import APIS
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.records.record import Record, build_batch
+from ottla.protocol.scram import salted
 from ottla.sim.kernel.disk import Disk
 
 NOW = 1_800_000_000_000
@@ -347,6 +349,8 @@ class NodeStage:
                 self.syncs.append(effect)
             case Store(path, content):
                 self.replace_file(path, content)
+            case Derive(token, mechanism, password, salt, iterations):
+                self.node.derived(self.now, token, mechanism, salted(mechanism, password, salt, iterations))
             case Ask():
                 self.asks.append(effect)
             case Commit():

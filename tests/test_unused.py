@@ -63,7 +63,8 @@ FROM_OUTSIDE = {
     ),
     "ottla/spark/codec/native.py": ("linkage", "llvmlite"),
     "ottla/spark/format.py": ("stream(Reader|Writer)", "Spark's DataSource"),
-    "ottla/cli/listener_probe.py": ("check_hostname verify_mode", "ssl"),
+    "ottla/cli/[cl]*.py": ("check_hostname verify_mode", "ssl"),
+    "ottla/server/tls_settings.py": ("(minimum|maximum)_version", "ssl"),
     "ottla/spark/platform/client_properties.py": ("check_hostname", "ssl"),
     "ottla/spark/reader/source.py": (
         "initialOffset latestOffset reportLatestOffset getDefaultReadLimit prepareForTriggerAvailableNow",
@@ -77,7 +78,6 @@ FROM_OUTSIDE = {
     "ottla/testing/cluster.py": ("wait_in_sync metrics_of", "users' tests"),
     "ottla/testing/embedded.py": ("restart", "users' tests"),
     # several nodes, transactions, authentication: what is there before its callers
-    "ottla/broker/channel.py": ("authenticate", "mechanisms: SASL, certificates"),
     "ottla/protocol/records/control.py": ("build_marker_batch", "the end of a transaction"),
 }
 """Files of src: names in them (expressions) that something outside uses, and what that is."""

@@ -477,13 +477,13 @@ class EachApi:
         return sasl_authenticate.SaslAuthenticateRequest(b"")
 
     def _describe_acls(self) -> Any:
-        return describe_acls.DescribeAclsRequest()
+        return describe_acls.DescribeAclsRequest(1, None, 1, None, None, 1, 1)
 
     def _create_acls(self) -> Any:
-        return create_acls.CreateAclsRequest([create_acls.AclCreation()])
+        return create_acls.CreateAclsRequest([create_acls.AclCreation(2, "t", 3, "User:bob", "*", 3, 3)])
 
     def _delete_acls(self) -> Any:
-        return delete_acls.DeleteAclsRequest([delete_acls.DeleteAclsFilter()])
+        return delete_acls.DeleteAclsRequest([delete_acls.DeleteAclsFilter(1, None, 1, None, None, 1, 1)])
 
     def _create_delegation_token(self) -> Any:
         return create_delegation_token.CreateDelegationTokenRequest("User", "bob")

@@ -35,6 +35,9 @@ class Recording:
         self.asked.add((operation, resource_type))
         return (operation, resource_type) not in self.denied
 
+    def allows_any(self, identity: Identity, operation: Operation, resource_type: ResourceType) -> bool:
+        return self.allows(identity, operation, resource_type, "some")
+
 
 @pytest.fixture
 def each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EachApi:

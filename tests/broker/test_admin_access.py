@@ -38,6 +38,9 @@ class Rules:
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         return (operation, resource_type, name) in self.allowed
 
+    def allows_any(self, identity: Identity, operation: Operation, resource_type: ResourceType) -> bool:
+        return any(allowed[:2] == (operation, resource_type) for allowed in self.allowed)
+
 
 @pytest.fixture
 def stage(tmp_path: Path) -> NodeStage:

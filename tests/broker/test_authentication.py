@@ -63,12 +63,6 @@ def test_other_listeners_ask_nobody_who_they_are(stage: NodeStage, security_prot
 
 
 @pytest.mark.parametrize("message", [SaslHandshakeRequest("PLAIN"), SaslAuthenticateRequest(b"token")])
-def test_who_has_to_authenticate_finds_no_mechanism(stage: NodeStage, message: Message) -> None:
-    with pytest.raises(Refused, match="no SASL mechanism is enabled on listener CLIENT"):
-        error_of(stage, channel_of("SASL_PLAINTEXT"), message)
-
-
-@pytest.mark.parametrize("message", [SaslHandshakeRequest("PLAIN"), SaslAuthenticateRequest(b"token")])
 def test_who_need_not_authenticate_can_not(stage: NodeStage, message: Message) -> None:
     for security_protocol in ("PLAINTEXT", "SSL"):
         assert error_of(stage, channel_of(security_protocol), message) == ErrorCode.ILLEGAL_SASL_STATE

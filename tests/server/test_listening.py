@@ -119,8 +119,8 @@ def test_listeners_without_names_take_the_advertised_addresses_in_their_order() 
 @pytest.mark.parametrize(
     ("listen", "advertised", "says"),
     [
-        (["SSL://:9093"], None, "The listener SSL is not served: Ottla has no TLS"),
-        (["ENCRYPTED://127.0.0.1:0"], None, "ENCRYPTED is not served: Ottla has no TLS"),
+        (["SSL://:9093"], None, "The listener SSL can't serve TLS: it needs a certificate"),
+        (["ENCRYPTED://127.0.0.1:0"], None, "ENCRYPTED can't serve TLS: it needs a certificate"),
         (["OTHER://127.0.0.1:0"], None, "add OTHER:PLAINTEXT"),
         (["INTERNAL://127.0.0.1:0", "internal://127.0.0.1:0"], None, "names INTERNAL twice"),
         (["INTERNAL://127.0.0.1:0"], "OTHER://a:1", "advertised.listeners names OTHER"),

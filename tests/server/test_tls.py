@@ -8,7 +8,7 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -17,14 +17,13 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
-from ottla.broker.config.values import Settings
+from ottla.broker.config.values import BrokerSettings
 from ottla.client import Client
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from ottla.server import main
-from ottla.server.listeners import Listener, open_listeners
 from ottla.server.tls import Tls, TlsTransport
+from ottla.server.tls_settings import TlsSettings
 from ottla.testing import EmbeddedBroker
-from tests.certificates import self_signed
+from tests.certificates import Authority
 from tests.server.test_connection import (
     correlation_of,
     fetch_frame,
@@ -70,27 +69,19 @@ class Secured:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("pems"), HOST)
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("pems"))
 
 
-def secure(patch: pytest.MonkeyPatch, certificate: Path) -> None:
-    """Let the listeners of brokers that start from now on speak TLS."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-
-    def opened(texts: Any, settings: Settings) -> list[Listener]:
-        return [replace(listener, tls=Tls(context)) for listener in open_listeners(texts, settings)]
-
-    patch.setattr(main, "open_listeners", opened)
+def with_tls(authority: Authority) -> dict[str, object]:
+    """The settings of a broker whose listener speaks TLS."""
+    return {"listener.security.protocol.map": "PLAINTEXT:SSL", "ssl.keystore.location": str(authority.issue(HOST))}
 
 
 @pytest.fixture(scope="module")
-def secured(certificate: Path) -> Iterator[Secured]:
-    with pytest.MonkeyPatch.context() as patch:
-        secure(patch, certificate)
-        with EmbeddedBroker(settings={"connections.max.idle.ms": 3_600_000}) as broker:
-            yield Secured(broker, certificate)
+def secured(authority: Authority) -> Iterator[Secured]:
+    with EmbeddedBroker(settings={"connections.max.idle.ms": 3_600_000, **with_tls(authority)}) as broker:
+        yield Secured(broker, authority.file)
 
 
 @pytest.fixture
@@ -256,12 +247,10 @@ def test_a_client_that_does_not_trust_the_certificate_is_let_go(
     assert "TLS fails" in caplog.text
 
 
-def test_a_connection_counts_before_its_handshake_and_is_closed_when_idle(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secure(monkeypatch, certificate)
-    with EmbeddedBroker(settings={"max.connections.per.ip": 1, "connections.max.idle.ms": 1_000}) as broker:
-        secured = Secured(broker, certificate)
+def test_a_connection_counts_before_its_handshake_and_is_closed_when_idle(authority: Authority) -> None:
+    settings = {"max.connections.per.ip": 1, "connections.max.idle.ms": 1_000, **with_tls(authority)}
+    with EmbeddedBroker(settings=settings) as broker:
+        secured = Secured(broker, authority.file)
         with secured.plain() as silent:
             with secured.plain() as one_too_many:
                 assert is_closed(one_too_many)
@@ -299,19 +288,21 @@ class Nothing:
 
     def opened(self, transport: object) -> None: ...
 
+    def secured(self, certificate: object) -> None: ...
+
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(bytearray(100))
 
 
-def test_nothing_overtakes_the_queue(certificate: Path) -> None:
+def test_nothing_overtakes_the_queue(authority: Authority) -> None:
     """The socket may have room before the loop has sent the queue: ciphertext out of order ends the connection."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    given = {"ssl.keystore.location": str(authority.issue(HOST))}
+    tls = Tls(TlsSettings(BrokerSettings.load(given), "SSL"))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = ssl.create_default_context(cafile=str(certificate)).wrap_bio(incoming, outgoing, server_hostname=HOST)
+    client = ssl.create_default_context(cafile=str(authority.file)).wrap_bio(incoming, outgoing, server_hostname=HOST)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        stream, transport = Stream(ours), TlsTransport(Tls(context), cast(Any, Nothing()))
+        stream, transport = Stream(ours), TlsTransport(tls, cast(Any, Nothing()))
         transport.connection_made(cast(Any, stream))
         with contextlib.suppress(ssl.SSLWantReadError):
             client.do_handshake()

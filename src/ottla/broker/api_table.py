@@ -231,11 +231,13 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.CREATE_ACLS,
         versions=(1, 3),
         acl=((Operation.ALTER, ResourceType.CLUSTER),),
+        forwarding=Forwarding.WHOLE,
     ),
     "k31_delete_acls": ApiSpec(
         key=ApiKey.DELETE_ACLS,
         versions=(1, 3),
         acl=((Operation.ALTER, ResourceType.CLUSTER),),
+        forwarding=Forwarding.WHOLE,
     ),
     "k32_describe_configs": ApiSpec(
         key=ApiKey.DESCRIBE_CONFIGS,
@@ -357,6 +359,7 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         versions=(0, 0),
         acl=((Operation.ALTER, ResourceType.CLUSTER),),
+        forwarding=Forwarding.WHOLE,
     ),
     "k55_describe_quorum": ApiSpec(
         key=ApiKey.DESCRIBE_QUORUM,

@@ -51,13 +51,16 @@ class Channel:
     that order.
 
     - `identity`: replaced as a whole by `authenticate`.
-    - `authenticated`: the client may send any request; until then see `security.authentication`.
+    - `authenticated`: the client may send any request; until then only the APIs with
+      `ApiSpec.before_authentication`.
+    - `bare_tokens`: the client's next frames are tokens of SASL without a header.
     - `software`: the client's name and version as ApiVersions reported them (KIP-511), empty until then.
     - `charged_as`: the client id that the quotas charged for the last request, None if nothing is charged.
     """
 
     __slots__ = (
         "authenticated",
+        "bare_tokens",
         "charged_as",
         "closing",
         "identity",
@@ -71,6 +74,7 @@ class Channel:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.authenticated = not identity.address.requires_authentication
+        self.bare_tokens = False
         self.software = ""
         self.charged_as: str | None = None
         self.owed: deque[Owed] = deque()
@@ -84,7 +88,15 @@ class Channel:
     def authenticate(self, principal: Principal, mechanism: str) -> None:
         """The client has authenticated, for the first time or again: its next requests have this identity."""
         self.identity = Identity(self.identity.address, principal, mechanism)
-        self.authenticated = True
+        self.authenticated, self.bare_tokens = True, False
+
+    def expect_token(self, *, bare: bool) -> None:
+        """The client has named a mechanism of SASL: its tokens follow."""
+        self.bare_tokens = bare
+
+    def expire(self) -> None:
+        """The client has to authenticate again before it may send other requests."""
+        self.authenticated = False
 
     # ---- requests in -----------------------------------------------------------------------------------------------
 

@@ -1,15 +1,15 @@
 """Defines what a node asks of its I/O host: effects as plain values, and the outbox that collects them.
 
 The host takes the effects after every call of the node and carries them out in order. It reports the results as events
-(`Node.synced`, `Node.not_stored`, `Node.answered`, `Node.committed`, `Node.reread`). This module also defines the parts
-of an answer: bytes-like objects and `FileSlice`s. The host sends them in order, so a fetch can be sent without turning
-its records into Python objects.
+(`Node.synced`, `Node.not_stored`, `Node.answered`, `Node.committed`, `Node.reread`, `Node.derived`). This module also
+defines the parts of an answer: bytes-like objects and `FileSlice`s. The host sends them in order, so a fetch can be
+sent without turning its records into Python objects.
 
 Source: etcd/raft's Ready.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ottla.log.files import FileSlice
@@ -127,6 +127,18 @@ class Reread:
 
 
 @dataclass(frozen=True, slots=True)
+class Derive:
+    """Compute the salted password (`protocol.scram.salted`), off the loop, then call `node.derived(now, token,
+    mechanism, salted_password)`, exactly once. Takes milliseconds."""
+
+    token: int
+    mechanism: str
+    password: bytes = field(repr=False)
+    salt: bytes = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """The commit was done and is durable; `generation` is its number."""
 
@@ -170,7 +182,7 @@ class Unread:
 
 
 CommitOutcome: TypeAlias = Committed | Conflicted | NotCommitted | OutcomeUnknown
-Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask | Commit | Reread
+Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask | Commit | Reread | Derive
 
 
 class Outbox:

@@ -40,7 +40,7 @@ from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.config.live import LiveSettings
-from ottla.broker.config.values import BrokerSettings, topic_value
+from ottla.broker.config.values import BrokerSettings, super_users_of, topic_value
 from ottla.broker.connection_quotas import ConnectionQuotas
 from ottla.broker.effects import Close, CommitOutcome, Effect, Outbox, Parked, Part, Reading, Unread
 from ottla.broker.environment import Environment
@@ -55,7 +55,7 @@ from ottla.broker.partitions.replicas import LocalTopic, Replicas
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Decoded, Listening, Refused, Request
 from ottla.broker.schedule import Schedule
-from ottla.broker.security.authorizer import Access
+from ottla.broker.security.authorizer import Access, Authorizer
 from ottla.broker.slices import Slices
 from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.clean_stop import completing
@@ -66,12 +66,15 @@ from ottla.log.cost import Stopwatch, counted_us
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Entropy, Millis, Unanswered, WallClock
+from ottla.metadata.acls import ACLS
+from ottla.metadata.credentials import CREDENTIALS
 from ottla.metadata.features import FEATURES
 from ottla.metadata.image import MetadataDelta, MetadataImage
 from ottla.metadata.nodes import NODES, NodeState
 from ottla.metadata.quotas import QUOTAS
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.topics import TOPICS, PartitionRecord, TopicImage
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
@@ -86,6 +89,7 @@ if TYPE_CHECKING:
     from ottla.broker.delivery.host import ShareHost
     from ottla.broker.delivery.members import ShareMembers
     from ottla.broker.replication.replication import Replication
+    from ottla.broker.security.sasl import Sasl
 
 LONG_BYTES_MAX: Final = 16 << 20
 """Longer requests are refused, except those that carry client data: records, subscriptions, assignments."""
@@ -141,7 +145,6 @@ class Node:
         self.metadata = Metadata(store, self.outbox, self.schedule, self.changed, node_id=self.node_id, entropy=entropy)
         self.settings = LiveSettings(settings, self.metadata, self.wall, warnings or notes)
         self.cluster_id = ""
-        self.access = Access()
         self.metrics = Metrics()
         self.throttle = Throttle(self.outbox)
         self.connection_quotas = ConnectionQuotas(self.settings)
@@ -164,6 +167,7 @@ class Node:
             stopwatch=stopwatch,
         )
         self.peers = Peers(self.outbox, self.schedule, self.node_id)
+        self.access = Access(self._authorizer(settings), self.peers.trusts)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self._taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
@@ -232,6 +236,16 @@ class Node:
             self.parking,
             self.metrics,
             self,
+        )
+
+    def _authorizer(self, settings: BrokerSettings) -> Authorizer | None:
+        """The authorizer that the settings name, None if they name none."""
+        if not settings["authorizer.class.name"]:
+            return None
+        from ottla.broker.security.acls import AclAuthorizer
+
+        return AclAuthorizer(
+            lambda: self.image[ACLS], super_users_of(settings), settings["allow.everyone.if.no.acl.found"]
         )
 
     def _compare_store(self) -> None:
@@ -391,6 +405,19 @@ class Node:
         return ShareMembers(self.groups)
 
     @cached_property
+    def sasl(self) -> Sasl:
+        """The authentication of clients on listeners with SASL."""
+        from ottla.broker.security.sasl import Sasl
+
+        return Sasl(
+            self.settings.of_listener,
+            lambda: self.image[CREDENTIALS],
+            self.outbox,
+            self.schedule,
+            self.environment.entropy,
+        )
+
+    @cached_property
     def replication(self) -> Replication:
         """The replication of this node: its fetches from other leaders, and the fetches of its followers."""
         from ottla.broker.replication.replication import Replication
@@ -437,6 +464,8 @@ class Node:
         """
         if self.membership is not None:
             self._look_at_lease(self.membership, now)
+        if channel.bare_tokens:
+            return self._served[ApiKey.SASL_AUTHENTICATE].module().receive_bare(self, now, channel, bytes(frame))
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
         api_key, version, correlation_id = _PREFIX.unpack_from(frame)
@@ -481,6 +510,8 @@ class Node:
         self.fetch_sessions.connection_lost(connection)
         for host in self._in_use("share", "share_members"):
             host.disconnected(now, connection)
+        for sasl in self._in_use("sasl"):
+            sasl.disconnected(connection)
 
     # ---- the disk --------------------------------------------------------------------------------------------------
 
@@ -501,6 +532,10 @@ class Node:
         self.upkeep.synced(now, token, failures)
         for replication in self._in_use("replication"):
             replication.synced(now)
+
+    def derived(self, now: Millis, token: int, mechanism: str, salted_password: bytes) -> None:
+        """Handle the result of a Derive effect."""
+        self.sasl.derived(now, token, mechanism, salted_password)
 
     def not_stored(self, path: str) -> None:
         """The file of a Store effect could not be written: its content is requested again."""

@@ -59,6 +59,7 @@ class Timed(Enum):
 
     COMMITS = "commits by fsync"
     REQUESTS = "parked requests"
+    SASL = "the lifetimes of authenticated sessions"
     METADATA = "changes of the metadata"
     SLICES = "long requests"
     PEERS = "requests to other nodes"

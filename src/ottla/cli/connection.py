@@ -156,14 +156,19 @@ def client_properties(cluster: Cluster) -> dict[str, Any]:
 
 
 def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) -> Callable[[], Client]:
-    """A function that makes Ottla's own clients for the cluster of these client properties; raises Failure for SASL."""
+    """A function that makes Ottla's own clients for the cluster of these client properties; raises Failure for a login
+    or certificates that can't be used."""
     from ottla.client import Client
+    from ottla.client.sasl import WrongLogin, login_of
 
-    protocol = str(given.get("security.protocol", "plaintext")).upper()
-    if protocol.startswith("SASL"):
-        raise Failure("This command cannot authenticate with SASL: use an address without it.")
-    tls = tls_of(given) if protocol == "SSL" else None
-    return lambda: Client(given["bootstrap.servers"], client_id=given["client.id"], timeout_s=timeout_s, tls=tls)
+    tls = tls_of(given) if str(given.get("security.protocol", "")).upper().endswith("SSL") else None
+    try:
+        login = login_of({name: str(value) for name, value in given.items()})
+    except WrongLogin as wrong:
+        raise Failure(str(wrong)) from None
+    return lambda: Client(
+        given["bootstrap.servers"], client_id=given["client.id"], timeout_s=timeout_s, tls=tls, login=login
+    )
 
 
 @contextmanager
@@ -200,7 +205,10 @@ def tls_of(given: Mapping[str, Any]) -> ssl.SSLContext:
     try:
         tls = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
         if "ssl.certificate.location" in given:
-            tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"))
+            password = str(given.get("ssl.key.password", ""))  # without one, OpenSSL would ask the terminal
+            tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"), lambda: password)
+        if str(given.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
+            tls.check_hostname = False
     except (OSError, ValueError) as error:
         raise Failure(f"The certificates of ssl.* cannot be used: {error}.") from None
     return tls

@@ -15,6 +15,8 @@ NOUNS: Final = (
     "records",
     "configs",
     "quotas",
+    "users",
+    "acls",
     "log",
     "metrics",
 )

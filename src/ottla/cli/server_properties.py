@@ -9,7 +9,7 @@ Source: Kafka's config/server.properties; KafkaConfig.validateValues (KIP-103, K
 
 from __future__ import annotations
 
-from ottla.broker.config.unserved import PROTOCOL_MAP, protocols_of, why_no_listener, words
+from ottla.broker.config.unserved import words
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
@@ -31,7 +31,6 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
     """
     require_broker(settings.get("process.roles", ""))
     controllers = {name.upper() for name in words(settings.pop("controller.listener.names", ""))}
-    protocols = protocols_of(settings.get(PROTOCOL_MAP, ""))
     said: list[str] = []
     listen: list[str] = []
     for text in words(settings.pop("listeners", "")):
@@ -39,8 +38,6 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
         if name in controllers:
             said.append(f"The listener {text} is ignored: a node is its own controller.")
             continue
-        if (protocol := protocols.get(name, name)) != "PLAINTEXT":
-            raise NotServed(why_no_listener(text, protocol))
         if address.startswith(":"):
             address, sentence = anywhere(text, address, settings)
             said += sentence

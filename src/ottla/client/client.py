@@ -17,6 +17,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientFailure, ConnectionClosed, ErrorAnswer, check
+from ottla.client.sasl import Login
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -87,11 +88,12 @@ class Client:
         client_id: str | None = "ottla",
         timeout_s: float = 30.0,
         tls: ssl.SSLContext | None = None,
+        login: Login | None = None,
     ) -> None:
         self._bootstrap = [_address(part) for part in bootstrap.split(",") if part.strip()]
         if not self._bootstrap:
             raise ValueError("no bootstrap address was given")
-        self._options: dict[str, Any] = {"client_id": client_id, "timeout_s": timeout_s, "tls": tls}
+        self._options: dict[str, Any] = {"client_id": client_id, "timeout_s": timeout_s, "tls": tls, "login": login}
         self._timeout_s = timeout_s
         self._connections: dict[tuple[str, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}

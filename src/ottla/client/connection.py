@@ -1,7 +1,7 @@
 """Speaks to one broker over one blocking connection: messages or raw frames, one at a time or pipelined.
 
-It handles sockets, TLS if it gets a context, correlation ids and the negotiation of versions (KIP-35, KIP-511). Topics
-and leaders are in `ottla.client.client`.
+It handles sockets, TLS if it gets a context, SASL if it gets a login, correlation ids, and the negotiation of versions
+(KIP-35, KIP-511). Topics and leaders are in `ottla.client.client`.
 
 Invariants: answers are read in the order of their requests. An answer that is read before its `take` is kept, at most
 `kept_max` of them. After a failure the connection stays closed.
@@ -9,13 +9,16 @@ Invariants: answers are read in the order of their requests. An answer that is r
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import struct
+import time
 from dataclasses import dataclass
 from typing import Any, Self
 
 from ottla.client.errors import BadAnswer, ClientFailure, ConnectionClosed, TimedOut, UnsupportedVersion
+from ottla.client.sasl import Login, authenticate
 from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode, MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -24,6 +27,8 @@ from ottla.protocol.wire import Buffer, Message
 
 FRAME_BYTES_MAX = 1 << 30
 READ_AHEAD_BYTES = 1 << 16
+RENEWED_AFTER = 0.85
+"""The part of a session's lifetime after which a connection authenticates again, before its next request."""
 LARGE_ANSWERS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})
 """APIs whose answers are read without read-ahead; their records are views, not copies."""
 
@@ -51,6 +56,7 @@ class Connection:
         client_id: str | None = "ottla",
         timeout_s: float = 30.0,
         tls: ssl.SSLContext | None = None,
+        login: Login | None = None,
         kept_max: int = 10_000,
     ) -> None:
         self.address = f"{host}:{port}"
@@ -70,6 +76,25 @@ class Connection:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
             raise ConnectionClosed(f"No broker can be reached at {self.address}: {error.strerror or error}.") from error
+        self._login, self._renew_at = login, math.inf
+        if login is not None:
+            try:
+                self._authenticate(login)
+            except BaseException:
+                self.close()
+                raise
+
+    def _authenticate(self, login: Login) -> None:
+        """Log in, or again before the session's end (KIP-368)."""
+        self._renew_at = math.inf
+        lifetime_s = authenticate(self, login)
+        if lifetime_s is not None:
+            self._renew_at = time.monotonic() + lifetime_s * RENEWED_AFTER
+
+    def ask(self, message: Message, version: int) -> Any:
+        """Send a request at this version, and wait for the answer. Raises UnsupportedVersion if there is none, and
+        BadAnswer."""
+        return self.take(self.post(message, version))
 
     def __enter__(self) -> Self:
         return self
@@ -92,6 +117,8 @@ class Connection:
     def post(self, message: Message, version: int | None = None, *, answered: bool = True) -> Posted:
         """Send a request without waiting. `answered=False`: the broker will send no answer (acks=0)."""
         key = message.API_KEY
+        if self._login is not None and not self._expected and time.monotonic() >= self._renew_at:
+            self._authenticate(self._login)
         version = self.version_of(key) if version is None else version
         self._last_correlation_id = (self._last_correlation_id + 1) & 0x7FFFFFFF
         posted = Posted(self._last_correlation_id, key, version)

@@ -1,6 +1,7 @@
 """Holds the cluster's metadata as one immutable value: the metadata image.
 
-It contains the topics with their partitions, the dynamic configurations, client quotas, the nodes and the controller.
+It contains the topics with their partitions, the dynamic configurations, client quotas, ACLs, SCRAM
+credentials, the nodes and the controller.
 It also contains feature levels, the starts of nodes, and the next producer id. All of it comes from the rows of the
 metadata store: `KINDS` lists every kind of row. Which partitions are on a node's disk, and their contents, is state of
 the node and not in the image.
@@ -19,8 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from ottla.metadata.acls import ACLS
 from ottla.metadata.configs import BROKER_CONFIGS, GROUP_CONFIGS
 from ottla.metadata.controllers import CONTROLLER, ControllerRecord
+from ottla.metadata.credentials import CREDENTIALS
 from ottla.metadata.features import FEATURES, UNSET
 from ottla.metadata.history import HISTORY
 from ottla.metadata.nodes import NODES, NodeRecord
@@ -31,7 +34,7 @@ from ottla.metadata.store import MetadataStore, Versioned
 from ottla.metadata.topics import TOPICS, PartitionRecord, TopicImage
 
 KINDS: Final = Registry(
-    TOPICS, BROKER_CONFIGS, GROUP_CONFIGS, QUOTAS, NODES, CONTROLLER, PRODUCER_IDS, FEATURES, HISTORY
+    TOPICS, BROKER_CONFIGS, GROUP_CONFIGS, QUOTAS, ACLS, CREDENTIALS, NODES, CONTROLLER, PRODUCER_IDS, FEATURES, HISTORY
 )
 """The kinds of rows in an image. A new kind is declared in a file of its own and listed here."""
 

@@ -1,13 +1,13 @@
-"""Lists the operations and resource types of access control, with their codes on the wire.
+"""Lists the operations, resource types, patterns and permission types of access control, with their codes on the wire.
 
-Sources: Kafka's AclOperation.java, ResourceType.java; KIP-11, KIP-140. Patterns, permission types and the requests that
-carry them (KIP-290) are not supported yet.
+Sources: Kafka's AclOperation.java, ResourceType.java, PatternType.java, AclPermissionType.java; KIP-11, KIP-140,
+KIP-290.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 
 class Operation(IntEnum):
@@ -39,6 +39,27 @@ class ResourceType(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
 
+
+class PatternType(IntEnum):
+    """Kafka's PatternType codes that an ACL may have. A LITERAL pattern of the name `*` matches every name."""
+
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class PermissionType(IntEnum):
+    """Kafka's AclPermissionType codes that an ACL may have."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+UNKNOWN: Final = 0
+"""In a request: a code that this version of the protocol does not define."""
+ANY: Final = 1
+"""In a filter: every operation, resource type, pattern type or permission type."""
+MATCH: Final = 2
+"""In a filter: the pattern type for all patterns that match the name."""
 
 Permission: TypeAlias = tuple[Operation, ResourceType]
 """An operation on resources of a type."""

@@ -31,6 +31,7 @@ from ottla.broker.effects import Parked, Part
 from ottla.broker.requests import Decoded, Refused
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket
+from ottla.protocol.apis import ApiKey
 from ottla.server.buffers import Buffers
 from ottla.server.clocks import moment
 from ottla.server.decoding import Decoding
@@ -89,6 +90,8 @@ class Shell(Protocol):
     buffers: Buffers
     scratch: memoryview
     request_bytes_max: int
+    unauthenticated_bytes_max: int
+    authentication_s: float
 
     def address_of(self, transport: Transport, listener: Listener) -> Address: ...
 
@@ -127,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_asked = False  # it is in the server's queue of turns
         self._heavy = 0  # how many of its next turns wait in the queue, because an earlier one was used up
         self._light = False  # its last turn took little
+        self._is_secured = listener.tls is None  # its TLS handshake is done
+        self._authentication: asyncio.TimerHandle | None = None  # ends the wait for it
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -141,6 +146,34 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_admitted and not self._channel.closing:
             self._channel.close()
             transport.abort()
+        elif not (self._is_secured and self._channel.authenticated):
+            loop = asyncio.get_running_loop()
+            self._authentication = loop.call_later(self._server.authentication_s, self._require_authentication)
+
+    def _require_authentication(self) -> None:
+        """The client has had its time to shake hands and to authenticate."""
+        self._authentication = None
+        if not (self._is_secured and self._channel.authenticated):
+            self.close(f"it has not authenticated within {self._server.authentication_s:g} s")
+            self._transport.abort()
+
+    def secured(self, certificate: bytes | None) -> None:
+        """The TLS handshake is done. A certificate says who the client is, unless SASL is going to."""
+        self._is_secured = True
+        tls = self._listener.tls
+        if certificate is None or self._listener.sasl or tls is None:
+            return
+        principal = tls.principal_of(certificate)
+        if principal is None:
+            self.close("no rule of ssl.principal.mapping.rules matches its certificate")
+        else:
+            self._channel.authenticate(principal, "SSL")
+
+    @property
+    def _size_max(self) -> int:
+        """The longest request that is accepted now, in bytes."""
+        server = self._server
+        return server.request_bytes_max if self._channel.authenticated else server.unauthenticated_bytes_max
 
     @property
     def address(self) -> Address:
@@ -148,6 +181,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._channel.close()
+        if self._authentication is not None:
+            self._authentication.cancel()
         self._partial = None
         self._outgoing.clear()
         self._server.release(self)
@@ -273,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
     def _serve(self, view: memoryview, position: int, end: int) -> int:
         """Serve the whole frames in view[position:end]. Returns the position of the first frame that was not served."""
         node, channel, outgoing = self._node, self._channel, self._outgoing
-        metrics = node.metrics
+        metrics, bytes_max = node.metrics, self._server.request_bytes_max
         now = self._server.now()
         self.last_active_ms = now
         began = perf_counter_ns()
@@ -281,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
         unsent = 0
         while end - position >= 4:
             size = _SIZE.unpack_from(view, position)[0]
-            if not 0 <= size <= self._server.request_bytes_max:
+            if not 0 <= size <= (bytes_max if channel.authenticated else self._size_max):
                 self._refuse_size(view, position, size)
                 break
             start = position + 4
@@ -297,6 +332,7 @@ class Connection(asyncio.BufferedProtocol):
                 position = start + size
                 self._decode_beside(frame, began)
                 continue
+            api_key = ApiKey.SASL_AUTHENTICATE if channel.bare_tokens else frame[1]
             try:
                 answer = node.receive(now, channel, frame)
             except Exception as error:
@@ -308,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
                 node.spent(now, channel, (ended - began) // 1000)
             if type(answer) is list and not channel.owed:
                 outgoing.extend(answer)
-                metrics.request_done(frame[1], (ended - began) // 1000)
+                metrics.request_done(api_key, (ended - began) // 1000)
                 began = ended
                 unsent += len(cast(bytes, answer[0]))
                 if unsent > UNSENT_BYTES_MAX or len(answer) > 1:
@@ -317,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
                     if channel.closing:
                         break
             else:
-                channel.served(frame[1], answer, began)  # it is owed, or held until those before it have left
+                channel.served(api_key, answer, began)  # it is owed, or held until those before it have left
                 began = ended
         self._had_turn(began - turn_ends + TURN_NS)
         if outgoing and not channel.unsent:
@@ -366,7 +402,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse_size(self, view: memoryview, position: int, size: int) -> None:
         known = stranger(bytes(view[position : position + 4]))
-        self.close(known or f"a request claims {size} bytes, the limit is {self._server.request_bytes_max}")
+        self.close(known or f"a request claims {size} bytes, the limit is {self._size_max}")
 
     def _ask_turn(self, *, is_light: bool = False) -> None:
         if not self._turn_asked:

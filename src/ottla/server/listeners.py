@@ -7,7 +7,7 @@ Each connection keeps the name of its listener. Each node of a cluster appears t
 advertises for the client's listener.
 
 A listener bound to every interface gives each client the address that the client connected to, unless
-`advertised.listeners` sets another. Without TLS and SASL, a public address is refused unless the setting
+`advertised.listeners` sets another. A public address needs TLS, and SASL or clients' certificates, unless the setting
 `ottla.allow.public.plaintext` declares the network trusted.
 """
 
@@ -19,52 +19,50 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ottla.broker.config.unserved import SECURE_PROTOCOLS, protocols_of, why_no_listener
-from ottla.broker.config.values import Settings
+from ottla.broker.config.unserved import protocols_of, why_no_listener
+from ottla.broker.config.values import BrokerSettings
+from ottla.server.refusals import ServeRefused, SettingsRefused
 from ottla.server.tls import Tls
+from ottla.server.tls_settings import TlsSettings
 
 NOT_SETTINGS = ("listeners", "log.dir", "log.dirs")
 """The parameters of a server besides its settings. The command line reads them from a properties file."""
 
 
-class ServeRefused(Exception):
-    """The server can't start; the text is one plain sentence."""
-
-
-class SettingsRefused(ServeRefused):
-    """The server can't start, and a retry would not help: the operator has to change something."""
-
-
 PLAINTEXT = "PLAINTEXT"
 """The security protocols of listeners, and the name of a listener that has no other name."""
 SSL = "SSL"
-SECURITY_PROTOCOLS = (PLAINTEXT, *SECURE_PROTOCOLS)
+WITH_SASL = ("SASL_PLAINTEXT", "SASL_SSL")
+WITHOUT_TLS = (PLAINTEXT, "SASL_PLAINTEXT")
+SECURITY_PROTOCOLS = (PLAINTEXT, SSL, *WITH_SASL)
 """A listener with one of these names speaks that protocol, unless the map sets another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One bound address. If `advertised` is None, clients get the address that they connected to. `tls`: what encrypts
-    its connections; None for plaintext."""
+    its connections; None for plaintext. `sasl`: whether clients have to authenticate by it."""
 
     name: str
     bound: socket.socket
     host: str
     port: int
     advertised: tuple[str, int] | None
+    sasl: bool = False
     tls: Tls | None = None
 
     @property
     def security_protocol(self) -> str:
         """Kafka's name of what its connections speak."""
-        return PLAINTEXT if self.tls is None else SSL
+        protocol = PLAINTEXT if self.tls is None else SSL
+        return f"SASL_{protocol}" if self.sasl else protocol
 
     def address_for(self, local: tuple[str, int]) -> tuple[str, int]:
         """The address for a client that connected to `local`."""
         return self.advertised if self.advertised is not None else local
 
 
-def open_listeners(texts: Sequence[str], settings: Settings) -> list[Listener]:
+def open_listeners(texts: Sequence[str], settings: BrokerSettings) -> list[Listener]:
     """Bind [NAME://]HOST:PORT texts (port 0: any free port), all or none. No client can connect yet. Raises
     ServeRefused.
 
@@ -74,21 +72,30 @@ def open_listeners(texts: Sequence[str], settings: Settings) -> list[Listener]:
     wanted = [_split_name(text) for text in texts]
     if not wanted:
         raise SettingsRefused("A node needs an address to listen on, for example --listen 127.0.0.1:9092.")
-    _check_names([name for name, _ in wanted if name], str(settings["listener.security.protocol.map"]))
+    names = [name or PLAINTEXT for name, _ in wanted]
+    protocols = _protocols([name for name, _ in wanted if name], str(settings["listener.security.protocol.map"]))
     addresses = [split_address(address) for _, address in wanted]
     told = _told([name for name, _ in wanted], settings["advertised.listeners"] or ())
-    for host, _ in addresses:
-        refuse_public(host, settings["ottla.allow.public.plaintext"], "this listener has neither TLS nor SASL")
+    for name, (host, _) in zip(names, addresses, strict=True):
+        if protocols[name] in WITHOUT_TLS:
+            refuse_public(host, settings["ottla.allow.public.plaintext"], "this listener has no TLS")
+        elif protocols[name] == SSL and settings.of_listener(name, "ssl.client.auth") != "required":
+            why = "this listener does not ask clients who they are"
+            refuse_public(host, settings["ottla.allow.public.plaintext"], why)
+    encrypted = [name for name in names if protocols[name] not in WITHOUT_TLS]
+    if not encrypted:
+        _refuse_unused_tls(settings)
+    tls = {name: Tls(TlsSettings(settings, name)) for name in encrypted}
     listeners: list[Listener] = []
     try:
-        for (name, _), (host, port), advertise in zip(wanted, addresses, told, strict=True):
+        for name, (host, port), advertise in zip(names, addresses, told, strict=True):
             bound = _bind(host, port)
             own = (host, bound.getsockname()[1])
             if advertise is None:
                 advertise = None if _is_wildcard(host) else own
             elif advertise[1] == 0:
                 advertise = (advertise[0], own[1])
-            listeners.append(Listener(name or PLAINTEXT, bound, *own, advertise))
+            listeners.append(Listener(name, bound, *own, advertise, protocols[name] in WITH_SASL, tls.get(name)))
     except BaseException:
         for listener in listeners:
             listener.bound.close()
@@ -110,11 +117,16 @@ def between_nodes(listeners: Sequence[Listener], name: str | None) -> Listener:
     """The listener that other nodes of the cluster use. `name`: inter.broker.listener.name; without it PLAINTEXT, or
     the first listener if none has this name. Raises SettingsRefused."""
     by_name = {listener.name: listener for listener in reversed(listeners)}
-    if name is None:
-        return by_name.get(PLAINTEXT, listeners[0])
-    if name.upper() not in by_name:
+    if name is not None and name.upper() not in by_name:
         raise SettingsRefused(f"inter.broker.listener.name is {name}, but listeners names {', '.join(by_name)}.")
-    return by_name[name.upper()]
+    found = by_name.get(PLAINTEXT, listeners[0]) if name is None else by_name[name.upper()]
+    if found.security_protocol != PLAINTEXT:
+        raise SettingsRefused(
+            f"The nodes of a cluster can't talk to each other on {found.name}, which speaks {found.security_protocol}: "
+            "that is not served yet. Give each node a PLAINTEXT listener on a network that only nodes can reach, and "
+            "name it in inter.broker.listener.name."
+        )
+    return found
 
 
 def _split_name(text: str) -> tuple[str, str]:
@@ -123,19 +135,31 @@ def _split_name(text: str) -> tuple[str, str]:
     return name.strip().upper(), address.strip()
 
 
-def _check_names(names: Sequence[str], protocol_map: str) -> None:
-    """Each name may be given once and has to speak PLAINTEXT. Raises SettingsRefused."""
+def _protocols(names: Sequence[str], protocol_map: str) -> dict[str, str]:
+    """The security protocols by listener name. Each name may be given once, and its protocol has to be served. Raises
+    SettingsRefused."""
     protocols = {each: each for each in SECURITY_PROTOCOLS} | protocols_of(protocol_map)
     for name in names:
         if names.count(name) > 1:
             raise SettingsRefused(f"listeners names {name} twice.")
         if name not in protocols:
             raise SettingsRefused(
-                f"listener.security.protocol.map does not say what the listener {name} speaks: only PLAINTEXT is "
-                f"served, so add {name}:PLAINTEXT."
+                f"listener.security.protocol.map does not say what the listener {name} speaks: add {name}:PLAINTEXT, "
+                f"{name}:SSL or {name}:SASL_SSL."
             )
-        if protocols[name] != PLAINTEXT:
+        if protocols[name] not in SECURITY_PROTOCOLS:
             raise SettingsRefused(why_no_listener(name, protocols[name]))
+    return protocols
+
+
+def _refuse_unused_tls(settings: BrokerSettings) -> None:
+    """Raise SettingsRefused for a certificate that no listener uses: whoever set it counts on TLS."""
+    for name in ("ssl.keystore.location", "ssl.keystore.key"):
+        if settings[name]:
+            raise SettingsRefused(
+                f"{name} would protect nothing: no listener speaks TLS. Name one SSL://HOST:PORT, or say so in "
+                "listener.security.protocol.map."
+            )
 
 
 def _told(names: Sequence[str], advertised: Sequence[str]) -> list[tuple[str, int] | None]:
@@ -177,9 +201,7 @@ def refuse_public(host: str, allowed: bool, why: str) -> None:
 def split_address(text: str) -> tuple[str, int]:
     """HOST:PORT, [HOST]:PORT, or either behind PLAINTEXT://; an empty host is this machine. Raises SettingsRefused."""
     protocol, scheme, address = text.rpartition("://")
-    if scheme and protocol.upper() in SECURE_PROTOCOLS:
-        raise SettingsRefused(why_no_listener(text, protocol.upper()))
-    if protocol.upper() == "PLAINTEXT":
+    if scheme and protocol.upper() in SECURITY_PROTOCOLS:
         text = address
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:

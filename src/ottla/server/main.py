@@ -25,6 +25,7 @@ from ottla.broker.effects import (
     Close,
     Commit,
     CommitOutcome,
+    Derive,
     Mute,
     Reading,
     Reply,
@@ -58,9 +59,10 @@ from ottla.server.listeners import (
     split_address,
     taken,
 )
+from ottla.server.passwords import Passwords
 from ottla.server.peers import Peers, routes_of
 from ottla.server.store import NodeStore, StoreThread
-from ottla.server.tls import TlsTransport
+from ottla.server.tls import Tls, TlsTransport
 from ottla.server.transport import Transport
 from ottla.server.turns import Turns
 
@@ -80,6 +82,8 @@ LEAVE_MS = 5_000
 """Seconds that a stopping node waits for other nodes to take over its leaderships."""
 STORE_CHECK_S = 0.5
 """Seconds between checks that the metadata store is still the one that was opened."""
+RELOAD_S = 5.0
+"""How often the files of certificates are looked at."""
 IDLE_SWEEPS = 10
 """Seconds between checks for idle connections: a connection is closed at most a tenth of its idle period late."""
 
@@ -120,7 +124,9 @@ class Server:
         self.buffers = Buffers()
         self.turns = Turns()
         self.decoding: Decoding
-        self.request_bytes_max = 0
+        self._passwords = Passwords(self._derived)
+        self.request_bytes_max = self.unauthenticated_bytes_max = 0
+        self.authentication_s = 0.0
         self.node: Node
         self._connections: dict[int, Connection] = {}
         self._refused: set[Connection] = set()
@@ -191,6 +197,7 @@ class Server:
                 await self.stop()
                 raise
         self._sweep_idle()
+        self._reload_certificates([each.tls for each in listeners if each.tls is not None])
         self._check_store()
         if self._following is not None:
             self._following.look()
@@ -232,7 +239,7 @@ class Server:
                 self._files,
                 directory,
                 store,
-                entropy=random.Random(self.options.seed),
+                entropy=random.SystemRandom() if self.options.seed is None else random.Random(self.options.seed),
                 same_boot=same_boot(directory),
                 notes=log.info,
                 faults=_log_fault,
@@ -273,7 +280,14 @@ class Server:
             if isinstance(error, StoreFailed | CommitUnknown):
                 raise ServeRefused(str(error)) from error
             raise
-        self.request_bytes_max = int(self.node.settings["socket.request.max.bytes"])
+        self._read_limits()
+
+    def _read_limits(self) -> None:
+        """Read the settings that each connection asks for."""
+        settings = self.node.settings
+        self.request_bytes_max = int(settings["socket.request.max.bytes"])
+        self.unauthenticated_bytes_max = min(self.request_bytes_max, int(settings["sasl.server.max.receive.size"]))
+        self.authentication_s = settings["ottla.authentication.timeout.ms"] / 1000
 
     async def stop(self) -> None:
         """Stop listening, close the connections and the logs; the next start has nothing to recover."""
@@ -293,6 +307,7 @@ class Server:
         self._disk.stop()
         self._store.stop()
         self.decoding.stop()
+        self._passwords.stop()
         sync_beside(self.node.completing())
         self.node.stop(self.now())
         self.node.store.close()
@@ -403,6 +418,17 @@ class Server:
                 connection.end_if_idle(oldest)
             self._loop.call_later(max(idle_ms / 1000 / IDLE_SWEEPS, 0.05), self._sweep_idle)
 
+    def _reload_certificates(self, all_tls: list[Tls]) -> None:
+        """Now and then: use certificates whose files have changed."""
+        for tls in all_tls:
+            try:
+                if tls.reload():
+                    log.info("the listener %s uses a new certificate", tls.listener)
+            except SettingsRefused as refused:
+                log.warning("%s The old certificate stays in force.", refused)
+        if all_tls:
+            self._loop.call_later(RELOAD_S, self._reload_certificates, all_tls)
+
     # ---- effects and time ------------------------------------------------------------------------------------------
 
     def now(self) -> Millis:
@@ -441,6 +467,8 @@ class Server:
                                 connection.mute(max(0, until - moment()) / 1000)
                         case Ask():
                             self._peers.send(effect)
+                        case Derive():
+                            self._passwords.derive(effect)
                         case Commit() | Reread():
                             self._store.carry_out(effect)
         finally:
@@ -478,6 +506,11 @@ class Server:
     def _answered(self, token: int, answer: memoryview | Unanswered) -> None:
         if not self._stopped:
             self.node.answered(self.now(), token, answer)
+            self.settle()
+
+    def _derived(self, token: int, mechanism: str, salted_password: bytes) -> None:
+        if not self._stopped:
+            self.node.derived(self.now(), token, mechanism, salted_password)
             self.settle()
 
     def _committed(self, token: int, outcome: CommitOutcome) -> None:

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 from typing import Protocol, cast
 
+from ottla.broker.client_identity import Principal
+from ottla.broker.security.certificates import Rule, name_of, subject_of
 from ottla.log.files import FileSlice
 from ottla.server.transport import Octets, PlainTransport, Transport, read_slice
 
@@ -30,6 +33,10 @@ class Receiver(Protocol):
     """What a transport serves: `connection.Connection`."""
 
     def opened(self, transport: Transport) -> None: ...
+
+    def secured(self, certificate: bytes | None) -> None:
+        """The handshake is done. `certificate`: the client's, in DER; None if it has presented none."""
+        ...
 
     def get_buffer(self, sizehint: int) -> memoryview: ...
 
@@ -44,12 +51,63 @@ class Receiver(Protocol):
     def close(self, why: str, *, expected: bool = False) -> None: ...
 
 
-class Tls:
-    """The TLS of one listener: its certificate, protocols and ciphers are those of the context."""
+class Contexts(Protocol):
+    """Where the certificates of a listener come from: `tls_settings.TlsSettings`."""
 
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self.context = context
+    listener: str
+
+    @property
+    def files(self) -> list[str]:
+        """The files that the context is made from."""
+        ...
+
+    def context(self) -> ssl.SSLContext:
+        """A new context. Raises SettingsRefused."""
+        ...
+
+    def principal_rules(self) -> list[Rule]:
+        """The rules that make principals of clients' certificates. Raises SettingsRefused."""
+        ...
+
+
+class Tls:
+    """The TLS of one listener: its certificate, protocols and ciphers are those of the context. Raises
+    SettingsRefused."""
+
+    def __init__(self, contexts: Contexts) -> None:
+        self._contexts = contexts
+        self.listener = contexts.listener
+        self._seen = self._versions()
+        self.context = contexts.context()
+        self._rules = contexts.principal_rules()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+
+    def principal_of(self, certificate: bytes) -> Principal | None:
+        """The principal of a client with this certificate; None if no rule matches its subject."""
+        name = name_of(subject_of(certificate), self._rules)
+        return None if name is None else Principal("User", name)
+
+    def reload(self) -> bool:
+        """Use the files as they are now for new connections; whether they had changed. Raises SettingsRefused if they
+        can't be used: then the old ones stay in force."""
+        seen = self._versions()
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        self.context = self._contexts.context()
+        return True
+
+    def _versions(self) -> list[tuple[int, int, int] | None]:
+        """Which version of each file is there now."""
+        found: list[tuple[int, int, int] | None] = []
+        for path in self._contexts.files:
+            try:
+                status = os.stat(path)
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        return found
 
 
 class TlsTransport(asyncio.BufferedProtocol):
@@ -96,6 +154,7 @@ class TlsTransport(asyncio.BufferedProtocol):
                 self._tls.do_handshake()
                 self._shook_hands = True
                 self._flush()
+                self._receiver.secured(self._tls.getpeercert(binary_form=True))
             while self._reading and not self._closed:
                 self._fill(self._receiver.get_buffer(-1))
         except ssl.SSLWantReadError:

@@ -1,13 +1,11 @@
 """SaslHandshake, key 17, versions 0 to 1: which SASL mechanism a client is going to use.
 
-On a listener without SASL the answer is ILLEGAL_SASL_STATE, as in Kafka. On a listener that requires authentication the
-connection is closed: no mechanism is implemented yet.
+On a listener without SASL, and where a client may not authenticate again, the answer is ILLEGAL_SASL_STATE. For a
+mechanism that is not enabled it is UNSUPPORTED_SASL_MECHANISM with those that are, and the connection is closed.
 
-Versions: 1 SaslAuthenticate frames follow instead of bare tokens; no difference here.
+Versions: 0 the tokens follow in frames of their own, 1 in SaslAuthenticate requests.
 
-Not supported: the handshake itself.
-
-Source: KafkaApis.handleSaslHandshakeRequest; KIP-43, KIP-152.
+Source: SaslServerAuthenticator.handleHandshakeRequest, KafkaApis.handleSaslHandshakeRequest; KIP-43, KIP-152.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.api_spec import ApiSpec
+from ottla.broker.effects import Close
 from ottla.broker.requests import Request
-from ottla.broker.security.authentication import refuse_the_unauthenticated
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -32,7 +30,12 @@ SPEC = ApiSpec(
 )
 
 
-def handle(_: Node, request: Request) -> SaslHandshakeResponse:
-    """Raises Refused on a session that has yet to be authenticated."""
-    refuse_the_unauthenticated(request.channel)
-    return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
+def handle(node: Node, request: Request) -> SaslHandshakeResponse:
+    body: SaslHandshakeRequest = request.body
+    address = request.identity.address
+    if not address.requires_authentication:
+        return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
+    answer = node.sasl.handshake(request.now, request.channel, body.mechanism, request.version)
+    if answer.ends is not None:
+        node.outbox.add(Close(address.connection_id, answer.ends))
+    return SaslHandshakeResponse(answer.error, list(answer.mechanisms))

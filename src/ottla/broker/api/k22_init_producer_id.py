@@ -82,8 +82,8 @@ def _of_transactional_id(node: Node, request: Request, transactional_id: str) ->
 
 def _may_produce(node: Node, request: Request) -> bool:
     """IdempotentWrite on the cluster, or Write on any topic (KIP-679)."""
-    return node.access.on_cluster(request, Operation.IDEMPOTENT_WRITE) or any(
-        node.access.on_topic(request, Operation.WRITE, name) for name in node.image.topics
+    return node.access.on_cluster(request, Operation.IDEMPOTENT_WRITE) or node.access.on_any_topic(
+        request, Operation.WRITE
     )
 
 

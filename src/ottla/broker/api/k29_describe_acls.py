@@ -1,6 +1,8 @@
-"""DescribeAcls, key 29, versions 1 to 3: which access control lists exist.
+"""DescribeAcls, key 29, versions 1 to 3: which access control lists match a filter.
 
-The answer is that there is no authorizer (SECURITY_DISABLED), as from a Kafka broker without one.
+Without an authorizer the answer is SECURITY_DISABLED, as from a Kafka broker without one. A filter with a code that
+this version does not define matches nothing; with the code 0, for which Kafka closes the connection, it is
+INVALID_REQUEST.
 
 Versions: 2 flexible, 3 user principals made by names (no effect here).
 
@@ -13,10 +15,16 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.protocol.acls import Operation, ResourceType
+from ottla.metadata.acls import ACLS, AclBinding, AclFilter
+from ottla.protocol.acls import UNKNOWN, Operation, PatternType, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_acls import DescribeAclsResponse
+from ottla.protocol.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -33,6 +41,36 @@ DISABLED = "No Authorizer is configured on the broker"
 
 
 def handle(node: Node, request: Request) -> DescribeAclsResponse:
+    body: DescribeAclsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeAclsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
+    if node.access.authorizer is None:
+        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
+    wanted = AclFilter(
+        body.resource_type_filter,
+        body.pattern_type_filter,
+        body.resource_name_filter,
+        body.principal_filter,
+        body.host_filter,
+        body.operation,
+        body.permission_type,
+    )
+    if UNKNOWN in (wanted.resource_type, wanted.pattern_type, wanted.operation, wanted.permission):
+        return DescribeAclsResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message="The filter has unknown elements."
+        )
+    found: dict[tuple[ResourceType, PatternType, str], list[AclBinding]] = {}
+    for acl in node.image[ACLS]:
+        if wanted.matches(acl):
+            found.setdefault((acl.resource_type, acl.pattern_type, acl.name), []).append(acl)
+    return DescribeAclsResponse(
+        resources=[
+            DescribeAclsResource(
+                kind,
+                name,
+                pattern,
+                [AclDescription(each.principal, each.host, each.operation, each.permission) for each in acls],
+            )
+            for (kind, pattern, name), acls in found.items()
+        ]
+    )

@@ -1,28 +1,31 @@
 """SaslAuthenticate, key 36, versions 0 to 2: a token of a SASL exchange.
 
-On a listener without SASL the answer is ILLEGAL_SASL_STATE, as in Kafka. On a listener that requires authentication the
-connection is closed: no mechanism is implemented yet.
+On a listener without SASL the answer is ILLEGAL_SASL_STATE. A client that fails is answered SASL_AUTHENTICATION_FAILED
+after a tenth of a second, with the same message whatever the reason, and then its connection is closed.
 
-Versions: 1 the session's lifetime, 2 flexible.
+Versions: 1 the session's lifetime, 2 flexible. After a SaslHandshake of version 0 tokens come without a header
+(`receive_bare`).
 
-Not supported: the exchange itself.
-
-Source: KafkaApis.handleSaslAuthenticateRequest; KIP-152, KIP-368.
+Source: SaslServerAuthenticator.handleSaslToken, KafkaApis.handleSaslAuthenticateRequest; KIP-152, KIP-368.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api_spec import ApiSpec
-from ottla.broker.requests import Request
-from ottla.broker.security.authentication import refuse_the_unauthenticated
+from ottla.broker.channel import Channel
+from ottla.broker.effects import Close, Parked, Part
+from ottla.broker.parking import ParkedWork
+from ottla.broker.requests import Refused, Request
+from ottla.machine import Millis, Ticket
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+    from ottla.broker.security.sasl import Answer
 
 
 SPEC = ApiSpec(
@@ -35,7 +38,96 @@ SPEC = ApiSpec(
 OUT_OF_PLACE = "There is nothing to authenticate for: this client is let in as it is."
 
 
-def handle(_: Node, request: Request) -> SaslAuthenticateResponse:
-    """Raises Refused on a session that has yet to be authenticated."""
-    refuse_the_unauthenticated(request.channel)
-    return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, OUT_OF_PLACE)
+def handle(node: Node, request: Request) -> SaslAuthenticateResponse | Parked:
+    body: SaslAuthenticateRequest = request.body
+    if not request.identity.address.requires_authentication:
+        return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, OUT_OF_PLACE)
+    return Login(node, request).begin(bytes(body.auth_bytes))
+
+
+def receive_bare(node: Node, now: Millis, channel: Channel, token: bytes) -> list[Part] | Parked:
+    """Serve a frame that is a token itself. The answer is one too; there is none to a token that is wrong. Raises
+    Refused for one that no mechanism has."""
+    if len(token) < 2:
+        raise Refused(f"a token of {len(token)} bytes")
+    request = Request(channel, SPEC.key, 0, 0, None, now, None)
+    return BareLogin(node, request).begin(token)
+
+
+class Login(ParkedWork):
+    """One token of a client, until it is answered."""
+
+    __slots__ = ("_dialogue", "_node", "_request", "_ticket", "_why")
+
+    def __init__(self, node: Node, request: Request) -> None:
+        self._node = node
+        self._request = request
+        self._dialogue = node.sasl.of(request.channel)
+        self._ticket: Ticket = 0
+        self._why = ""
+
+    def begin(self, token: bytes) -> Any:
+        from ottla.broker.security.scram import AuthenticationFailed
+
+        now, parking = self._request.now, self._node.parking
+        try:
+            answer = self._node.sasl.respond(now, self._dialogue, token, self.derived)
+        except AuthenticationFailed as failed:
+            self._why = str(failed)
+            self._ticket = parking.park(self._request, now + self._delay_ms, self)
+            return Parked(self._ticket)
+        if answer is not None:
+            return self.encoded(answer)
+        self._ticket = parking.park(self._request, None, self)
+        return Parked(self._ticket)
+
+    def derived(self, now: Millis) -> None:
+        """The keys of the client's password are derived."""
+        from ottla.broker.security.scram import AuthenticationFailed
+
+        try:
+            answer = self._node.sasl.conclude(now, self._dialogue)
+        except AuthenticationFailed as failed:
+            self._why = str(failed)
+            self._node.parking.limit(self._ticket, now + self._delay_ms)
+        else:
+            self.reply(now, self.encoded(answer))
+
+    @property
+    def _delay_ms(self) -> int:
+        """How long a client that failed waits for its answer, so that guessing takes time."""
+        return int(self._node.settings["connection.failed.authentication.delay.ms"])
+
+    def at_deadline(self, now: Millis, ticket: Ticket) -> None:
+        self.reply(now, self.refused())
+        address = self._request.identity.address
+        self._node.outbox.add(Close(address.connection_id, f"it failed to authenticate: {self._why}"))
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Do nothing: the dialogue is forgotten with the connection."""
+
+    # ---- how answers are written -----------------------------------------------------------------------------------
+
+    def encoded(self, answer: Answer) -> Any:
+        return SaslAuthenticateResponse(auth_bytes=answer.token, session_lifetime_ms=answer.lifetime_ms)
+
+    def refused(self) -> Any:
+        return SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, self._dialogue.failure)
+
+    def reply(self, now: Millis, answer: Any) -> None:
+        self._node.parking.answer(now, self._ticket, answer)
+
+
+class BareLogin(Login):
+    """A token without a header; so is the answer, a list of parts."""
+
+    __slots__ = ()
+
+    def encoded(self, answer: Answer) -> list[Part]:
+        return [len(answer.token).to_bytes(4, "big") + answer.token]
+
+    def refused(self) -> list[Part]:
+        return []
+
+    def reply(self, now: Millis, answer: list[Part]) -> None:
+        self._node.parking.reply(self._ticket, answer)

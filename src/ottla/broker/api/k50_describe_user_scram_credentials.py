@@ -1,6 +1,6 @@
-"""DescribeUserScramCredentials, key 50, version 0: which users have passwords.
+"""DescribeUserScramCredentials, key 50, version 0: which users have passwords, by which mechanisms.
 
-There is no authentication yet, so no user has one.
+The answer has the mechanisms and the iterations, never a salt or a key.
 
 Source: ScramImage.describe; KIP-554.
 """
@@ -8,16 +8,20 @@ Source: ScramImage.describe; KIP-554.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.k51_alter_user_scram_credentials import MECHANISMS
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
+from ottla.metadata.credentials import CREDENTIALS, ScramCredential
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_user_scram_credentials import (
+    CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
@@ -46,14 +50,16 @@ def _answer(node: Node, request: Request) -> Work:
     body: DescribeUserScramCredentialsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeUserScramCredentialsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    times = Counter(user.name for user in body.users or ())
-    if len(times) <= SLICE_STEPS:
-        results: Any = [_of_user(name, count > 1) for name, count in times.items()]
-    else:
-        results = yield from encoded_in_slices((_of_user(name, count > 1) for name, count in times.items()), 0)
+    known = node.image[CREDENTIALS]
+    times = Counter(user.name for user in body.users) if body.users else Counter(list(known))
+    found = (_of_user(known.get(name, {}), name, count > 1) for name, count in times.items())
+    results: Any = list(found) if len(times) <= SLICE_STEPS else (yield from encoded_in_slices(found, 0))
     return DescribeUserScramCredentialsResponse(error_message="", results=results)
 
 
-def _of_user(name: str, twice: bool) -> DescribeUserScramCredentialsResult:
-    error = ErrorCode.DUPLICATE_RESOURCE if twice else ErrorCode.RESOURCE_NOT_FOUND
-    return DescribeUserScramCredentialsResult(name, error, (TWICE if twice else UNKNOWN) + name)
+def _of_user(known: Mapping[str, ScramCredential], name: str, twice: bool) -> DescribeUserScramCredentialsResult:
+    if twice or not known:
+        error = ErrorCode.DUPLICATE_RESOURCE if twice else ErrorCode.RESOURCE_NOT_FOUND
+        return DescribeUserScramCredentialsResult(name, error, (TWICE if twice else UNKNOWN) + name)
+    infos = [CredentialInfo(code, known[each].iterations) for code, each in MECHANISMS.items() if each in known]
+    return DescribeUserScramCredentialsResult(name, ErrorCode.NONE, None, infos)

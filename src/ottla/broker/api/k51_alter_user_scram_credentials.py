@@ -1,23 +1,28 @@
 """AlterUserScramCredentials, key 51, version 0: set and remove users' passwords.
 
-The handler checks each change as Kafka does. Authentication is not implemented yet, so there is no password to remove
-(RESOURCE_NOT_FOUND). Setting one is refused with a message, because it would have no effect. The error is
-UNSUPPORTED_VERSION, as from a Kafka whose metadata.version has no passwords.
-
-Not supported: setting a password.
+The controller checks each change as Kafka does and writes all valid ones at once, a large number in slices. The request
+carries salted passwords; the node stores the keys that are derived from them. Every node authenticates by a credential
+as soon as its image has it. Connections that were authenticated by an older one stay.
 
 Source: ScramControlManager.alterCredentials; KIP-554.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ottla.broker.api_spec import ApiSpec
+from ottla.broker.api_spec import ApiSpec, Forwarding
+from ottla.broker.cluster.members import error_of
+from ottla.broker.cluster.metadata import Batch, Planned, RowChange
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
+from ottla.machine import Millis
+from ottla.metadata.credentials import CREDENTIALS, ScramCredential, key_of
+from ottla.metadata.store import StoreFailed
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -28,6 +33,7 @@ from ottla.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from ottla.protocol.scram import ITERATIONS_MAX, ITERATIONS_MIN, keys_of
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -37,14 +43,14 @@ SPEC = ApiSpec(
     key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     versions=(0, 0),
     acl=((Operation.ALTER, ResourceType.CLUSTER),),
+    forwarding=Forwarding.WHOLE,
 )
 
 
 _Error: TypeAlias = tuple[ErrorCode, str | None]
 
-MECHANISMS = (1, 2)
-"""SCRAM-SHA-256 and SCRAM-SHA-512."""
-ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
+MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+"""By their codes (Kafka's ScramMechanism.java)."""
 NOT_ALLOWED: _Error = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
 NO_NAME: _Error = (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
 NO_MECHANISM: _Error = (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
@@ -52,7 +58,11 @@ NOT_THERE: _Error = (ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user cre
 TWICE: _Error = (ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request")
 TOO_FEW: _Error = (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
 TOO_MANY: _Error = (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
-NOT_BUILT: _Error = (ErrorCode.UNSUPPORTED_VERSION, "Passwords can't be set: this version of Ottla has none.")
+VALID: _Error = (ErrorCode.NONE, None)
+CHANGES_AT_ONCE = 200
+
+
+Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
 
 
 def handle(node: Node, request: Request) -> AlterUserScramCredentialsResponse | Parked:
@@ -61,19 +71,34 @@ def handle(node: Node, request: Request) -> AlterUserScramCredentialsResponse | 
     return node.slices.begin(request, _answer(node, request), is_long=is_long)
 
 
+def refused(request: Request, error: ErrorCode, sentence: str | None) -> AlterUserScramCredentialsResponse:
+    """The answer if nothing of the request was done, as far as this node knows."""
+    names = dict.fromkeys(each.name for each in chain(request.body.deletions, request.body.upsertions))
+    return AlterUserScramCredentialsResponse(
+        results=[AlterUserScramCredentialsResult(name, error, sentence) for name in names]
+    )
+
+
 def _answer(node: Node, request: Request) -> Work:
     body: AlterUserScramCredentialsRequest = request.body
     allowed = node.access.on_cluster(request, Operation.ALTER)
     errors: dict[str, _Error] = {}
+    changes: dict[str, Change] = {}
     for done, asked in enumerate(chain(body.deletions, body.upsertions), 1):
         if not allowed:
             errors[asked.name] = NOT_ALLOWED
         elif asked.name not in errors:
-            errors[asked.name] = _error(asked)
-        elif errors[asked.name] is NOT_BUILT:
+            errors[asked.name] = _error(node, asked)
+            changes[asked.name] = asked
+        elif errors[asked.name] is VALID:
             errors[asked.name] = TWICE
         if done % SLICE_STEPS == 0:
             yield
+    valid = [name for name, error in errors.items() if error is VALID]
+    for first in range(0, len(valid), CHANGES_AT_ONCE):
+        some = valid[first : first + CHANGES_AT_ONCE]
+        outcome: _Error = yield partial(_altering, node, [changes[name] for name in some])
+        errors |= dict.fromkeys(some, outcome)
     results: Any = (AlterUserScramCredentialsResult(name, *error) for name, error in errors.items())
     if len(errors) <= SLICE_STEPS:
         return AlterUserScramCredentialsResponse(results=list(results))
@@ -81,14 +106,34 @@ def _answer(node: Node, request: Request) -> Work:
     return AlterUserScramCredentialsResponse(results=ready)
 
 
-def _error(asked: ScramCredentialDeletion | ScramCredentialUpsertion) -> _Error:
+def _altering(node: Node, changes: Sequence[Change], now: Millis) -> Planned:
+    """The plan to make these changes; it returns their error."""
+    rows = [RowChange(key_of(each.name, MECHANISMS[each.mechanism]), _credential(each)) for each in changes]
+    try:
+        yield Batch(rows, (), node.members.guards())
+    except StoreFailed as failed:
+        node.notes(f"SCRAM credentials could not be kept: {failed}")
+        return error_of(failed), str(failed)
+    return VALID
+
+
+def _credential(asked: Change) -> ScramCredential | None:
+    """What is stored after this change; None if the credential is removed."""
+    if isinstance(asked, ScramCredentialDeletion):
+        return None
+    keys = keys_of(MECHANISMS[asked.mechanism], bytes(asked.salted_password))
+    return ScramCredential(bytes(asked.salt), *keys, asked.iterations)
+
+
+def _error(node: Node, asked: Change) -> _Error:
     """Why this change is refused, if it is the only one of its user."""
     if not asked.name:
         return NO_NAME
     if asked.mechanism not in MECHANISMS:
         return NO_MECHANISM
     if isinstance(asked, ScramCredentialDeletion):
-        return NOT_THERE
+        known = node.image[CREDENTIALS].get(asked.name, {})
+        return VALID if MECHANISMS[asked.mechanism] in known else NOT_THERE
     if asked.iterations < ITERATIONS_MIN:
         return TOO_FEW
-    return TOO_MANY if asked.iterations > ITERATIONS_MAX else NOT_BUILT
+    return TOO_MANY if asked.iterations > ITERATIONS_MAX else VALID

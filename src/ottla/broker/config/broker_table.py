@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from ottla.broker.config.key import INT_MAX, LONG_MAX, ConfigKey, Kind, Update
+from ottla.broker.config.unserved import MECHANISMS
 
 _BOOLEAN = Kind.BOOLEAN
 _STRING = Kind.STRING
@@ -66,9 +67,11 @@ _ROWS: Final = (
          "Number of connections that may wait to be accepted. Kafka's default is 50.", low=1),
     _key("connections.max.idle.ms", _LONG, 600_000,
          "Time without a request after which the node closes a connection, in milliseconds."),
-    _inert("connections.max.reauth.ms", _LONG, 0,
-         "Not served yet: the lifetime of a SASL session, in milliseconds. Values other than 0 stop the start."),
-    _inert("connection.failed.authentication.delay.ms", _INT, 100, "No effect: no client authenticates.", low=0),
+    _key("connections.max.reauth.ms", _LONG, 0,
+         "Time after which a client that authenticated by SASL has to do so again, in milliseconds; 0 for never.",
+         low=0),
+    _key("connection.failed.authentication.delay.ms", _INT, 100,
+         "Time that a client waits for the answer that it has failed to authenticate, in milliseconds.", low=0),
     _key("max.connections", _INT, INT_MAX,
          "Number of connections that the node keeps open at the same time.", low=1, update=_DYNAMIC),
     _key("max.connections.per.ip", _INT, INT_MAX,
@@ -393,39 +396,51 @@ _ROWS: Final = (
     _key("controller.quota.window.size.seconds", _INT, 1,
          "Length of a sample of the quota of topic changes, in seconds.", low=1),
     # ---- security --------------------------------------------------------------------------------------------------
-    _inert("authorizer.class.name", _STRING, "",
-         "Not served yet: the Java class that decides what clients may do. Any value stops the start."),
-    _inert("sasl.enabled.mechanisms", _LIST, (),
-         "Not served yet: the SASL mechanisms that clients can choose from. Any value stops the start."),
-    _inert("sasl.server.max.receive.size", _INT, 524_288, "No effect: SASL is not served yet."),
-    _inert("ssl.client.auth", _STRING, "none",
-         "Not served yet: whether clients must present a certificate. Values other than none stop the start.",
-         choices=("required", "requested", "none")),
-    _inert("ssl.enabled.protocols", _LIST, ("TLSv1.2", "TLSv1.3"),
-         "Not served yet: the TLS versions that clients can choose from. Values other than the default stop the "
-         "start."),
-    _inert("ssl.cipher.suites", _LIST, (),
-         "Not served yet: the TLS cipher suites that clients can choose from. Any value stops the start."),
-    _inert("ssl.principal.mapping.rules", _STRING, "DEFAULT",
-         "Not served yet: how the name in a certificate becomes a principal. Values other than the default stop the "
-         "start."),
-    _inert("ssl.keystore.type", _STRING, "PEM",
-         "Not served yet: the format of the node's certificate. Values other than PEM, JKS and PKCS12 stop the start."),
-    _inert("ssl.keystore.location", _STRING, None,
-         "Not served yet: the file with the node's certificate chain and key. Any value stops the start."),
-    _inert("ssl.key.password", _PASSWORD, None,
-         "Not served yet: the password of the node's private key. Any value stops the start."),
-    _inert("ssl.keystore.key", _PASSWORD, None,
-         "Not served yet: the node's private key, as PEM. Any value stops the start."),
-    _inert("ssl.keystore.certificate.chain", _PASSWORD, None,
-         "Not served yet: the node's certificate chain, as PEM. Any value stops the start."),
-    _inert("ssl.truststore.type", _STRING, "PEM",
-         "Not served yet: the format of the trusted certificates. Values other than PEM, JKS and PKCS12 stop the "
-         "start."),
-    _inert("ssl.truststore.location", _STRING, None,
-         "Not served yet: the file with the trusted certificates. Any value stops the start."),
-    _inert("ssl.truststore.certificates", _PASSWORD, None,
-         "Not served yet: the trusted certificates, as PEM. Any value stops the start."),
+    _key("authorizer.class.name", _STRING, "",
+         "Class that decides what clients may do. org.apache.kafka.metadata.authorizer.StandardAuthorizer decides by "
+         "ACLs; other classes stop the start. If not set, every client may do everything."),
+    _key("super.users", _STRING, "",
+         "The principals that may do everything whatever the ACLs say, separated by semicolons, for example "
+         "User:admin. Needs authorizer.class.name."),
+    _key("allow.everyone.if.no.acl.found", _BOOLEAN, False,
+         "Whether every client may use a resource that no ACL matches. false without authorizer.class.name stops the "
+         "start if it is set."),
+    _key("sasl.enabled.mechanisms", _LIST, ("SCRAM-SHA-512", "SCRAM-SHA-256"),
+         "The SASL mechanisms that clients of listeners with SASL can choose from. Others than these and PLAIN, which "
+         "sends the password itself, stop the start.", choices=MECHANISMS),
+    _key("sasl.server.max.receive.size", _INT, 524_288,
+         "Longest request of a client that has not authenticated yet, in bytes; a longer one closes the connection.",
+         low=1),
+    _key("ssl.client.auth", _STRING, "none",
+         "Whether clients of listeners with TLS must present a certificate. Its subject is their principal if there is "
+         "no SASL.", choices=("required", "requested", "none")),
+    _key("ssl.enabled.protocols", _LIST, ("TLSv1.2", "TLSv1.3"), "The TLS versions that clients can choose from.",
+         choices=("TLSv1.2", "TLSv1.3")),
+    _key("ssl.cipher.suites", _LIST, (),
+         "The cipher suites of TLS 1.2 that clients can choose from, by OpenSSL's names (default: OpenSSL's choice)."),
+    _key("ssl.principal.mapping.rules", _STRING, "DEFAULT",
+         "How the subject of a client's certificate becomes the name of a principal: DEFAULT for the whole subject, or "
+         "RULE:pattern/replacement/ with an L or U for lower or upper case, separated by commas. The first that "
+         "matches decides; if none does, the connection is closed."),
+    _key("ssl.keystore.type", _STRING, "PEM", "Format of ssl.keystore.location. Only PEM is served.",
+         choices=("PEM", "JKS", "PKCS12")),
+    _key("ssl.keystore.location", _STRING, None,
+         "PEM file with the node's private key and certificate chain. It is read again when it changes."),
+    _key("ssl.key.password", _PASSWORD, None, "Password of the node's private key, if it is encrypted."),
+    _key("ssl.keystore.key", _PASSWORD, None, "The node's private key as PEM text, in place of the file."),
+    _key("ssl.keystore.certificate.chain", _PASSWORD, None,
+         "The node's certificate chain as PEM text, in place of the file."),
+    _key("ssl.truststore.type", _STRING, "PEM", "Format of ssl.truststore.location. Only PEM is served.",
+         choices=("PEM", "JKS", "PKCS12")),
+    _key("ssl.truststore.location", _STRING, None,
+         "PEM file with the authorities whose certificates the node accepts from clients and other nodes. It is read "
+         "again when it changes."),
+    _key("ssl.truststore.certificates", _PASSWORD, None,
+         "The trusted authorities as PEM text, in place of the file."),
+    _key("ottla.authentication.timeout.ms", _INT, 10_000,
+         "Time that a client has to shake hands by TLS and to authenticate by SASL, in milliseconds.", low=1),
+    _key("ottla.ssl.key.location", _STRING, None,
+         "PEM file with the node's private key, if ssl.keystore.location has only the certificate chain."),
     # ---- described for tools that set them, without effect here ----------------------------------------------------
     _inert("num.io.threads", _INT, 8, "No effect: one event loop serves all requests.", low=1, update=_DYNAMIC),
     _inert("num.network.threads", _INT, 3, "No effect: one event loop serves all connections.", low=1, update=_DYNAMIC),
@@ -450,17 +465,13 @@ _ROWS: Final = (
     _key("process.roles", _LIST, ("broker", "controller"),
          "Roles of the node. broker must be one of them; a node is always a controller too.",
          choices=("broker", "controller")),
-    _inert("super.users", _LIST, (),
-         "Not served yet: the principals that may do everything. Any value stops the start."),
-    _inert("allow.everyone.if.no.acl.found", _BOOLEAN, False,
-         "Not served yet: there are no ACLs, and every client may do everything. false stops the start if it is set."),
     # ---- Ottla's own -----------------------------------------------------------------------------------------------
     _key("ottla.durability", _STRING, "page-cache",
          "When a produce request with acks=all is answered: page-cache once the operating system has the records, as "
          "Kafka does; fsync once they are on the disk.", choices=("page-cache", "fsync")),
     _key("ottla.allow.public.plaintext", _BOOLEAN, False,
-         "Whether a listener may have an address that other machines can reach. Nothing protects it: neither TLS nor "
-         "SASL is served yet."),
+         "Whether a listener that other machines can reach may do without TLS, or without SASL and clients' "
+         "certificates. Nothing protects it then but the network."),
     _key("ottla.cluster.secret", _PASSWORD, None,
          "Secret by which the nodes of a cluster recognize each other. If not set: the one in the metadata store, "
          "which the first node creates."),
@@ -490,6 +501,11 @@ UNITS_MS: Final = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600
                    "log.roll.jitter.hours": 3_600_000}  # fmt: skip
 """The value of one unit of a fallback, in the unit of the property that it replaces."""
 
+OF_A_LISTENER: Final = (
+    *(key for key in BROKER_CONFIGS if key.startswith(("ssl.", "ottla.ssl."))),
+    "connections.max.reauth.ms", "sasl.enabled.mechanisms",
+)  # fmt: skip
+"""Properties that listener.name.NAME.PROPERTY sets for one listener (KIP-103)."""
 IGNORED_PREFIXES: Final = (
     "alter.log.dirs.", "controller.", "delegation.token.", "group.coordinator.", "group.streams.", "kafka.metrics.",
     "listener.name.", "metadata.", "metric", "remote.", "replication.quota.", "rlmm.config.", "rsm.config.", "sasl.",

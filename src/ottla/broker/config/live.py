@@ -58,6 +58,10 @@ class LiveSettings:
         """The broker's value in force: int, float, bool, str, a tuple of str, or None if it is not set."""
         return self.current.values[name]
 
+    def of_listener(self, listener: str, name: str) -> Any:
+        """The value in force for one listener: its own, or that of all."""
+        return self.current.of_listener(listener, name)
+
     def subscribe(self, name: str, subscriber: Subscriber) -> None:
         """Notify `subscriber` of every change from now on. Subscribers are notified in the order of their names, so the
         order of subscription does not matter."""

@@ -1,4 +1,4 @@
-"""Finds settings that promise protection which a node does not give: TLS, SASL, authorizers, policies.
+"""Finds settings that promise protection which a node does not give: TLS, SASL, Java authorizers, policies.
 
 It has Kafka's names for them, and the values that promise nothing: an empty one, and Kafka's default. With any other
 value a node would look protected and be open to every client that can reach it, so it does not start.
@@ -8,19 +8,13 @@ Source: Kafka's BrokerSecurityConfigs, SslConfigs, SaslConfigs, SocketServerConf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-SECURE_PROTOCOLS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Kafka's security protocols beside PLAINTEXT."""
-PROTOCOL_MAP: Final = "listener.security.protocol.map"
 OPEN: Final = "a node without them is open to every client that can reach it"
 
 _JAVA_PRINCIPALS = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
 _PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
-    "allow.everyone.if.no.acl.found": ("true",),
-    "authorizer.class.name": (),
-    "connections.max.reauth.ms": ("0",),
     "delegation.token.master.key": (),
     "delegation.token.secret.key": (),
     "principal.builder.class": (_JAVA_PRINCIPALS,),
@@ -31,20 +25,31 @@ _PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
     "security.providers": (),
     "ssl.allow.dn.changes": ("false",),
     "ssl.allow.san.changes": ("false",),
-    "ssl.client.auth": ("none",),
-    "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "TLSv1.3,TLSv1.2"),
     "ssl.endpoint.identification.algorithm": ("https",),
     "ssl.keymanager.algorithm": ("SunX509", "PKIX"),
-    "ssl.keystore.type": ("JKS", "PEM", "PKCS12"),
-    "ssl.principal.mapping.rules": ("DEFAULT",),
     "ssl.protocol": ("TLSv1.2", "TLSv1.3"),
     "ssl.trustmanager.algorithm": ("PKIX",),
-    "ssl.truststore.type": ("JKS", "PEM", "PKCS12"),
-    "super.users": (),
     "zookeeper.set.acl": ("false",),
     "zookeeper.ssl.client.enable": ("false",),
 }
 """The values of protective settings that promise nothing, beside an empty one."""
+AUTHORIZER: Final = "authorizer.class.name"
+AUTHORIZERS: Final = (
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "kafka.security.authorizer.AclAuthorizer",
+)
+"""Kafka's authorizers, which decide by ACLs: a node with either of these names does so too."""
+_OF_ACLS = {"allow.everyone.if.no.acl.found": ("true",), "super.users": ()}
+"""Settings of ACLs, and their values that promise nothing without an authorizer, beside an empty one."""
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+"""The SASL mechanisms that a node serves."""
+_ENABLED: Final = "sasl.enabled.mechanisms"
+_SERVED: Final = frozenset((
+    "ssl.cipher.suites", "ssl.client.auth", "ssl.enabled.protocols", "ssl.key.password",
+    "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location", "ssl.keystore.type",
+    "ssl.principal.mapping.rules", "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.type",
+))  # fmt: skip
+"""Protective settings that a node serves, for all listeners or for one."""
 _PROTECTIVE_PREFIXES = ("sasl.", "ssl.", "zookeeper.ssl.")
 _TUNING_PREFIXES = (
     "sasl.kerberos.kinit.",
@@ -67,9 +72,9 @@ def is_protective(name: str) -> bool:
         of_listener = name.removeprefix(_LISTENER).partition(".")[2]
         # A SASL mechanism may precede the name: listener.name.NAME.scram-sha-512.sasl.jaas.config.
         return is_protective(of_listener) or is_protective(of_listener.partition(".")[2])
-    if name.startswith(_TUNING_PREFIXES):
+    if name.startswith(_TUNING_PREFIXES) or name in _SERVED:
         return False
-    return name in _PROMISE_NOTHING or name.startswith(_PROTECTIVE_PREFIXES)
+    return name in (AUTHORIZER, *_OF_ACLS, *_PROMISE_NOTHING) or name.startswith(_PROTECTIVE_PREFIXES)
 
 
 def why_unserved(settings: Mapping[str, str]) -> str | None:
@@ -78,11 +83,14 @@ def why_unserved(settings: Mapping[str, str]) -> str | None:
 
     None if they promise nothing. Values are left out, as some are passwords.
     """
+    why = _why_no_acls(settings)
+    if why is not None:
+        return why
     named = [name for name, text in settings.items() if is_protective(name) and _promises(name, text)]
     if named:
         return (
-            f"{_listed(named)} would protect nothing: Ottla serves no TLS, SASL or ACLs yet, and {OPEN}. "
-            f"Remove {'this setting' if len(named) == 1 else 'these settings'} only if you accept that."
+            f"{_listed(named)} would protect nothing: Ottla does not serve {'this' if len(named) == 1 else 'them'}, "
+            f"and {OPEN}. Remove {'this setting' if len(named) == 1 else 'these settings'} only if you accept that."
         )
     plugins = [name for name in _PLUGINS if settings.get(name, "").strip()]
     if plugins:
@@ -90,19 +98,14 @@ def why_unserved(settings: Mapping[str, str]) -> str | None:
             f"{_listed(plugins)} would limit nothing: Ottla can't load Java classes. Remove "
             f"{'this setting' if len(plugins) == 1 else 'these settings'} only if you accept that."
         )
-    return next(_listeners(settings), None)
+    return None
 
 
 def why_no_listener(listener: str, protocol: str) -> str:
-    """The sentence for a listener that speaks this security protocol, which is not PLAINTEXT."""
-    if protocol in SECURE_PROTOCOLS:
-        return (
-            f"The listener {listener} is not served: Ottla has no TLS or SASL yet. A PLAINTEXT listener on 127.0.0.1 "
-            "is open to the programs of this machine only."
-        )
+    """The sentence for a listener with a security protocol that does not exist."""
     return (
         f"The listener {listener} has no security protocol: name one in listener.security.protocol.map, for example "
-        f"{protocol}:PLAINTEXT."
+        f"{protocol}:PLAINTEXT or {protocol}:SASL_SSL."
     )
 
 
@@ -117,28 +120,39 @@ def words(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
+def _why_no_acls(settings: Mapping[str, str]) -> str | None:
+    """The sentence for an authorizer that can't be loaded, or for settings of ACLs without one."""
+    named = settings.get(AUTHORIZER, "").strip()
+    if named in AUTHORIZERS:
+        return None
+    if named:
+        return (
+            f"{AUTHORIZER}={named} would protect nothing: Ottla can't load Java classes. "
+            f"{AUTHORIZERS[0]} decides by ACLs, as in Kafka."
+        )
+    unused = [
+        name
+        for name, harmless in _OF_ACLS.items()
+        if (text := settings.get(name, "").strip().lower()) and text not in harmless
+    ]
+    if unused:
+        return (
+            f"{_listed(unused)} would protect nothing without an authorizer, and {OPEN}. "
+            f"{AUTHORIZER}={AUTHORIZERS[0]} decides by ACLs."
+        )
+    return None
+
+
 def _promises(name: str, text: str) -> bool:
+    if name == AUTHORIZER or name in _OF_ACLS:
+        return False
+    if name == _ENABLED:
+        return any(each not in MECHANISMS for each in words(text))
     if name.startswith(_LISTENER):
         of_listener = name.removeprefix(_LISTENER).partition(".")[2]
         name = of_listener if of_listener in _PROMISE_NOTHING else of_listener.partition(".")[2]
     value = text.strip().lower()
     return value != "" and value not in (each.lower() for each in _PROMISE_NOTHING.get(name, ()))
-
-
-def _listeners(settings: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each listener that is to speak TLS or SASL; the controller's are not served at all."""
-    protocols = protocols_of(settings.get(PROTOCOL_MAP, ""))
-    controllers = {name.upper() for name in words(settings.get("controller.listener.names", ""))}
-    for text in (*words(settings.get("listeners", "")), *words(settings.get("advertised.listeners", ""))):
-        name = text.partition("://")[0].strip().upper() if "://" in text else ""
-        protocol = protocols.get(name, name)
-        if protocol in SECURE_PROTOCOLS and name not in controllers:
-            yield why_no_listener(text, protocol)
-    between = settings.get("inter.broker.listener.name", "").strip().upper()
-    for name in (between, "PLAINTEXT"):
-        protocol = protocols.get(name, name)
-        if protocol in SECURE_PROTOCOLS:
-            yield why_no_listener(name, protocol)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
-from ottla.broker.config.broker_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES, UNITS_MS
+from ottla.broker.config.broker_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES, OF_A_LISTENER, UNITS_MS
 from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfig, Update, Value, printed
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.unserved import why_unserved
@@ -60,7 +60,7 @@ class Settings(Protocol):
 class BrokerSettings:
     """The broker's properties in force. Made by `load`; `with_dynamic` makes the next one."""
 
-    __slots__ = ("_cluster", "_own", "_static", "ignored", "values")
+    __slots__ = ("_cluster", "_listeners", "_own", "_static", "ignored", "values")
 
     def __init__(self, static: dict[str, Value], own: dict[str, Value], cluster: dict[str, Value]) -> None:
         self._static = static
@@ -68,6 +68,7 @@ class BrokerSettings:
         self._cluster = cluster
         self.values: dict[str, Value] = {name: key.default for name, key in BROKER_CONFIGS.items()}
         self.values |= static | cluster | own
+        self._listeners: Mapping[tuple[str, str], Value] = {}
         self.ignored: tuple[str, ...] = ()
         """The properties in the static layer that have no effect."""
         for name in _FALLING_BACK:
@@ -85,13 +86,14 @@ class BrokerSettings:
         Raises ConfigRefused for an unknown name, an illegal value, and a setting that promises protection in vain.
         """
         _refuse_unserved(static)
-        known, ignored = _known(static)
+        general, of_listeners = _by_listener(static)
+        known, ignored = _known(general)
         if "broker.id" in known and "node.id" not in known:
             known["node.id"] = known["broker.id"]
         loaded = cls(_parse(BROKER_CONFIGS, known), {}, {})
         loaded.values["broker.id"] = loaded["node.id"]
         _check_broker(loaded)
-        loaded.ignored = ignored
+        loaded.ignored, loaded._listeners = ignored, of_listeners
         return loaded.with_dynamic(dynamic or {}, cluster or {}) if dynamic or cluster else loaded
 
     def with_dynamic(self, dynamic: Mapping[str, str], cluster: Mapping[str, str]) -> BrokerSettings:
@@ -107,13 +109,18 @@ class BrokerSettings:
             )
         loaded = BrokerSettings(self._static, _parse(BROKER_CONFIGS, dynamic), _parse(BROKER_CONFIGS, cluster))
         loaded.values["broker.id"] = loaded["node.id"]
-        loaded.ignored = self.ignored
+        loaded.ignored, loaded._listeners = self.ignored, self._listeners
         _check_broker(loaded)
         return loaded
 
     def __getitem__(self, name: str) -> Any:
         """The value in force: int, float, bool, str, a tuple of str, or None if it is not set."""
         return self.values[name]
+
+    def of_listener(self, listener: str, name: str) -> Any:
+        """The value in force for one listener: its own, or that of all."""
+        own = (listener.lower(), name)
+        return self._listeners[own] if own in self._listeners else self.values[name]
 
     def layers(self, name: str) -> list[Layer]:
         """Every layer that sets `name` or one of its fallbacks, the one in force first; a null default is no layer."""
@@ -151,7 +158,21 @@ class BrokerSettings:
         return None
 
 
+LISTENER_PREFIX: Final = "listener.name."
 _FALLING_BACK = tuple(name for name, key in BROKER_CONFIGS.items() if key.fallbacks)
+
+
+def _by_listener(static: Mapping[str, str]) -> tuple[dict[str, str], dict[tuple[str, str], Value]]:
+    """The properties of all listeners, and those of single ones by (name in lower case, property)."""
+    general: dict[str, str] = {}
+    of_listeners: dict[tuple[str, str], Value] = {}
+    for name, text in static.items():
+        listener, dot, key = name.removeprefix(LISTENER_PREFIX).partition(".")
+        if name.startswith(LISTENER_PREFIX) and dot and key in OF_A_LISTENER:
+            of_listeners[listener.lower(), key] = BROKER_CONFIGS[key].parse(text)
+        else:
+            general[name] = text
+    return general, of_listeners
 
 
 def _update_of(name: str) -> Update:
@@ -193,6 +214,11 @@ def _parse(table: Mapping[str, ConfigKey], texts: Mapping[str, str]) -> dict[str
     return {name: table[name].parse(text) for name, text in texts.items()}
 
 
+def super_users_of(settings: BrokerSettings) -> list[str]:
+    """The principals in super.users. They are separated by semicolons: the name in a certificate contains commas."""
+    return [each.strip() for each in settings["super.users"].split(";") if each.strip()]
+
+
 def _check_broker(settings: BrokerSettings) -> None:
     prefix: str = settings[DEAD_LETTERS_PREFIX]
     why = fault_of(prefix + "x")
@@ -202,6 +228,9 @@ def _check_broker(settings: BrokerSettings) -> None:
         raise ConfigRefused(
             "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
         )
+    nameless = [each for each in super_users_of(settings) if ":" not in each]
+    if nameless:
+        raise ConfigRefused(f"expected a string in format principalType:principalName but got {nameless[0]}")
     for low, high in _ORDERED:
         if settings[low] > settings[high]:
             raise ConfigRefused(f"{low} must be less than or equal to {high}, but {settings[low]} > {settings[high]}")

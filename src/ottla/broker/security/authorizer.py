@@ -1,20 +1,18 @@
 """Decides about access, in one place: whether a client may do an operation on a resource.
 
 It has the operations of each type of resource, and makes the authorized_operations bit fields. An API's spec says which
-of them it needs (`ApiSpec.acl`). An `Authorizer` decides for each client; a node without one allows everything.
-
-An authorizer that keeps ACLs (KIP-11, KIP-290; the interface of KIP-504) is not implemented yet. It will also be asked
-for a type of resource as a whole (KIP-679: which clients may write to any topic). Nodes of a cluster will need a
-principal that has ClusterAction: the specs with `between_nodes` name the APIs.
+of them it needs (`ApiSpec.acl`). An `Authorizer` decides for each client, by ACLs (`acls`); a node without one allows
+everything. Nodes of the cluster have ClusterAction, without an ACL: the specs with `between_nodes` name the APIs.
 
 Every handler authorizes first, then looks up, then acts, so that an error never shows an unauthorized client whether a
 name exists.
 
-Sources: AclEntry.scala (supportedOperations), KafkaApis.scala; KIP-430.
+Sources: AclEntry.scala (supportedOperations), KafkaApis.scala; KIP-11, KIP-430, KIP-504, KIP-679.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from ottla.broker.client_identity import NODE_ITSELF, Identity
@@ -54,19 +52,24 @@ SUPPORTED: Final[dict[ResourceType, tuple[Operation, ...]]] = {
 
 
 class Authorizer(Protocol):
-    """Decides. `allows` is a pure question: it may be asked any number of times for one request."""
+    """Decides. Both are pure questions: they may be asked any number of times for one request."""
 
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool: ...
+
+    def allows_any(self, identity: Identity, operation: Operation, resource_type: ResourceType) -> bool:
+        """Whether the client may do the operation on some resource of this type."""
+        ...
 
 
 class Access:
     """Decides whether a client may do something: asks the authorizer. Without one, and for the node itself, everything
-    is allowed."""
+    is allowed. `is_node`: whether a request with this client id comes from a node of the cluster."""
 
-    __slots__ = ("authorizer",)
+    __slots__ = ("_is_node", "authorizer")
 
-    def __init__(self) -> None:
-        self.authorizer: Authorizer | None = None
+    def __init__(self, authorizer: Authorizer | None, is_node: Callable[[Identity, str | None], bool]) -> None:
+        self.authorizer = authorizer
+        self._is_node = is_node
 
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         if self.authorizer is None or identity is NODE_ITSELF:
@@ -79,7 +82,17 @@ class Access:
     def on_group(self, request: Request, operation: Operation, group_id: str) -> bool:
         return self.allows(request.identity, operation, ResourceType.GROUP, group_id)
 
+    def on_any_topic(self, request: Request, operation: Operation) -> bool:
+        """Whether there may be a topic on which the client may do this (KIP-679)."""
+        if self.authorizer is None or request.identity is NODE_ITSELF:
+            return True
+        return self.authorizer.allows_any(request.identity, operation, ResourceType.TOPIC)
+
     def on_cluster(self, request: Request, operation: Operation) -> bool:
+        if self.authorizer is None:
+            return True
+        if operation is Operation.CLUSTER_ACTION and self._is_node(request.identity, request.client_id):
+            return True
         return self.allows(request.identity, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def authorized_operations(self, request: Request, resource_type: ResourceType, name: str) -> int:

@@ -96,11 +96,9 @@ def require_settings(texts: list[str]) -> None:
 
 def checked(listen: str, nodes: int) -> str:
     """The unchanged address; raises NotUnderstood if the nodes cannot listen there."""
-    from ottla.broker.config.unserved import SECURE_PROTOCOLS, why_no_listener
-
     protocol, scheme, address = listen.rpartition("://")
-    if scheme and protocol.upper() in SECURE_PROTOCOLS:
-        raise NotUnderstood(why_no_listener(listen, protocol.upper()))
+    if scheme and protocol.upper() != "PLAINTEXT":
+        raise NotUnderstood(f"The nodes of this cluster have PLAINTEXT listeners; {listen} would be another.")
     if protocol.upper() == "PLAINTEXT":
         listen = address
     host, _, port = listen.rpartition(":")

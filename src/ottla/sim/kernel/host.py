@@ -21,6 +21,7 @@ from ottla.broker.effects import (
     Close,
     Commit,
     CommitOutcome,
+    Derive,
     Effect,
     Mute,
     Parked,
@@ -37,6 +38,7 @@ from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket, Unanswered
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.framing import FrameSplitter
+from ottla.protocol.scram import salted
 from ottla.sim.kernel.clock import MS, Booking, HostClock, Micros
 from ottla.sim.kernel.disk import Disk, PowerCut, SimFile
 from ottla.sim.kernel.network import Connection, End, Endpoint
@@ -245,6 +247,9 @@ class Life:
             case Sync() | Store():
                 self._disk_work.append(effect)
                 self._begin_disk_work()
+            case Derive(token, mechanism, password, salt, iterations):
+                done = salted(mechanism, password, salt, iterations)
+                self.world.agenda.after(0, self._derived, token, mechanism, done)
             case Ask():
                 self.world.agenda.after(0, self._ask, effect)
             case Commit() | Reread():
@@ -269,6 +274,9 @@ class Life:
         else:
             line.waiting.append(ask.token)
             line.connection.to_server.write(ask.frame)
+
+    def _derived(self, token: int, mechanism: str, salted_password: bytes) -> None:
+        self.enter(self.node.derived, token, mechanism, salted_password)
 
     def _fill(self, ticket: Ticket, identity: int, parts: Sequence[Part]) -> None:
         side = self.sides.get(identity)

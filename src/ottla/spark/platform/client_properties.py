@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.client import Client
+from ottla.client.sasl import Login, WrongLogin, login_of
 
 
 class WrongOption(ValueError):
@@ -76,6 +77,7 @@ class ClientProperties:
     check_crcs: bool = True
     excludes_internal: bool = True
     tls: Tls | None = None
+    login: Login | None = None
 
     @property
     def isolation_level(self) -> int:
@@ -84,7 +86,8 @@ class ClientProperties:
     def connect(self) -> Client:
         """Return a client that has not connected to a broker yet. Raises WrongOption."""
         tls = None if self.tls is None else self.tls.context()
-        return Client(self.bootstrap, client_id=self.client_id, timeout_s=self.request_timeout_ms / 1000, tls=tls)
+        timeout_s = self.request_timeout_ms / 1000
+        return Client(self.bootstrap, client_id=self.client_id, timeout_s=timeout_s, tls=tls, login=self.login)
 
 
 WITHOUT_EFFECT = frozenset(
@@ -121,6 +124,9 @@ _TLS = frozenset(
 )
 
 
+_SASL = frozenset({"sasl.mechanism", "sasl.jaas.config", "sasl.username", "sasl.password"})
+
+
 def client_properties(given: Mapping[str, str]) -> ClientProperties:
     """The options that begin with `kafka.`, names in lower case. Raises WrongOption."""
     kafka = {name.removeprefix("kafka."): value.strip() for name, value in given.items() if name.startswith("kafka.")}
@@ -149,6 +155,7 @@ def client_properties(given: Mapping[str, str]) -> ClientProperties:
         check_crcs=kafka.get("check.crcs", "true").lower() == "true",
         excludes_internal=kafka.get("exclude.internal.topics", "true").lower() == "true",
         tls=_tls(kafka),
+        login=_login(kafka),
     )
 
 
@@ -163,8 +170,10 @@ def _check_address(text: str) -> None:
 def _refuse(name: str) -> None:
     if name in _REFUSED:
         raise WrongOption(f"Option 'kafka.{name}' is not supported: {_REFUSED[name]}.")
+    if name in _SASL:
+        return
     if name.startswith("sasl."):
-        raise WrongOption(f"Option 'kafka.{name}' is not supported: this source has no SASL; use TLS certificates.")
+        raise WrongOption(f"Option 'kafka.{name}' is not supported: this source knows {', '.join(sorted(_SASL))}.")
     if name.removeprefix("ssl.") in _TLS and name.startswith("ssl."):
         return
     if name not in _HONOURED and name not in WITHOUT_EFFECT:
@@ -174,10 +183,12 @@ def _refuse(name: str) -> None:
 def _tls(kafka: Mapping[str, str]) -> Tls | None:
     protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
     given = {name.removeprefix("ssl."): value for name, value in kafka.items() if name.startswith("ssl.")}
-    if protocol == "PLAINTEXT":
+    if protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
         return None
-    if protocol != "SSL":
-        raise WrongOption(f"Option 'kafka.security.protocol' must be PLAINTEXT or SSL, not '{protocol}'.")
+    if protocol not in ("SSL", "SASL_SSL"):
+        raise WrongOption(
+            f"Option 'kafka.security.protocol' must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, not '{protocol}'."
+        )
     for store in ("truststore", "keystore"):
         if f"{store}.location" in given and given.get(f"{store}.type", "JKS").upper() != "PEM":
             raise WrongOption(
@@ -195,6 +206,13 @@ def _tls(kafka: Mapping[str, str]) -> Tls | None:
         key_password=given.get("key.password"),
         checks_hostname=algorithm == "https",
     )
+
+
+def _login(kafka: Mapping[str, str]) -> Login | None:
+    try:
+        return login_of(kafka)
+    except WrongLogin as wrong:
+        raise WrongOption(f"Option 'kafka.sasl.*' can't be used: {wrong}") from None
 
 
 def _whole(kafka: Mapping[str, str], name: str, default: int) -> int:

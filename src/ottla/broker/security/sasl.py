@@ -1,0 +1,287 @@
+"""Authenticates the clients of listeners with SASL: one dialogue for each connection, from its handshake on.
+
+    a SASL listener --> HANDSHAKE --SaslHandshake--> AUTHENTICATE --last token--> COMPLETE
+                            ^                           |   |                        |
+                            |                        a wrong token --> FAILED        | SaslHandshake again,
+                            +------------------------ the lifetime of the session ---+ within its lifetime
+
+After a handshake of version 0, tokens come bare, in frames without a header, and so do the answers to them; after one
+of version 1 they come in SaslAuthenticate requests. With `connections.max.reauth.ms`, a session has a lifetime: the
+client has to authenticate again within it, by the same mechanism and as the same principal, at most once a second.
+After the lifetime everything else closes the connection (KIP-368).
+
+A failure has the same message for the client whatever its reason. The node gives it after
+connection.failed.authentication.delay.ms, and closes the connection. PLAIN sends the password itself: the node compares
+it with the same stored credential as SCRAM does, and lets the host derive the keys on a thread (`effects.Derive`),
+because that takes milliseconds.
+
+Sources: Kafka's SaslServerAuthenticator.java, PlainSaslServer.java, KafkaChannel.java
+(maybeBeginServerReauthentication); KIP-43, KIP-152, KIP-368; RFC 4616.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol
+
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import Principal
+from ottla.broker.effects import Derive, Outbox
+from ottla.broker.schedule import KeyedTimers, Schedule, Timed
+from ottla.broker.security.scram import AuthenticationFailed, ScramExchange
+from ottla.machine import Entropy, Millis
+from ottla.metadata.credentials import Credentials, ScramCredential
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.scram import DIGESTS, ITERATIONS_MIN, keys_of
+
+PLAIN: Final = "PLAIN"
+AGAIN_AFTER_MS: Final = 1_000
+"""A client may not authenticate again sooner."""
+DERIVATIONS_MAX: Final = 64
+"""How many passwords may wait for their keys: more than a node derives in a fraction of a second."""
+NONCE_BYTES: Final = 24
+
+
+class Phase(Enum):
+    """What a connection has to send next."""
+
+    HANDSHAKE = "a handshake that names a mechanism"
+    AUTHENTICATE = "tokens of the mechanism"
+    COMPLETE = "requests"
+    FAILED = "nothing: it is about to be closed"
+
+
+class Exchange(Protocol):
+    """One exchange of tokens. `user`: the name that the client has proved, None until the last token."""
+
+    user: str | None
+
+    def respond(self, message: bytes) -> bytes:
+        """The token that answers the client's. Raises AuthenticationFailed, or PasswordGiven."""
+        ...
+
+
+class PasswordGiven(Exception):
+    """The client has sent a password: its keys have to be derived before it can be compared."""
+
+    def __init__(self, user: str, password: bytes) -> None:
+        super().__init__("a password was given")
+        self.user = user
+        self.password = password
+
+
+class PlainExchange:
+    """The one token of PLAIN: authorization id, user and password, with NULs between them (RFC 4616)."""
+
+    user: str | None = None
+
+    def respond(self, message: bytes) -> bytes:
+        parts = message.split(b"\0")
+        if len(parts) != 3 or not parts[1] or not parts[2]:
+            raise AuthenticationFailed("the token does not have the three parts of PLAIN")
+        acts_as, name, password = parts
+        try:
+            user = name.decode()
+        except UnicodeDecodeError:
+            raise AuthenticationFailed("the name is not UTF-8") from None
+        if acts_as not in (b"", name):
+            raise AuthenticationFailed("the client asks to act as another user")
+        raise PasswordGiven(user, password)
+
+
+class Handshake(NamedTuple):
+    """The answer to a SaslHandshake. `ends`: why the connection is closed after it, None if it is not."""
+
+    error: ErrorCode
+    mechanisms: tuple[str, ...]
+    ends: str | None = None
+
+
+class Answer(NamedTuple):
+    """The token that answers a client's. `lifetime_ms`: of the session, if this token was the last one; 0 for no
+    limit."""
+
+    token: bytes
+    lifetime_ms: int = 0
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """The authentication of one connection."""
+
+    channel: Channel
+    phase: Phase = Phase.HANDSHAKE
+    mechanism: str = ""
+    exchange: Exchange | None = None
+    known_as: Principal | None = None
+    """Whom the client has been so far, if it authenticates again."""
+    known_by: str = ""
+    """The mechanism by which it was authenticated."""
+    began: Millis = 0
+    """When it last began to authenticate."""
+    has_lifetime: bool = False
+    """Whether it has to authenticate again."""
+
+    @property
+    def is_again(self) -> bool:
+        return self.known_as is not None
+
+    def failed(self, why: str) -> AuthenticationFailed:
+        self.phase = Phase.FAILED
+        return AuthenticationFailed(why)
+
+    @property
+    def failure(self) -> str:
+        """What the client is told of any failure, in Kafka's words."""
+        which = "re-authentication" if self.is_again else "authentication"
+        return f"Authentication failed during {which} due to invalid credentials with SASL mechanism {self.mechanism}"
+
+
+class Sasl:
+    """The dialogues of a node.
+
+    - `setting`: returns a setting of a listener, by both names.
+    - `credentials`: returns those that hold now.
+    """
+
+    def __init__(
+        self,
+        setting: Callable[[str, str], Any],
+        credentials: Callable[[], Credentials],
+        outbox: Outbox,
+        schedule: Schedule,
+        entropy: Entropy,
+    ) -> None:
+        self._setting = setting
+        self._credentials = credentials
+        self._outbox = outbox
+        self._entropy = entropy
+        self._secret = entropy.randbytes(32)
+        self._dialogues: dict[int, Dialogue] = {}
+        self._lifetimes = KeyedTimers[int](schedule, Timed.SASL, self._expire)
+        self._derivations: dict[int, tuple[Dialogue, str, ScramCredential | None, Callable[[Millis], None]]] = {}
+
+    def of(self, channel: Channel) -> Dialogue:
+        """The dialogue of a connection of a SASL listener."""
+        connection_id = channel.identity.address.connection_id
+        found = self._dialogues.get(connection_id)
+        if found is None:
+            found = self._dialogues[connection_id] = Dialogue(channel)
+        return found
+
+    def disconnected(self, connection_id: int) -> None:
+        """Forget the connection. What is being derived for it still counts: clients that hang up must not be able to
+        keep the host's threads busy."""
+        self._dialogues.pop(connection_id, None)
+        self._lifetimes.cancel(connection_id)
+
+    # ---- the handshake ---------------------------------------------------------------------------------------------
+
+    def handshake(self, now: Millis, channel: Channel, mechanism: str, version: int) -> Handshake:
+        """Answer a SaslHandshake."""
+        if not channel.identity.address.requires_authentication:
+            return Handshake(ErrorCode.ILLEGAL_SASL_STATE, ())
+        dialogue = self.of(channel)
+        enabled: tuple[str, ...] = self._setting(channel.identity.address.listener, "sasl.enabled.mechanisms")
+        if dialogue.phase is Phase.COMPLETE:
+            soon = now - dialogue.began < AGAIN_AFTER_MS
+            if soon or version == 0 or not dialogue.has_lifetime:
+                return Handshake(ErrorCode.ILLEGAL_SASL_STATE, ())
+            dialogue.known_as, dialogue.known_by = channel.identity.principal, channel.identity.mechanism
+        elif dialogue.phase is not Phase.HANDSHAKE:
+            dialogue.phase = Phase.FAILED
+            return Handshake(ErrorCode.ILLEGAL_SASL_STATE, (), "it sent a second SaslHandshake")
+        dialogue.mechanism = mechanism
+        if mechanism not in enabled:
+            dialogue.phase = Phase.FAILED
+            return Handshake(
+                ErrorCode.UNSUPPORTED_SASL_MECHANISM, enabled, f"it asked for the SASL mechanism {mechanism[:100]!r}"
+            )
+        dialogue.began, dialogue.phase = now, Phase.AUTHENTICATE
+        dialogue.exchange = self._exchange(mechanism)
+        channel.expect_token(bare=version == 0)
+        return Handshake(ErrorCode.NONE, enabled)
+
+    def _exchange(self, mechanism: str) -> Exchange:
+        if mechanism == PLAIN:
+            return PlainExchange()
+
+        def credential_of(user: str) -> ScramCredential | None:
+            return self._credentials().get(user, {}).get(mechanism)
+
+        return ScramExchange(mechanism, credential_of, self._entropy.randbytes(NONCE_BYTES).hex(), self._secret)
+
+    # ---- tokens ----------------------------------------------------------------------------------------------------
+
+    def respond(
+        self, now: Millis, dialogue: Dialogue, token: bytes, derived: Callable[[Millis], None]
+    ) -> Answer | None:
+        """Answer a client's token. None if keys have to be derived first: then `derived` is called, and after it
+        `conclude` gives the answer. Raises AuthenticationFailed."""
+        if dialogue.phase is not Phase.AUTHENTICATE or dialogue.exchange is None:
+            raise dialogue.failed(f"a token came where {dialogue.phase.value} should come")
+        if dialogue.is_again and dialogue.mechanism != dialogue.known_by:
+            raise dialogue.failed(f"it authenticated by {dialogue.known_by}, and again by {dialogue.mechanism}")
+        try:
+            answer = dialogue.exchange.respond(token)
+        except PasswordGiven as given:
+            self._derive(dialogue, given, derived)
+            return None
+        except AuthenticationFailed as failed:
+            raise dialogue.failed(str(failed)) from None
+        user = dialogue.exchange.user
+        return Answer(answer) if user is None else self._complete(now, dialogue, user, answer)
+
+    def _derive(self, dialogue: Dialogue, given: PasswordGiven, derived: Callable[[Millis], None]) -> None:
+        """Have the keys of a password derived; those of an unknown user too, so that both take the same time."""
+        if len(self._derivations) >= DERIVATIONS_MAX:
+            raise dialogue.failed(f"{DERIVATIONS_MAX} other clients are logging in by PLAIN")
+        known = self._credentials().get(given.user, {})
+        mechanism = next((each for each in reversed(DIGESTS) if each in known), next(iter(DIGESTS)))
+        credential = known.get(mechanism)
+        salt, iterations = self._secret, ITERATIONS_MIN
+        if credential is not None:
+            salt, iterations = credential.salt, credential.iterations
+        token = self._outbox.new_token()
+        self._derivations[token] = (dialogue, given.user, credential, derived)
+        self._outbox.add(Derive(token, mechanism, given.password, salt, iterations))
+
+    def derived(self, now: Millis, token: int, mechanism: str, salted_password: bytes) -> None:
+        """Take the result of a `Derive` effect."""
+        dialogue, user, credential, tell = self._derivations.pop(token)
+        if self._dialogues.get(dialogue.channel.identity.address.connection_id) is not dialogue:
+            return  # the client has hung up
+        stored_key = keys_of(mechanism, salted_password).stored_key
+        known = credential.stored_key if credential is not None else self._secret
+        if hmac.compare_digest(stored_key, known) and isinstance(dialogue.exchange, PlainExchange):
+            dialogue.exchange.user = user
+        tell(now)
+
+    def conclude(self, now: Millis, dialogue: Dialogue) -> Answer:
+        """The answer after the keys were derived. Raises AuthenticationFailed."""
+        user = None if dialogue.exchange is None else dialogue.exchange.user
+        if user is None:
+            raise dialogue.failed("the user is unknown or the password is wrong")
+        return self._complete(now, dialogue, user, b"")
+
+    def _complete(self, now: Millis, dialogue: Dialogue, user: str, token: bytes) -> Answer:
+        principal = Principal("User", user)
+        if dialogue.known_as not in (None, principal):
+            raise dialogue.failed(f"it was {dialogue.known_as}, and authenticates again as {principal}")
+        channel = dialogue.channel
+        lifetime_ms: int = self._setting(channel.identity.address.listener, "connections.max.reauth.ms")
+        dialogue.phase, dialogue.exchange = Phase.COMPLETE, None
+        channel.authenticate(principal, dialogue.mechanism)
+        connection_id = channel.identity.address.connection_id
+        dialogue.has_lifetime = lifetime_ms > 0
+        if dialogue.has_lifetime:
+            self._lifetimes.set(connection_id, now + lifetime_ms)
+        return Answer(token, lifetime_ms)
+
+    def _expire(self, now: Millis) -> None:
+        """The lifetimes of sessions are over: their clients may authenticate again, and nothing else."""
+        for connection_id in self._lifetimes.pop_all(now):
+            self._dialogues[connection_id].channel.expire()

@@ -1,0 +1,107 @@
+"""Authenticates a connection by SASL: SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN.
+
+Sources: KIP-43, KIP-152, KIP-368; Kafka's SaslClientAuthenticator.java, PlainSaslClient (RFC 4616).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ottla.client.errors import ClientFailure, ErrorAnswer
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from ottla.protocol.scram import DIGESTS, ScramClient, ScramFailed
+
+PLAIN = "PLAIN"
+MECHANISMS = (*DIGESTS, PLAIN)
+_LOGIN_MODULE = re.compile(r"\s*[\w.]+(?:Scram|Plain)LoginModule\s+required\s(?P<options>.*);\s*", re.DOTALL)
+_OPTION = re.compile(r'(?P<name>\w+)\s*=\s*(?:"(?P<quoted>(?:\\.|[^"\\])*)"|(?P<bare>[^\s";]+))')
+
+
+class WrongLogin(ValueError):
+    """The client properties name no login that can be used; the text is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user, the password, and the mechanism. Hashable, so that connections can be kept by it."""
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+
+def login_of(given: Mapping[str, str]) -> Login | None:
+    """The login in client properties, None if `security.protocol` has no SASL. Takes librdkafka's names and Java's
+    (`sasl.jaas.config`). Raises WrongLogin."""
+    if not given.get("security.protocol", "PLAINTEXT").upper().startswith("SASL"):
+        return None
+    mechanism = given.get("sasl.mechanism") or given.get("sasl.mechanisms") or ""
+    if mechanism.upper() not in MECHANISMS:
+        raise WrongLogin(
+            f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, not {mechanism!r}."
+            if mechanism
+            else f"sasl.mechanism is missing: {', '.join(MECHANISMS)}."
+        )
+    user, password = given.get("sasl.username"), given.get("sasl.password")
+    if "sasl.jaas.config" in given:
+        found = _LOGIN_MODULE.fullmatch(given["sasl.jaas.config"])
+        if found is None:
+            raise WrongLogin(
+                "sasl.jaas.config must name Kafka's ScramLoginModule or PlainLoginModule, with username and password."
+            )
+        options = {each["name"]: _unquoted(each) for each in _OPTION.finditer(found["options"])}
+        user, password = options.get("username"), options.get("password")
+    if not user or password is None:
+        raise WrongLogin("A login needs sasl.username and sasl.password.")
+    return Login(mechanism.upper(), user, password)
+
+
+def _unquoted(option: re.Match[str]) -> str:
+    if option["quoted"] is None:
+        return option["bare"]
+    return re.sub(r"\\(.)", r"\1", option["quoted"])
+
+
+class Asks(Protocol):
+    """A connection that sends a request at a version, and returns the answer."""
+
+    address: str
+
+    def ask(self, message: SaslHandshakeRequest | SaslAuthenticateRequest, version: int) -> object: ...
+
+
+def authenticate(connection: Asks, login: Login) -> float | None:
+    """Authenticate; returns the session's lifetime in seconds, None if it has no end. Raises ClientFailure."""
+    handshake = connection.ask(SaslHandshakeRequest(login.mechanism), 1)
+    assert isinstance(handshake, SaslHandshakeResponse)
+    if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        raise ClientFailure(
+            f"{connection.address} does not take {login.mechanism}: it takes {', '.join(handshake.mechanisms)}."
+        )
+    if handshake.error_code:
+        raise ErrorAnswer(handshake.error_code, connection.address)
+    if login.mechanism == PLAIN:
+        token = b"\0%b\0%b" % (login.user.encode(), login.password.encode())
+        return _token(connection, login, token).session_lifetime_ms / 1000 or None
+    client = ScramClient(login.mechanism, login.user, login.password, secrets.token_hex(24))
+    try:
+        final = client.final(_token(connection, login, client.first()).auth_bytes)
+        last = _token(connection, login, final)
+        client.verify(last.auth_bytes)
+    except ScramFailed as failed:
+        raise ClientFailure(f"{connection.address} does not prove that it knows the password: {failed}.") from None
+    return last.session_lifetime_ms / 1000 or None
+
+
+def _token(connection: Asks, login: Login, token: bytes) -> SaslAuthenticateResponse:
+    answer = connection.ask(SaslAuthenticateRequest(token), 1)
+    assert isinstance(answer, SaslAuthenticateResponse)
+    if answer.error_code:
+        raise ErrorAnswer(answer.error_code, f"{login.user} at {connection.address}", answer.error_message)
+    return SaslAuthenticateResponse(auth_bytes=bytes(answer.auth_bytes), session_lifetime_ms=answer.session_lifetime_ms)
