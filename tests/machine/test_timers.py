@@ -46,3 +46,23 @@ def test_a_deadline_that_moves_later_again_and_again_takes_no_room() -> None:
     for moment in range(1000):
         timers.set("session", moment)
     assert len(timers._heap) == 1
+
+
+def test_deadlines_that_are_cancelled_take_no_room() -> None:
+    timers: Timers[int] = Timers()
+    timers.set(-1, 1_000_000)
+    for moment in range(10_000):
+        timers.set(moment, 500_000 + moment)
+        timers.cancel(moment)
+    assert len(timers._heap) < 200
+    timers.check()
+    assert timers.deadline() == 1_000_000
+
+
+def test_a_deadline_that_moves_earlier_again_and_again_takes_no_room() -> None:
+    timers: Timers[str] = Timers()
+    for moment in range(10_000, 0, -1):
+        timers.set("session", moment)
+    assert len(timers._heap) < 200
+    timers.check()
+    assert timers.pop(1) == "session"

@@ -1,18 +1,23 @@
 """Keeps deadlines by name, for machines that have many of them and move them often.
 
 Moving a deadline later (as each heartbeat does with a session) costs one dict write: the heap keeps the earlier entry,
-and corrects it when that entry is due. So the heap holds one live entry per key, and entries cancelled since.
+and corrects it when that entry is due. A deadline that is cancelled, or moves earlier, leaves a stale entry in the heap.
+When most entries are stale, the heap is rebuilt without them.
 
-Invariant: every key in `_due` has an entry `(queued, key)` in the heap with `queued <= due`.
+Invariants: every key in `_due` has an entry `(queued, key)` in the heap with `queued <= due`. After `set`, a heap of more
+than `_SWEPT_FROM` entries has at most two per key.
 """
 
 from collections.abc import Hashable
-from heapq import heappop, heappush, heapreplace
-from typing import Any, Generic, TypeVar
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Any, Final, Generic, TypeVar
 
 from ottla.machine import Millis
 
 KeyT = TypeVar("KeyT", bound=Hashable)
+
+_SWEPT_FROM: Final = 64
+"""The number of entries from which on stale ones are swept."""
 
 
 class Timers(Generic[KeyT]):
@@ -43,6 +48,14 @@ class Timers(Generic[KeyT]):
         else:
             self._due[key] = (due, due)
             heappush(self._heap, (due, key))
+            if len(self._heap) > _SWEPT_FROM:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Rebuild the heap if most of its entries are stale."""
+        if len(self._heap) > 2 * len(self._due):
+            self._heap = [(queued, key) for key, (_, queued) in self._due.items()]
+            heapify(self._heap)
 
     def cancel(self, key: KeyT) -> None:
         self._due.pop(key, None)
