@@ -351,7 +351,7 @@ class SharePartition:
         if kind == Acknowledge.REJECT or count >= self.settings.delivery_count_limit:
             if not self.settings.dead_letters:
                 return Standing(_ARCHIVED, count)
-            return Standing(_ARCHIVING, count, time=int(kind == Acknowledge.REJECT))
+            return Standing(_ARCHIVING, count, rejected=kind == Acknowledge.REJECT)
         return self._back(now, count)
 
     def _back(self, now: Millis, count: int) -> Standing:
@@ -400,7 +400,7 @@ class SharePartition:
             self.complete_count += end - first
         elif state == _ARCHIVING:
             self.archiving += end - first
-            rejected = bool(standing.time) or standing.delivery_count < self.settings.delivery_count_limit
+            rejected = standing.rejected or standing.delivery_count < self.settings.delivery_count_limit
             self.letters.append(Letter(first, end, standing.delivery_count, rejected))
         elif standing.time:
             self._deadlines.add(standing.time, first, end)
@@ -627,8 +627,7 @@ class SharePartition:
         """Every acquired run, in the order of offsets."""
         for first, end, standing in self.runs.within(self.start, self.end):
             if standing.state == _ACQUIRED:
-                _, delivery_count, member, time, since, _ = standing
-                yield Held(first, end - 1, member, since, time, delivery_count)
+                yield Held(first, end - 1, standing.member, standing.since, standing.time, standing.delivery_count)
 
     def check(self) -> None:
         runs = self.runs

@@ -42,7 +42,8 @@ class Standing(NamedTuple):
     """The state of a run of records.
 
     `time`: for ACQUIRED, when the lock ends; for AVAILABLE, when the delay ends, 0 without one. `since`: when it was
-    acquired. `write`: the number of the pending write that changes it.
+    acquired. `write`: the number of the pending write that changes it. `rejected`: for ARCHIVING, whether a member
+    rejected it; always False when the state was loaded, because the coordinator does not store it.
     """
 
     state: int
@@ -51,6 +52,7 @@ class Standing(NamedTuple):
     time: Millis = 0
     since: Millis = 0
     write: int = NO_WRITE
+    rejected: bool = False
 
 
 class Change(NamedTuple):
