@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from share_stage import ACCEPT, GAP, REJECT, RELEASE, RENEW, Member, ShareStage
 
-from ottla.broker.delivery import host
+from ottla.broker.delivery import loading
 from ottla.broker.delivery import sessions as share_sessions
+from ottla.broker.delivery.partitions import HostedState
 from ottla.cli.serve import options_of, parser
 from ottla.log.answers import Origin
 from ottla.protocol.errors import ErrorCode
@@ -764,19 +765,20 @@ def test_a_fetch_is_bounded_by_the_node_too(tmp_path: Path) -> None:
 def test_a_session_of_many_partitions_is_loaded_some_at_a_time(
     stage: ShareStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "LOADS_AT_ONCE", 3)
+    monkeypatch.setattr(loading, "LOADS_AT_ONCE", 3)
     turns = [0]
-    load, tick = stage.node.share._load, stage.node.tick
+    loader = stage.node.share._loader
+    begin, tick = loader._begin, stage.node.tick
 
     def counted(now: int, hosted: Any) -> None:
         turns[-1] += 1
-        load(now, hosted)
+        begin(now, hosted)
 
     def turn(now: int) -> None:
         turns.append(0)
         tick(now)
 
-    monkeypatch.setattr(stage.node.share, "_load", counted)
+    monkeypatch.setattr(loader, "_begin", counted)
     monkeypatch.setattr(stage.node, "tick", turn)
     topic = stage.topic(partitions=10)
     earliest(stage)
@@ -787,6 +789,26 @@ def test_a_session_of_many_partitions_is_loaded_some_at_a_time(
     assert member.acquired(asked, 9) == [(0, 0, 1)]
     assert sum(turns) == 20, "each is asked for, begun, and asked for again"
     assert max(turns) == 6
+
+
+def test_what_was_dropped_stays_dropped_and_the_next_fetch_hosts_another(stage: ShareStage) -> None:
+    topic, member = begun(stage)
+    member.fetch()
+    share = stage.node.share
+    hosted = share.known("g", (topic, 0))
+    assert hosted is not None
+    machine = hosted.machine
+    assert machine is not None
+    assert hosted.state is HostedState.READY
+    share.forget(stage.now, "g")
+    assert hosted.state is HostedState.DROPPED
+    assert hosted.machine is None
+    with pytest.raises(AssertionError, match="dropped -> ready"):
+        hosted.begin(machine, 0)
+    member.fetch()
+    other = share.known("g", (topic, 0))
+    assert other is not None
+    assert (other.state, other.number) == (HostedState.READY, hosted.number + 1)
 
 
 def test_what_is_loaded_for_a_fetch_answers_it_one_partition_at_a_time(stage: ShareStage) -> None:

@@ -1,11 +1,11 @@
 """Keeps deadlines by name, for machines that have many of them and move them often.
 
 Moving a deadline later (as each heartbeat does with a session) costs one dict write: the heap keeps the earlier entry,
-and corrects it when that entry is due. A deadline that is cancelled, or moves earlier, leaves a stale entry in the heap.
+and corrects it when that entry is due. A deadline that is cancelled, or moved to an earlier time, leaves a stale entry.
 When most entries are stale, the heap is rebuilt without them.
 
-Invariants: every key in `_due` has an entry `(queued, key)` in the heap with `queued <= due`. After `set`, a heap of more
-than `_SWEPT_FROM` entries has at most two per key.
+Invariants: every key in `_due` has an entry `(queued, key)` in the heap with `queued <= due`. After `set`, a heap of
+more than `_SWEPT_FROM` entries has at most two per key.
 """
 
 from collections.abc import Hashable

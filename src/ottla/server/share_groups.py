@@ -22,7 +22,8 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from ottla.broker.coordinators.shards import ShardHost
-    from ottla.broker.delivery.host import DescribedPartition, ShareHost
+    from ottla.broker.delivery.describing import DescribedPartition
+    from ottla.broker.delivery.host import ShareHost
     from ottla.broker.node import Node
     from ottla.groups.shard import GroupShard
 

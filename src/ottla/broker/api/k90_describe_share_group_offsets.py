@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.share_offsets import ask_states, ends_elsewhere, question
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.rounds import CALLS_AT_ONCE, Round, Work, ask_in_rounds
-from ottla.broker.delivery.host import lag_of
+from ottla.broker.delivery.describing import lag_of
 from ottla.broker.requests import Request
 from ottla.groups.share.admin import AskShares, ShareAnswer
 from ottla.metadata.features import SHARE_VERSION
@@ -81,7 +81,7 @@ def _describe(node: Node, request: Request) -> Work:
             continue
         topics, wanted = _wanted(node, request, asked, known)
         calls = (
-            node.share.state_call(
+            node.share.states.call(
                 request.now, ReadShareGroupStateSummaryRequest, asked.group_id, topic.topic_id, part.partition_index
             )
             for topic, part in wanted

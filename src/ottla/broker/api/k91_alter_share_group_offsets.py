@@ -69,7 +69,7 @@ def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) ->
     if known.error:
         return _refusal(known.error, known.message)
     calls = (
-        node.share.state_call(
+        node.share.states.call(
             request.now,
             InitializeShareGroupStateRequest,
             body.group_id,

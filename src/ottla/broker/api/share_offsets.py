@@ -57,7 +57,7 @@ def shares_of(node: Node, shares: SharesKnown, topic_ids: Iterable[bytes]) -> li
 def deletions(node: Node, request: Request, group_id: str, places: Sequence[tuple[bytes, int]]) -> Work:
     """The step that has the share coordinator delete these share partitions; returns its replies."""
     calls = (
-        node.share.state_call(request.now, DeleteShareGroupStateRequest, group_id, topic_id, index)
+        node.share.states.call(request.now, DeleteShareGroupStateRequest, group_id, topic_id, index)
         for topic_id, index in places
     )
     return ask_states(node, calls, needed=bool(places))
@@ -66,8 +66,8 @@ def deletions(node: Node, request: Request, group_id: str, places: Sequence[tupl
 def ask_states(node: Node, calls: Iterable[tuple[int, Call]], *, needed: bool) -> Work:
     """Ask the share coordinator; returns its replies. If any call is `needed`, its topic is created first if it does
     not exist: the shard that answers depends on it."""
-    if needed and node.share.lacks_state_topic:
-        yield from node.share.making_state_topic()
+    if needed and node.share.states.lacks_topic:
+        yield from node.share.states.making_topic()
     return (yield Round(node.share_state, calls))
 
 

@@ -87,8 +87,8 @@ def _parts(whole: PartitionData) -> Iterator[PartitionData]:
 def _ask(node: Node, request: Request) -> Any:
     calls, refused = _sorted(node, request)
     if calls:
-        node.share.prune_later(request.now)
-    if calls and node.share.lacks_state_topic:
+        node.share.states.prune_later(request.now)
+    if calls and node.share.states.lacks_topic:
         return node.slices.begin(request, _ask_once_made(node, request), is_long=False)
     if not calls:
         return joined(refused) if refused else _empty(request.body)
@@ -97,7 +97,7 @@ def _ask(node: Node, request: Request) -> Any:
 
 def _ask_once_made(node: Node, request: Request) -> Work:
     """Create the coordinators' topic first. If that fails, the answer is that this node is no coordinator."""
-    yield from node.share.making_state_topic()
+    yield from node.share.states.making_topic()
 
     def submit(piece: Request) -> Any:
         return node.share_state.submit(piece.now, piece, WireStateRequest(*_sorted(node, piece)))

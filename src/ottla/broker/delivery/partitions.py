@@ -1,5 +1,14 @@
 """Hosts one share partition: the machine, the log it delivers from, the waiting requests, and unsaved writes.
 
+    state     event                                                     next state
+    LOADING   the coordinator's state is read (`begin`)                 READY
+    LOADING   the coordinator refuses the group or the topic (`drop`)   DROPPED
+    READY     the coordinator refuses a write for good (`drop`)         DROPPED
+    either    the partition is led elsewhere, its topic or the group's state is deleted or altered, share groups are
+              disabled, the machine failed (`drop`)                     DROPPED
+
+DROPPED is final: the next fetch hosts the share partition again, under another number. Only READY has a machine.
+
 It wakes waiting requests one after the other, as long as there are records for them. A waiting request is a ParkedWork
 with `serve`.
 
@@ -8,6 +17,9 @@ check, however many members wait for it.
 """
 
 from __future__ import annotations
+
+from enum import Enum
+from typing import Final
 
 from ottla.broker.config.share_groups import GroupConfigs, ShareGroupConfig
 from ottla.broker.delivery.reading import readable_end
@@ -42,8 +54,23 @@ class ShareWaiter(ParkedWork):
         raise NotImplementedError
 
 
+class HostedState(Enum):
+    """How far a share partition is on this node; the module's docstring has the transitions."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DROPPED = "dropped"
+
+
+_NEXT: Final = {
+    HostedState.LOADING: (HostedState.READY, HostedState.DROPPED),
+    HostedState.READY: (HostedState.DROPPED,),
+    HostedState.DROPPED: (),
+}
+
+
 class HostedShare:
-    """A share partition on the node that leads its partition. `machine` is None while it is being loaded."""
+    """A share partition on the node that leads its partition. `machine` is None unless it is READY."""
 
     __slots__ = (
         "_configs",
@@ -57,6 +84,7 @@ class HostedShare:
         "partition",
         "retry_ms",
         "shard_index",
+        "state",
         "state_epoch",
         "unsaved",
         "waiters",
@@ -69,6 +97,7 @@ class HostedShare:
         self.number = number
         """Of all that this node has loaded, or begun to."""
         self.partition = partition
+        self.state = HostedState.LOADING
         self.machine: SharePartition | None = None
         self.log_end_offset = 0
         """The end of the cached part of the log, as far as the log still has it."""
@@ -101,6 +130,31 @@ class HostedShare:
             and machine.has_more(now, readable_end(self.partition.log, config.isolation))
         )
 
+    # ---- states ----------------------------------------------------------------------------------------------------
+
+    def begin(self, machine: SharePartition, state_epoch: int) -> None:
+        """The coordinator's state is read, and this machine delivers from here on."""
+        self._enter(HostedState.READY)
+        self.machine = machine
+        self.state_epoch = state_epoch
+        self.retry_ms = 0
+
+    def drop(self, now: Millis, error: ErrorCode) -> None:
+        """Another node delivers it, or it has to be loaded again: whatever waits for it gets an error."""
+        self._enter(HostedState.DROPPED)
+        self.machine = None
+        self._fail_awaited(now, error)
+        self._give_up(now)
+
+    def _enter(self, state: HostedState) -> None:
+        assert state in _NEXT[self.state], f"{self.key}: {self.state.value} -> {state.value}"
+        self.state = state
+
+    def check(self) -> None:
+        assert self.state is not HostedState.DROPPED, self.key
+        assert (self.state is HostedState.READY) == (self.machine is not None), self.key
+        assert bool(self.waiters) == self.partition.is_watched_by(self.gate), self.key
+
     # ---- waiting requests ------------------------------------------------------------------------------------------
 
     def wait(self, ticket: Ticket, waiter: ShareWaiter) -> None:
@@ -126,8 +180,8 @@ class HostedShare:
             if ticket in self.waiters:
                 waiter.serve(now, ticket)
 
-    def give_up(self, now: Millis) -> None:
-        """This share partition is dropped: waiting requests are resumed and get an error."""
+    def _give_up(self, now: Millis) -> None:
+        """Resume the waiting requests, which get an error."""
         if self.gate is not None:
             self.partition.unwatch(self.gate)
             self._parking.take(self.gate)
@@ -136,7 +190,7 @@ class HostedShare:
         for ticket, waiter in waiters.items():
             waiter.serve(now, ticket)
 
-    def fail_awaited(self, now: Millis, error: ErrorCode) -> None:
+    def _fail_awaited(self, now: Millis, error: ErrorCode) -> None:
         """The outcome of these writes will never be known: fail them."""
         awaited, self.awaited = self.awaited, {}
         for waiter, at in awaited.values():
