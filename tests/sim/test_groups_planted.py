@@ -13,7 +13,7 @@ from ottla.groups.consumer import assignment, reconciliation
 from ottla.groups.consumer import offsets as consumer_offsets
 from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember
 from ottla.groups.consumer.groups import ConsumerGroups
-from ottla.groups.consumer.records import TargetEpochRecord
+from ottla.groups.epochs.records import TargetEpochRecord
 from ottla.groups.offsets import Offsets
 from ottla.protocol.errors import ErrorCode
 from ottla.sim.kernel.clock import MS

@@ -13,6 +13,7 @@ The package is pure: one `GroupShard` per partition of `__consumer_offsets`, who
     classic/           groups of the classic protocol: join, sync, heartbeat, leave
     consumer/          consumer groups whose assignment the coordinator makes
     share/             share groups: heartbeats, assignments, share partitions
+    epochs/            the common part of consumer groups and share groups
     offset_records.py  records of committed offsets to values and back
     decision.py        a decision while it is being made
     deadlines.py       the purposes of deadlines

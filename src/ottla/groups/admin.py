@@ -7,13 +7,13 @@ from collections.abc import Container
 
 from ottla.groups.classic.group import Group, GroupState
 from ottla.groups.classic.records import encode_group
-from ottla.groups.consumer.admin import GROUP_TYPE as CONSUMER_GROUP_TYPE
+from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.group import GroupState as ConsumerGroupState
 from ottla.groups.consumer.groups import ConsumerGroups
 from ottla.groups.decision import DecisionBuilder, fits
 from ottla.groups.offsets import Offsets
 from ottla.groups.settings import GroupSettings
-from ottla.groups.share.admin import GROUP_TYPE as SHARE_GROUP_TYPE
+from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.groups import ShareGroups
 from ottla.machine import Call, ShardRecord, Ticket
 from ottla.protocol.errors import ErrorCode
@@ -35,7 +35,7 @@ STATES = frozenset(
         (*(state.value for state in GroupState), ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING),
     )
 )
-TYPES = frozenset((GROUP_TYPE, CONSUMER_GROUP_TYPE, SHARE_GROUP_TYPE))
+TYPES = frozenset((GROUP_TYPE, ConsumerGroup.TYPE, ShareGroup.TYPE))
 """The group types that filters may name."""
 
 

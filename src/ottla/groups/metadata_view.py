@@ -4,12 +4,15 @@ A shard gets one `MetadataView` when it is created, and uses it in its decisions
 depends on the log alone.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from ottla.machine import Millis
+
+Topics: TypeAlias = dict[str, tuple[bytes, int]]
+"""Id and number of partitions of topics that exist, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,12 @@ class MetadataView(Protocol):
     def heartbeating(self) -> int:
         """The approximate number of consumer group members that send heartbeats to this node."""
         ...
+
+
+def topics_of(metadata: MetadataView, names: Iterable[str]) -> Topics:
+    """The topics of these names that exist."""
+    found = ((name, metadata.topic(name)) for name in names)
+    return {name: topic for name, topic in found if topic is not None}
 
 
 def topics_hash(topics: Mapping[str, tuple[bytes, int]]) -> int:

@@ -17,22 +17,13 @@ from ottla.groups.classic.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from ottla.groups.classic.records import encode_group
 from ottla.groups.classic.replies import join_reply
 from ottla.groups.consumer.admin import deletion
-from ottla.groups.consumer.assignment import Assignments
 from ottla.groups.consumer.group import ClassicMembership, ConsumerGroup, ConsumerMember, Place, Target, subscribed
-from ottla.groups.consumer.membership import MEMBER_DEADLINES
-from ottla.groups.consumer.records import (
-    ConsumerRecord,
-    CurrentRecord,
-    EpochRecord,
-    MemberRecord,
-    TargetEpochRecord,
-    TargetRecord,
-    by_topic,
-    encode,
-)
+from ottla.groups.consumer.membership import sessions_of
+from ottla.groups.consumer.records import ConsumerRecord, by_topic, encode
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder
-from ottla.groups.metadata_view import MetadataView, topics_hash
+from ottla.groups.epochs.records import CurrentRecord, EpochRecord, MemberRecord, TargetEpochRecord, TargetRecord
+from ottla.groups.metadata_view import MetadataView, topics_hash, topics_of
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Millis, ShardRecord, WallClock
 from ottla.machine.timers import Timers
@@ -63,7 +54,7 @@ class Upgraded:
 class Migration:
     """Converts the groups of a shard."""
 
-    __slots__ = ("_metadata", "_settings", "_timers", "_wall")
+    __slots__ = ("_metadata", "_sessions", "_settings", "_timers", "_wall")
 
     def __init__(
         self, settings: GroupSettings, metadata: MetadataView, timers: Timers[GroupTimer], wall: WallClock
@@ -71,6 +62,7 @@ class Migration:
         self._settings = settings
         self._metadata = metadata
         self._timers = timers
+        self._sessions = sessions_of(timers)
         self._wall = wall
 
     # ---- to a consumer group ---------------------------------------------------------------------------------------
@@ -96,7 +88,7 @@ class Migration:
                 made.targets[member.member_id] = tuple(member.assigned)
         except MalformedFrame as error:
             raise MigrationRefused(f"{named} the embedded consumer protocol is malformed.") from error
-        topics = Assignments(self._metadata, self._timers, self._wall).topics(subscribed(made.members, {}))
+        topics = topics_of(self._metadata, subscribed(made.members, {}))
         made.metadata_hash = topics_hash(topics)
         return Upgraded(made, [encode_group(group.group_id, None), *map(encode, _records(made))])
 
@@ -146,8 +138,7 @@ class Migration:
         group.joins.clear()
         group.syncs.clear()
         for member in group.members.values():
-            timer = (group.group_id, Deadline.CONSUMER_SESSION, member.member_id)
-            self._timers.set(timer, now + member.session_timeout_ms)
+            self._sessions.begin(group.group_id, member.member_id, now + member.session_timeout_ms)
 
     # ---- to a classic group ----------------------------------------------------------------------------------------
 
@@ -178,8 +169,7 @@ class Migration:
             for member in left
         }
         for member in group.members.values():
-            for kind in MEMBER_DEADLINES:
-                self._timers.cancel((group.group_id, kind, member.member_id))
+            self._sessions.end(group.group_id, member.member_id)
         for member in made.members.values():
             self._timers.set((group.group_id, Deadline.SESSION, member.member_id), now + member.session_timeout_ms)
         self._timers.set((group.group_id, Deadline.CLASSIC_REBALANCE, ""), now)

@@ -15,9 +15,10 @@ from ottla.groups.classic.group import CONSUMER_PROTOCOL_TYPE
 from ottla.groups.classic.replies import join_reply, leave_reply
 from ottla.groups.consumer.group import ClassicMembership, ConsumerGroup, ConsumerMember, MemberState
 from ottla.groups.consumer.membership import ConsumerMembership
-from ottla.groups.consumer.records import ConsumerRecord, MemberRecord, encode
+from ottla.groups.consumer.records import ConsumerRecord, encode
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder, fits
+from ottla.groups.epochs.records import MemberRecord
 from ottla.groups.migration import Migration, subscription_of, version_of
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Call, Entropy, Millis, Ticket
@@ -115,7 +116,7 @@ class ClassicMembers:
         owned = list(self._migration.places((part.topic, part.partitions) for part in said.owned_partitions))
         moved = self._membership.move(now, group, member, members, group.resolved, resubscribed, owned, records)
         self._timers.cancel((group.group_id, Deadline.CONSUMER_JOIN, member_id))
-        self._timers.set((group.group_id, Deadline.CONSUMER_SESSION, member_id), now + body.session_timeout_ms)
+        self._membership.sessions.begin(group.group_id, member_id, now + body.session_timeout_ms)
         self._timers.set((group.group_id, Deadline.CONSUMER_SYNC, member_id), now + member.rebalance_timeout_ms)
         answer = join_reply(
             call.version,
@@ -202,8 +203,7 @@ class ClassicMembers:
         decision.answer(ticket, HeartbeatResponse(error_code=error))
 
     def _touch(self, now: Millis, group: ConsumerGroup, member: ConsumerMember, classic: ClassicMembership) -> None:
-        timer = (group.group_id, Deadline.CONSUMER_SESSION, member.member_id)
-        self._timers.set(timer, now + classic.session_timeout_ms)
+        self._membership.sessions.begin(group.group_id, member.member_id, now + classic.session_timeout_ms)
 
     def _expect_join(self, now: Millis, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Set the deadline by which a member must join again: it is removed after its rebalance timeout."""

@@ -21,15 +21,27 @@ from ottla.protocol.coordinator_records import type_of
 
 
 @dataclass(frozen=True, slots=True)
+class OfConsumerGroup:
+    """A record of a consumer group."""
+
+    record: consumer.ConsumerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class OfShareGroup:
+    """A record of a share group."""
+
+    record: share.ShareRecord
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """A record of a type that this version does not use."""
 
     record_type: int
 
 
-Record: TypeAlias = (
-    offset_records.OffsetRecord | classic.GroupRecord | consumer.ConsumerRecord | share.ShareRecord | Unknown
-)
+Record: TypeAlias = offset_records.OffsetRecord | classic.GroupRecord | OfConsumerGroup | OfShareGroup | Unknown
 
 
 def decode(key: bytes, value: bytes | None, record_offset: int) -> Record:
@@ -40,7 +52,7 @@ def decode(key: bytes, value: bytes | None, record_offset: int) -> Record:
     if record_type == classic.GROUP_METADATA_TYPE:
         return classic.decode(key, value)
     if record_type in consumer.CONSUMER_TYPES:
-        return consumer.decode(key, value)
+        return OfConsumerGroup(consumer.decode(key, value))
     if record_type in share.SHARE_TYPES:
-        return share.decode(key, value)
+        return OfShareGroup(share.decode(key, value))
     return Unknown(record_type)

@@ -22,30 +22,24 @@ from ottla.groups.classic.group import Group, GroupState
 from ottla.groups.classic.rebalance import Rebalances
 from ottla.groups.classic.records import GroupRecord, encode_group
 from ottla.groups.classic.requests import ClassicProtocol
-from ottla.groups.consumer import records as consumer_records
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.groups import ConsumerGroups
-from ottla.groups.consumer.membership import JOIN_EPOCH, ConsumerHeartbeat
+from ottla.groups.consumer.membership import ConsumerHeartbeat
+from ottla.groups.consumer.records import ConsumerRecord, PassedOver
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder
 from ottla.groups.deleted_topics import DeletedTopicsSweep
+from ottla.groups.epochs.heartbeats import JOIN_EPOCH
+from ottla.groups.epochs.records import EpochRecord
 from ottla.groups.metadata_view import NO_METADATA, MetadataView
 from ottla.groups.migration import Migration, MigrationRefused
 from ottla.groups.mixed import ClassicMembers
 from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, OffsetRecord, decode_committed
 from ottla.groups.offsets import Offsets, PreparedCommit, SeeOffsets, TransactionalCommit
-from ottla.groups.records import Unknown, decode
+from ottla.groups.records import OfConsumerGroup, OfShareGroup, Unknown, decode
 from ottla.groups.refusals import refuse, refuse_other_kind
 from ottla.groups.settings import GroupSettings
 from ottla.groups.share.groups import ShareGroups
-from ottla.groups.share.records import (
-    CurrentRecord,
-    EpochRecord,
-    MemberRecord,
-    SharesRecord,
-    TargetEpochRecord,
-    TargetRecord,
-)
 from ottla.machine import (
     NO_PRODUCER_ID,
     AppliedBatch,
@@ -426,25 +420,11 @@ class GroupShard:
                     if group is None:
                         group = self._groups[group_id] = Group(group_id, stored.state_timestamp_ms)
                     group.adopt(stored)
-            case MemberRecord() | EpochRecord() | TargetEpochRecord() | TargetRecord() | CurrentRecord() as record:
+            case OfShareGroup(record):
                 self._share.apply(record)
-            case SharesRecord() as record:
-                self._share.apply(record)
-            case consumer_records.EpochRecord(group_id, None) as record:
+            case OfConsumerGroup(record):
                 self._consumer.apply(record)
-                if self._offsets.knows(group_id) and group_id not in self._groups:
-                    self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
-            case (
-                consumer_records.EpochRecord()
-                | consumer_records.MemberRecord()
-                | consumer_records.TargetEpochRecord()
-                | consumer_records.TargetRecord()
-                | consumer_records.CurrentRecord()
-                | consumer_records.RegexRecord()
-                | consumer_records.PassedOver()
-            ) as record:
-                self._consumer.apply(record)
-                self._drop_simple(record)
+                self._settle_kind(record)
             case Unknown(record_type):
                 self._pass_over(record_type)
             case _:
@@ -462,14 +442,18 @@ class GroupShard:
         if group is not None:
             self._rebalances.forget(group)
 
-    def _drop_simple(self, record: consumer_records.ConsumerRecord) -> None:
-        """Drop a classic group that exists only because of committed offsets, if it is a consumer group after all.
-        Compaction may put the consumer group's first record behind the offsets."""
-        if isinstance(record, consumer_records.PassedOver) or record.group_id not in self._consumer:
+    def _settle_kind(self, record: ConsumerRecord) -> None:
+        """Keep a group of committed offsets alone as a simple classic group, and only while it is no consumer group.
+        Compaction may put a consumer group's first record behind its offsets."""
+        if isinstance(record, PassedOver):
             return
-        group = self._groups.get(record.group_id)
-        if group is not None and group.stored is None and not group.members:
-            self._remove(record.group_id)
+        group_id = record.group_id
+        group = self._groups.get(group_id)
+        if group_id in self._consumer:
+            if group is not None and group.stored is None and not group.members:
+                self._remove(group_id)
+        elif group is None and isinstance(record, EpochRecord) and self._offsets.knows(group_id):
+            self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
 
     def _pass_over(self, record_type: int) -> None:
         if record_type not in self._unknown_types:

@@ -18,7 +18,7 @@ from ottla.broker.api.group_calls import call_of, subscription_error
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.groups.share.membership import LEAVE_EPOCH
+from ottla.groups.epochs.heartbeats import LEAVE_EPOCH
 from ottla.machine import Call
 from ottla.metadata.features import SHARE_VERSION
 from ottla.protocol.acls import Operation, ResourceType

@@ -7,43 +7,24 @@ KIP-848.
 from collections.abc import Iterable
 from typing import Final
 
-from ottla.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup, ConsumerMember, Place
-from ottla.groups.consumer.records import (
-    ConsumerRecord,
-    CurrentRecord,
-    EpochRecord,
-    MemberRecord,
-    RegexRecord,
-    TargetEpochRecord,
-    TargetRecord,
-    by_topic,
-    encode,
-)
+from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember, Place
+from ottla.groups.consumer.records import ConsumerRecord, RegexRecord, by_topic, encode
+from ottla.groups.epochs.records import group_gone
 from ottla.groups.metadata_view import MetadataView
 from ottla.machine import ShardRecord
 from ottla.protocol.messages import consumer_group_describe as wire
-from ottla.protocol.messages.list_groups import ListedGroup
 
-GROUP_TYPE: Final = "consumer"
 _OF_THE_CLASSIC_PROTOCOL: Final = 0
 _OF_THE_CONSUMER_PROTOCOL: Final = 1
 
 
 def deletion(group: ConsumerGroup) -> list[ShardRecord]:
     """Tombstones for everything about a group."""
-    group_id = group.group_id
-    members = dict.fromkeys((*group.members, *group.targets))
-    records: list[ConsumerRecord] = [CurrentRecord(group_id, member_id, None) for member_id in members]
-    records += [TargetRecord(group_id, member_id, None) for member_id in members]
-    records.append(TargetEpochRecord(group_id, None))
-    records += [MemberRecord(group_id, member_id, None) for member_id in members]
-    records += [RegexRecord(group_id, regex, None) for regex in group.resolved]
-    records.append(EpochRecord(group_id, None))
+    first, last = group_gone(group)
+    records: list[ConsumerRecord] = [*first]
+    records += [RegexRecord(group.group_id, regex, None) for regex in group.resolved]
+    records.append(last)
     return [encode(record) for record in records]
-
-
-def listed(group: ConsumerGroup) -> ListedGroup:
-    return ListedGroup(group.group_id, PROTOCOL_TYPE, group.state, GROUP_TYPE)
 
 
 def described(group: ConsumerGroup, assignor: str, metadata: MetadataView) -> wire.DescribedGroup:

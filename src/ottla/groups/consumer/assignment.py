@@ -9,18 +9,15 @@ Source: Kafka's TargetAssignmentBuilder.java, GroupMetadataManager.java (updateT
 """
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from ottla.groups.consumer.assignors import ASSIGNORS, Subscriber
 from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember, Resolved, Target, subscribed, subscription
-from ottla.groups.consumer.records import ConsumerRecord, TargetEpochRecord, TargetRecord
+from ottla.groups.consumer.records import ConsumerRecord
 from ottla.groups.deadlines import Deadline, GroupTimer
-from ottla.groups.metadata_view import MetadataView
+from ottla.groups.epochs.records import targets_made
+from ottla.groups.metadata_view import MetadataView, topics_of
 from ottla.machine import Millis, WallClock
 from ottla.machine.timers import Timers
-
-Topics: TypeAlias = dict[str, tuple[bytes, int]]
-"""Id and number of partitions of topics that exist, by name."""
 
 
 class Assignments:
@@ -34,10 +31,6 @@ class Assignments:
         self._wall = wall
         self._made_at: dict[str, Millis] = {}
         """Soft: when the last assignment of a group was made."""
-
-    def topics(self, names: list[str]) -> Topics:
-        found = ((name, self._metadata.topic(name)) for name in names)
-        return {name: topic for name, topic in found if topic is not None}
 
     def is_due(self, now: Millis, group: ConsumerGroup, members: int) -> bool:
         """Whether a new assignment may be made now; if not, a deadline is set for it."""
@@ -62,7 +55,7 @@ class Assignments:
         epoch: int,
     ) -> tuple[dict[str, Target], list[ConsumerRecord]]:
         """Make the targets of these members, in this epoch of the group, and the records of the changes."""
-        topics = self.topics(subscribed(members, resolved))
+        topics = topics_of(self._metadata, subscribed(members, resolved))
         ids = {name: topic_id for name, (topic_id, _) in topics.items()}
         known: dict[tuple[tuple[str, ...], str], tuple[bytes, ...]] = {}
         subscribers: dict[str, Subscriber] = {}
@@ -74,12 +67,7 @@ class Assignments:
             subscribers[member_id] = Subscriber(member.instance_id, wanted, group.targets.get(member_id, ()))
         assignor = ASSIGNORS[self.assignor(group.group_id, members)]
         targets = assignor(subscribers, dict(topics.values())) if subscribers else {}
-        records: list[ConsumerRecord] = [
-            TargetRecord(group.group_id, member_id, target)
-            for member_id, target in targets.items()
-            if group.targets.get(member_id) != target
-        ]
-        records.append(TargetEpochRecord(group.group_id, epoch, self._wall.at(now)))
+        records: list[ConsumerRecord] = [*targets_made(group, targets, epoch, self._wall.at(now))]
         self._made_at[group.group_id] = now
         self._timers.cancel((group.group_id, Deadline.CONSUMER_ASSIGNMENT, ""))
         return targets, records

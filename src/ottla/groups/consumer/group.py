@@ -1,17 +1,14 @@
 """Keeps one consumer group: its members, each member's target, the partitions that it owns, and the owner of each
 partition.
 
-It holds the group's durable state, and how each kind of record changes it.
-
-Epochs: `epoch` grows whenever the members, their subscriptions or the subscribed topics change. A target assignment is
-made for an epoch (`assignment_epoch`). A member that received its part of the target has the same number
-(`member_epoch`). A partition's assignment epoch is the member's epoch when it got the partition (KIP-1251).
+It adds to `epochs.group`: static members, regular expressions, and owners. A partition's assignment epoch is the
+member's epoch when it got the partition (KIP-1251).
 
 A member owns a partition from the assignment until the member has reported the revocation, so a partition has at most
 one owner (`owner_of`). `assigned` and `revoking` of a member are disjoint.
 
-Invariants (`check`): each member owns exactly the partitions in its `assigned` and `revoking`; targets belong to
-members; a static member's instance id maps to it; no epoch is ahead of the group's.
+Invariants (`check`): each member owns exactly the partitions in its `assigned` and `revoking`; a static member's
+instance id maps to it.
 
 Source: Kafka's ConsumerGroup.java, ConsumerGroupMember.java; KIP-848, KIP-1251.
 """
@@ -19,8 +16,9 @@ Source: Kafka's ConsumerGroup.java, ConsumerGroupMember.java; KIP-848, KIP-1251.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
+from ottla.groups.epochs.group import EpochGroup
 from ottla.machine import Millis
 
 Place: TypeAlias = tuple[bytes, int]
@@ -32,11 +30,8 @@ Target: TypeAlias = tuple[Place, ...]
 Owned: TypeAlias = dict[Place, int]
 """The assignment epoch of each partition that a member has, in ascending order of the partitions."""
 
-LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
 """The epoch of a static member that left and may return within its session."""
-
-PROTOCOL_TYPE: Final = "consumer"
 
 
 class MemberState(IntEnum):
@@ -81,6 +76,16 @@ class ConsumerMember:
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
+    def placed_as(self, other: Self) -> Self:
+        return replace(
+            self,
+            state=other.state,
+            member_epoch=other.member_epoch,
+            previous_member_epoch=other.previous_member_epoch,
+            assigned=other.assigned,
+            revoking=other.revoking,
+        )
+
     def owns_what(self, other: "ConsumerMember") -> bool:
         """Whether both have the same state, epochs and partitions, which are the fields of a current assignment's
         record."""
@@ -96,7 +101,7 @@ def _current(member: ConsumerMember) -> object:
 
 
 def _said(member: ConsumerMember) -> object:
-    return replace(member, state=MemberState.STABLE, member_epoch=0, previous_member_epoch=0, assigned={}, revoking={})
+    return member.placed_as(ConsumerMember(member.member_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,35 +136,18 @@ class GroupState:
     STABLE: Final = "Stable"
 
 
-class ConsumerGroup:
+class ConsumerGroup(EpochGroup[ConsumerMember, Target]):
     """See the module's docstring. Two fields are soft. `topics_version` is the view of topics that `metadata_hash` is
     known to match. `told` has the time when each member last received its partitions; None once the member confirmed
     exactly them."""
 
-    __slots__ = (
-        "_owners",
-        "assigned_at_ms",
-        "assignment_epoch",
-        "epoch",
-        "group_id",
-        "members",
-        "metadata_hash",
-        "resolved",
-        "statics",
-        "targets",
-        "told",
-        "topics_version",
-    )
+    TYPE = "consumer"
+
+    __slots__ = ("_owners", "resolved", "statics", "told", "topics_version")
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = 0
-        self.metadata_hash = 0
-        self.assignment_epoch = 0
-        self.assigned_at_ms = 0
-        self.members: dict[str, ConsumerMember] = {}
+        super().__init__(group_id)
         self.statics: dict[str, str] = {}
-        self.targets: dict[str, Target] = {}
         self.resolved: dict[str, Resolved] = {}
         self._owners: dict[Place, str] = {}
         self.topics_version: object = None
@@ -187,51 +175,21 @@ class ConsumerGroup:
 
     # ---- what records say ------------------------------------------------------------------------------------------
 
-    def put_member(self, told: ConsumerMember) -> None:
-        """Set a member from its record; another record has its epochs and partitions."""
-        known = self.members.get(told.member_id)
-        if known is not None:
-            if known.instance_id is not None and self.statics.get(known.instance_id) == known.member_id:
-                del self.statics[known.instance_id]
-            told = replace(
-                told,
-                state=known.state,
-                member_epoch=known.member_epoch,
-                previous_member_epoch=known.previous_member_epoch,
-                assigned=known.assigned,
-                revoking=known.revoking,
-            )
-        if told.instance_id is not None:
-            self.statics[told.instance_id] = told.member_id
-        self.members[told.member_id] = told
+    def _unplaced(self, member_id: str) -> ConsumerMember:
+        return ConsumerMember(member_id)
 
-    def remove_member(self, member_id: str) -> None:
-        member = self.members.pop(member_id, None)
-        self.targets.pop(member_id, None)
-        if member is not None:
-            self._let_go(member)
-            if member.instance_id is not None and self.statics.get(member.instance_id) == member_id:
-                del self.statics[member.instance_id]
+    def _member_changed(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        left = None if before is None else before.instance_id
+        if before is not None and left is not None and self.statics.get(left) == before.member_id:
+            del self.statics[left]
+        if after is not None and after.instance_id is not None:
+            self.statics[after.instance_id] = after.member_id
 
-    def put_current(self, current: ConsumerMember) -> None:
-        """Set a member's epochs and partitions. On replay this may precede the member's own record, which compaction
-        moved back."""
-        known = self.members.get(current.member_id) or ConsumerMember(current.member_id)
-        self._let_go(known)
-        for owned in (current.assigned, current.revoking):
-            self._owners.update(dict.fromkeys(owned, current.member_id))
-        self.members[current.member_id] = replace(
-            known,
-            state=current.state,
-            member_epoch=current.member_epoch,
-            previous_member_epoch=current.previous_member_epoch,
-            assigned=current.assigned,
-            revoking=current.revoking,
-        )
-
-    def drop_current(self, member_id: str) -> None:
-        if member_id in self.members:
-            self.put_current(ConsumerMember(member_id))
+    def _place_changed(self, before: ConsumerMember, after: ConsumerMember | None) -> None:
+        self._let_go(before)
+        if after is not None:
+            for owned in (after.assigned, after.revoking):
+                self._owners.update(dict.fromkeys(owned, after.member_id))
 
     def _let_go(self, member: ConsumerMember) -> None:
         for place in (*member.assigned, *member.revoking):
@@ -240,17 +198,8 @@ class ConsumerGroup:
 
     # ---- invariants ------------------------------------------------------------------------------------------------
 
-    def image(self) -> object:
-        """The durable state as plain values."""
-        return (
-            self.epoch,
-            self.metadata_hash,
-            self.assignment_epoch,
-            self.assigned_at_ms,
-            self.members,
-            self.targets,
-            self.resolved,
-        )
+    def image(self) -> tuple[object, ...]:
+        return (*super().image(), self.resolved)
 
     def ownership(self) -> Iterator[tuple[Place, str, int]]:
         """(partition, member, assignment epoch) of every partition that members own or have not revoked yet."""
@@ -260,22 +209,19 @@ class ConsumerGroup:
                     yield place, member.member_id, epoch
 
     def check(self) -> None:
-        where = f"consumer group {self.group_id}"
-        assert self.assignment_epoch <= self.epoch, f"{where}: assigned for {self.assignment_epoch}, is at {self.epoch}"
-        assert all(member_id in self.members for member_id in self.targets), f"{where}: a target of nobody"
+        super().check()
         owners: dict[Place, str] = {}
         for place, member_id, epoch in self.ownership():
-            assert place not in owners, f"{where}: {place} is owned by {owners[place]} and {member_id}"
-            assert epoch <= self.epoch, f"{where}: {place} given in epoch {epoch}, is at {self.epoch}"
+            assert place not in owners, f"{self}: {place} is owned by {owners[place]} and {member_id}"
+            assert epoch <= self.epoch, f"{self}: {place} given in epoch {epoch}, is at {self.epoch}"
             owners[place] = member_id
-        assert owners == self._owners, f"{where}: owners"
+        assert owners == self._owners, f"{self}: owners"
         statics = {each.instance_id: member_id for member_id, each in self.members.items() if each.instance_id}
-        assert statics == self.statics, f"{where}: static members"
+        assert statics == self.statics, f"{self}: static members"
         targets: dict[Place, str] = {}
         for member_id, target in self.targets.items():
             for place in target:
-                assert place not in targets, f"{where}: {place} is to be {targets[place]}'s and {member_id}'s"
+                assert place not in targets, f"{self}: {place} is to be {targets[place]}'s and {member_id}'s"
                 targets[place] = member_id
         for member in self.members.values():
-            assert member.member_epoch <= self.assignment_epoch, f"{where}: {member}"
-            assert (member.state is MemberState.UNREVOKED) == bool(member.revoking), f"{where}: {member}"
+            assert (member.state is MemberState.UNREVOKED) == bool(member.revoking), f"{self}: {member}"

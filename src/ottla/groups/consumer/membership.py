@@ -19,7 +19,6 @@ from typing import Final, Protocol
 from ottla.expressions import InvalidExpression, matching
 from ottla.groups.consumer.assignment import Assignments
 from ottla.groups.consumer.group import (
-    LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     ConsumerGroup,
     ConsumerMember,
@@ -32,20 +31,31 @@ from ottla.groups.consumer.group import (
 )
 from ottla.groups.consumer.pace import UNSETTLED_MS, interval_ms
 from ottla.groups.consumer.reconciliation import PlacesNamed, reconciled
-from ottla.groups.consumer.records import (
-    ConsumerRecord,
+from ottla.groups.consumer.records import ConsumerRecord, RegexRecord, by_topic, encode
+from ottla.groups.deadlines import Deadline, GroupTimer
+from ottla.groups.decision import DecisionBuilder, fits
+from ottla.groups.epochs.heartbeats import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    Refused,
+    Sessions,
+    TooLarge,
+    check_names,
+    fenced,
+    full,
+    in_one_batch,
+    known,
+    unknown_member,
+)
+from ottla.groups.epochs.records import (
     CurrentRecord,
     EpochRecord,
     MemberRecord,
-    RegexRecord,
     TargetEpochRecord,
     TargetRecord,
-    by_topic,
-    encode,
+    member_gone,
 )
-from ottla.groups.deadlines import Deadline, GroupTimer
-from ottla.groups.decision import DecisionBuilder, fits
-from ottla.groups.metadata_view import ConsumerGroupConfig, MetadataView, topics_hash
+from ottla.groups.metadata_view import ConsumerGroupConfig, MetadataView, topics_hash, topics_of
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Call, Entropy, Millis, ShardRecord, Ticket, WallClock
 from ottla.machine.timers import Timers
@@ -58,14 +68,6 @@ from ottla.protocol.messages.consumer_group_heartbeat import (
 )
 from ottla.protocol.uuids import uuid_text
 
-JOIN_EPOCH: Final = 0
-MEMBER_DEADLINES: Final = (
-    Deadline.CONSUMER_SESSION,
-    Deadline.CONSUMER_REVOCATION,
-    Deadline.CONSUMER_JOIN,
-    Deadline.CONSUMER_SYNC,
-)
-"""The kinds of deadlines of a member."""
 TOLD_AGAIN_MS: Final = 1_000
 """Milliseconds after which a member that does not confirm its partitions receives them again."""
 _FIRST_EPOCH: Final = 1
@@ -88,18 +90,23 @@ class ConsumerHeartbeat:
     """The consumer group that replaces the classic group of this name when the sender joins."""
 
 
+def sessions_of(timers: Timers[GroupTimer]) -> Sessions:
+    """The sessions of members of consumer groups, and their other deadlines."""
+    return Sessions(
+        timers,
+        Deadline.CONSUMER_SESSION,
+        Deadline.CONSUMER_REVOCATION,
+        Deadline.CONSUMER_JOIN,
+        Deadline.CONSUMER_SYNC,
+    )
+
+
 class Conversion(Protocol):
     """Converts a consumer group to a classic group."""
 
     def downgraded(self, now: Millis, group: ConsumerGroup, leaving: Container[str]) -> list[ShardRecord] | None:
         """The records of the conversion when these members leave; None if it stays a consumer group."""
         ...
-
-
-class _Refused(Exception):
-    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
-        self.error = error
-        self.message = error.message if message is None else message
 
 
 class ConsumerMembership:
@@ -116,6 +123,7 @@ class ConsumerMembership:
         "_wall",
         "groups",
         "in_the_way",
+        "sessions",
     )
 
     def __init__(
@@ -135,6 +143,7 @@ class ConsumerMembership:
         self._entropy = entropy
         self._conversion = conversion
         self._wall = wall
+        self.sessions = sessions_of(timers)
         self._assignments = Assignments(metadata, timers, wall)
         self._matched: dict[tuple[str, str], tuple[object, Millis]] = {}
         """Soft: the view of the topics, and the time, of the last match of a group's expression."""
@@ -155,18 +164,11 @@ class ConsumerMembership:
             else:
                 answer, records = self._stay(now, call, heard)
                 encoded = [encode(record) for record in records]
-        except _Refused as refused:
-            answer = ConsumerGroupHeartbeatResponse(error_code=refused.error, error_message=refused.message)
-            encoded = []
-        if fits(encoded, self._settings):
-            decision.records += encoded
-        else:
-            if body.group_id in self.groups:
+            decision.records += in_one_batch(body.group_id, encoded, self._settings)
+        except Refused as refused:
+            if isinstance(refused, TooLarge) and body.group_id in self.groups:
                 self.groups[body.group_id].topics_version = None
-            answer = ConsumerGroupHeartbeatResponse(
-                error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
-                error_message=f"The records of group {body.group_id} do not fit into one batch.",
-            )
+            answer = ConsumerGroupHeartbeatResponse(error_code=refused.error, error_message=refused.message)
         decision.answer(ticket, answer)
 
     def _leave(
@@ -190,19 +192,16 @@ class ConsumerMembership:
         joins = body.member_epoch == JOIN_EPOCH
         group = heard.upgraded or (self._known_or_new(body.group_id) if joins else self._known(body.group_id))
         if self.is_full(group, body.member_id):
-            raise _Refused(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The consumer group has reached its maximum capacity of {config.members_max} members.",
-            )
+            raise full(ConsumerGroup.TYPE, config.members_max)
         records: list[ConsumerRecord] = []
         owned = None if body.topic_partitions is None else PlacesNamed(body.topic_partitions)
-        known, replaced = self._join(group, body, records) if joins else (self._member(group, body), None)
-        if known is not None:
-            _check_epoch(known, body.member_epoch, owned)
-        before = known or ConsumerMember(body.member_id or uuid_text(self._entropy.randbytes(16)))
+        found, replaced = self._join(group, body, records) if joins else (self._member(group, body), None)
+        if found is not None:
+            _check_epoch(found, body.member_epoch, owned)
+        before = found or ConsumerMember(body.member_id or uuid_text(self._entropy.randbytes(16)))
         member = _told(before, call, body)
         resubscribed = (member.topics, member.regex) != (before.topics, before.regex)
-        if known is None or not member.described_as(before):
+        if found is None or not member.described_as(before):
             records.append(MemberRecord(group.group_id, member.member_id, member))
         members = {**group.members, member.member_id: member}
         if replaced is not None:
@@ -214,7 +213,7 @@ class ConsumerMembership:
         member = self.move(now, group, member, members, resolved, resubscribed, owned, records)
         if before.classic is not None:
             self._unwatch(group, member.member_id)
-        self._timers.set((group.group_id, Deadline.CONSUMER_SESSION, member.member_id), now + config.session_timeout_ms)
+        self.sessions.begin(group.group_id, member.member_id, now + config.session_timeout_ms)
         answer = ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
@@ -270,7 +269,7 @@ class ConsumerMembership:
             assignment_epoch, target = epoch, targets[member_id]
         if not resubscribed and member.is_reconciled_to(assignment_epoch):
             return member
-        topics = self._assignments.topics(list(subscription(member, resolved)))
+        topics = topics_of(self._metadata, list(subscription(member, resolved)))
         read = {topic_id: None for topic_id, _ in topics.values()}
         moved = reconciled(member, assignment_epoch, target, group.owner_of, read, owned, resubscribed=resubscribed)
         if not moved.owns_what(member):
@@ -290,7 +289,7 @@ class ConsumerMembership:
         """The topics that the group's expressions now match, and the records of changes.
 
         A member's own expression is matched when it is new, when topics have changed, and periodically, because the
-        sender's permissions may have changed too. Raises _Refused.
+        sender's permissions may have changed too. Raises Refused.
         """
         resolved, records = dict(group.resolved), list[ConsumerRecord]()
         if before.regex and before.regex != member.regex and not _is_used(before.regex, members):
@@ -302,7 +301,7 @@ class ConsumerMembership:
             try:
                 topics = matching(member.regex, filter(sees, names))
             except InvalidExpression as invalid:
-                raise _Refused(
+                raise Refused(
                     ErrorCode.INVALID_REGULAR_EXPRESSION,
                     f"SubscribedTopicRegex `{member.regex}` is not a valid regular expression: {invalid}.",
                 ) from None
@@ -337,7 +336,7 @@ class ConsumerMembership:
         if not bumps and group.topics_version == version:
             return group.epoch
         group.topics_version = version
-        metadata_hash = topics_hash(self._assignments.topics(subscribed(members, resolved)))
+        metadata_hash = topics_hash(topics_of(self._metadata, subscribed(members, resolved)))
         if not bumps and metadata_hash == group.metadata_hash:
             return group.epoch
         records.append(EpochRecord(group.group_id, group.epoch + 1, metadata_hash))
@@ -365,12 +364,7 @@ class ConsumerMembership:
     # ---- groups and members that a heartbeat names -----------------------------------------------------------------
 
     def _known(self, group_id: str) -> ConsumerGroup:
-        group = self.groups.get(group_id)
-        if group is None and group_id in self.in_the_way:
-            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-        if group is None:
-            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
-        return group
+        return known(self.groups, ConsumerGroup.TYPE, group_id, self.in_the_way)
 
     def _known_or_new(self, group_id: str) -> ConsumerGroup:
         """A new group begins as if epoch 1 had an empty assignment (KAFKA-20268)."""
@@ -381,18 +375,17 @@ class ConsumerMembership:
         return group
 
     def _member(self, group: ConsumerGroup, body: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-        """The member that sent a heartbeat or leaves. Raises _Refused."""
+        """The member that sent a heartbeat or leaves. Raises Refused."""
         if body.instance_id is None:
             member = group.members.get(body.member_id)
             if member is None:
-                text = f"Member {body.member_id} is not a member of group {body.group_id}."
-                raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID, text)
+                raise unknown_member(body.group_id, body.member_id)
             return member
         member = group.static_member(body.instance_id)
         if member is None:
-            raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {body.instance_id} is unknown.")
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {body.instance_id} is unknown.")
         if member.member_id != body.member_id:
-            raise _Refused(
+            raise Refused(
                 ErrorCode.FENCED_INSTANCE_ID,
                 f"Static member {body.member_id} with instance id {body.instance_id} was fenced by member "
                 f"{member.member_id}.",
@@ -403,12 +396,12 @@ class ConsumerMembership:
         self, group: ConsumerGroup, body: ConsumerGroupHeartbeatRequest, records: list[ConsumerRecord]
     ) -> tuple[ConsumerMember | None, str | None]:
         """The member that joins, None if this id is unknown, and the id of the static member that it replaces. Raises
-        _Refused."""
+        Refused."""
         holder = group.static_member(body.instance_id)
         if holder is None or holder.member_id == body.member_id:
             return group.members.get(body.member_id), None
         if holder.member_epoch != STATIC_LEAVE_EPOCH and holder.classic is None:
-            raise _Refused(
+            raise Refused(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {body.member_id} with instance id {body.instance_id} cannot join the group because the "
                 f"instance id is owned by {holder.member_id} member.",
@@ -421,7 +414,7 @@ class ConsumerMembership:
         """The member that replaces a static member, under another id. The records of the change are added to
         `records`."""
         successor = replace(holder, member_id=member_id, member_epoch=0, previous_member_epoch=0)
-        records += _gone(group.group_id, holder.member_id)
+        records += member_gone(group.group_id, holder.member_id)
         records += [
             MemberRecord(group.group_id, successor.member_id, successor),
             TargetRecord(group.group_id, successor.member_id, group.targets.get(holder.member_id, ())),
@@ -444,11 +437,11 @@ class ConsumerMembership:
         records: list[ConsumerRecord] = []
         for member in leaving:
             self._unwatch(group, member.member_id)
-            records += _gone(group_id, member.member_id)
+            records += member_gone(group_id, member.member_id)
         for regex in dict.fromkeys(member.regex for member in leaving):
             if regex and not _is_used(regex, left):
                 records.append(RegexRecord(group_id, regex, None))
-        metadata_hash = topics_hash(self._assignments.topics(subscribed(left, group.resolved)))
+        metadata_hash = topics_hash(topics_of(self._metadata, subscribed(left, group.resolved)))
         records.append(EpochRecord(group_id, group.epoch + 1, metadata_hash))
         if left:
             self._assignments.plan(now, group, len(left))
@@ -493,15 +486,14 @@ class ConsumerMembership:
         usual_ms = self._metadata.consumer_group_config(group.group_id).session_timeout_ms
         for member in group.members.values():
             timeout_ms = usual_ms if member.classic is None else member.classic.session_timeout_ms
-            self._timers.set((group.group_id, Deadline.CONSUMER_SESSION, member.member_id), now + timeout_ms)
+            self.sessions.begin(group.group_id, member.member_id, now + timeout_ms)
             self._watch_revocation(now, group, member)
         if group.members and group.epoch > group.assignment_epoch:
             self._timers.set((group.group_id, Deadline.CONSUMER_ASSIGNMENT, ""), now)
 
     def _unwatch(self, group: ConsumerGroup, member_id: str) -> None:
         group.told.pop(member_id, None)
-        for kind in MEMBER_DEADLINES:
-            self._timers.cancel((group.group_id, kind, member_id))
+        self.sessions.end(group.group_id, member_id)
 
     def forget(self, group: ConsumerGroup) -> None:
         """Forget a group that no longer exists."""
@@ -517,9 +509,8 @@ class ConsumerMembership:
 
     def check(self, group: ConsumerGroup) -> None:
         group.check()
+        self.sessions.check(group)
         for member_id, member in group.members.items():
-            watched = (group.group_id, Deadline.CONSUMER_SESSION, member_id) in self._timers
-            assert watched, f"{group.group_id}: nobody watches member {member_id}"
             if member.state is MemberState.UNREVOKED and member.classic is None:
                 timer = (group.group_id, Deadline.CONSUMER_REVOCATION, member_id)
                 assert timer in self._timers, f"{group.group_id}: {member_id} may keep its partitions for ever"
@@ -532,14 +523,6 @@ def _is_used(regex: str, members: Mapping[str, ConsumerMember]) -> bool:
     return any(member.regex == regex for member in members.values())
 
 
-def _gone(group_id: str, member_id: str) -> list[ConsumerRecord]:
-    return [
-        CurrentRecord(group_id, member_id, None),
-        TargetRecord(group_id, member_id, None),
-        MemberRecord(group_id, member_id, None),
-    ]
-
-
 def _assignment(assigned: Owned) -> Assignment:
     parts = by_topic(assigned).items()
     return Assignment([ResponseTopicPartitions(topic_id, indexes) for topic_id, indexes in parts])
@@ -549,21 +532,19 @@ def _assignment(assigned: Owned) -> Assignment:
 
 
 def _check(call: Call, body: ConsumerGroupHeartbeatRequest, config: ConsumerGroupConfig) -> None:
-    """Raises _Refused."""
+    """Raises Refused."""
     needs_id = call.version >= _MEMBER_MAKES_ITS_ID_SINCE or body.member_epoch > 0 or body.member_epoch == LEAVE_EPOCH
-    if needs_id and not body.member_id.strip():
-        raise _Refused(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
-    for name, text in (("GroupId", body.group_id), ("InstanceId", body.instance_id), ("RackId", body.rack_id)):
-        if text is not None and not text.strip():
-            raise _Refused(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
+    if needs_id:
+        check_names(("MemberId", body.member_id))
+    check_names(("GroupId", body.group_id), ("InstanceId", body.instance_id), ("RackId", body.rack_id))
     if body.member_epoch == JOIN_EPOCH:
         _check_join(body)
     elif body.member_epoch == STATIC_LEAVE_EPOCH and body.instance_id is None:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "InstanceId can't be null.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "InstanceId can't be null.")
     elif body.member_epoch < STATIC_LEAVE_EPOCH:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
     if body.server_assignor is not None and body.server_assignor not in config.assignors:
-        raise _Refused(
+        raise Refused(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {body.server_assignor} is not supported. Supported assignors: "
             f"{', '.join(config.assignors)}.",
@@ -572,11 +553,11 @@ def _check(call: Call, body: ConsumerGroupHeartbeatRequest, config: ConsumerGrou
 
 def _check_join(body: ConsumerGroupHeartbeatRequest) -> None:
     if body.rebalance_timeout_ms == -1:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
     if body.topic_partitions is None or body.topic_partitions:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
     if body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
-        raise _Refused(
+        raise Refused(
             ErrorCode.INVALID_REQUEST,
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
         )
@@ -585,17 +566,12 @@ def _check_join(body: ConsumerGroupHeartbeatRequest) -> None:
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Iterable[Place] | None) -> None:
     """Check a heartbeat's epoch. Accept the present one, and 0, with which the member begins again (KAFKA-19233). Also
     accept the epoch before if the member owns no more than it was given, because the answer with the present one may
-    have been lost. Raises _Refused."""
+    have been lost. Raises Refused."""
     if epoch in (member.member_epoch, JOIN_EPOCH):
         return
     lost_answer = epoch == member.previous_member_epoch and owned is not None
     if epoch > member.member_epoch or not (lost_answer and all(place in member.assigned for place in owned or ())):
-        size = "greater" if epoch > member.member_epoch else "smaller"
-        raise _Refused(
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The consumer group member has a {size} member epoch ({epoch}) than the one known by the group "
-            f"coordinator ({member.member_epoch}). The member must abandon all its partitions and rejoin.",
-        )
+        raise fenced(ConsumerGroup.TYPE, member, epoch)
 
 
 def _told(member: ConsumerMember, call: Call, body: ConsumerGroupHeartbeatRequest) -> ConsumerMember:

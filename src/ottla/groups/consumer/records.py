@@ -26,6 +26,14 @@ from ottla.groups.consumer.group import (
     Resolved,
     Target,
 )
+from ottla.groups.epochs.records import (
+    CurrentRecord,
+    EpochGroupRecord,
+    EpochRecord,
+    MemberRecord,
+    TargetEpochRecord,
+    TargetRecord,
+)
 from ottla.machine import ShardRecord
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, decode_record, encode_key, encode_value
 from ottla.protocol.messages import consumer_group_current_member_assignment_record as current
@@ -43,45 +51,6 @@ _VERSION: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRecord:
-    group_id: str
-    member_id: str
-    member: ConsumerMember | None
-
-
-@dataclass(frozen=True, slots=True)
-class EpochRecord:
-    """`epoch` None: the group is deleted."""
-
-    group_id: str
-    epoch: int | None
-    metadata_hash: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TargetEpochRecord:
-    group_id: str
-    epoch: int | None
-    assigned_at_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TargetRecord:
-    group_id: str
-    member_id: str
-    target: Target | None
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentRecord:
-    """`member` None: the member has no partitions. Otherwise only its state, epochs and partitions are used."""
-
-    group_id: str
-    member_id: str
-    member: ConsumerMember | None
-
-
-@dataclass(frozen=True, slots=True)
 class RegexRecord:
     """`resolved` None: no member subscribes to the expression any more."""
 
@@ -95,9 +64,7 @@ class PassedOver:
     """A record of a type that is ignored."""
 
 
-ConsumerRecord: TypeAlias = (
-    MemberRecord | EpochRecord | TargetEpochRecord | TargetRecord | CurrentRecord | RegexRecord | PassedOver
-)
+ConsumerRecord: TypeAlias = EpochGroupRecord[ConsumerMember, Target] | RegexRecord | PassedOver
 
 
 def encode(record: ConsumerRecord) -> ShardRecord:

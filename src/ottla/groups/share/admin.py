@@ -16,25 +16,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.groups.decision import DecisionBuilder
+from ottla.groups.epochs.heartbeats import missing
+from ottla.groups.epochs.records import group_gone
 from ottla.groups.metadata_view import MetadataView
 from ottla.groups.share.group import NO_SHARES, Assignment, Share, ShareGroup, ShareMember, SharesKnown
-from ottla.groups.share.records import (
-    CurrentRecord,
-    EpochRecord,
-    MemberRecord,
-    ShareRecord,
-    SharesRecord,
-    TargetEpochRecord,
-    TargetRecord,
-    encode,
-)
+from ottla.groups.share.records import ShareRecord, SharesRecord, encode
 from ottla.machine import ShardRecord, Ticket
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import share_group_describe as wire
-from ottla.protocol.messages.list_groups import ListedGroup
 
-GROUP_TYPE: Final = "share"
-PROTOCOL_TYPE: Final = "share"
 ASSIGNOR: Final = "simple"
 
 
@@ -90,17 +80,12 @@ def answer_question(
     decision: DecisionBuilder,
 ) -> None:
     group = groups.get(question.group_id)
-    if group is None and question.group_id in other_groups:
-        text = f"Group {question.group_id} is not a share group."
-        decision.answer(ticket, ShareAnswer(ErrorCode.GROUP_ID_NOT_FOUND, text))
-        return
     if group is None:
-        if isinstance(question, AddShares):
-            group = ShareGroup(question.group_id)
-        else:
-            text = f"Group {question.group_id} not found."
+        if question.group_id in other_groups or not isinstance(question, AddShares):
+            text = missing(ShareGroup.TYPE, question.group_id, other_groups)
             decision.answer(ticket, ShareAnswer(ErrorCode.GROUP_ID_NOT_FOUND, text))
             return
+        group = ShareGroup(question.group_id)
     if isinstance(question, AddShares | BeginDeletion) and group.members:
         decision.answer(ticket, ShareAnswer(ErrorCode.NON_EMPTY_GROUP, ErrorCode.NON_EMPTY_GROUP.message))
         return
@@ -128,22 +113,9 @@ def _changed(shares: SharesKnown, question: ShareQuestion) -> SharesKnown:
 
 def deletion(group: ShareGroup) -> list[ShardRecord]:
     """Tombstones for everything about a group without members."""
-    group_id = group.group_id
-    records: list[ShareRecord] = []
-    for member_id in {**group.members, **group.targets}:
-        records.append(CurrentRecord(group_id, member_id, None))
-        records.append(TargetRecord(group_id, member_id, None))
-        records.append(MemberRecord(group_id, member_id, None))
-    records += [
-        TargetEpochRecord(group_id, None),
-        SharesRecord(group_id, None),
-        EpochRecord(group_id, None),
-    ]
+    first, last = group_gone(group)
+    records: list[ShareRecord] = [*first, SharesRecord(group.group_id, None), last]
     return [encode(record) for record in records]
-
-
-def listed(group: ShareGroup) -> ListedGroup:
-    return ListedGroup(group.group_id, PROTOCOL_TYPE, group.state, GROUP_TYPE)
 
 
 def describe(
@@ -163,7 +135,7 @@ def _described(
 ) -> wire.DescribedGroup:
     group = groups.get(group_id)
     if group is None:
-        text = f"Group {group_id} is not a share group." if group_id in other_groups else f"Group {group_id} not found."
+        text = missing(ShareGroup.TYPE, group_id, other_groups)
         return wire.DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, text, group_id)
     names: dict[bytes, str] = {}
     for name in group.subscribed_topics():

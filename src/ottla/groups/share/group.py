@@ -1,22 +1,21 @@
 """Holds one share group: its members, each member's target, and all share partitions that it has read.
 
-It holds the group's durable state, and how each kind of record changes it. The share coordinator (`ottla.share`) keeps
-the group's position in each partition.
-
-Epochs: `epoch` grows whenever the members or their subscriptions change. An assignment is made for an epoch
-(`assignment_epoch`), and a member that has received it has the same number (`member_epoch`).
+It adds to `epochs.group`: subscriptions, share partitions, and lost connections. The share coordinator (`ottla.share`)
+keeps the group's position in each partition. A member that has received an assignment has its epoch at once.
 
 `absent` is soft: members whose connection was lost. They stay members until their session ends, but assignments are
 made without them.
 
-Invariants (`check`): targets and absences are those of members; no epoch is ahead of the group's.
+Invariants (`check`): absences are those of members; subscriptions are counted.
 
 Source: Kafka's ShareGroup.java, ShareGroupMember.java; KIP-932.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
+
+from ottla.groups.epochs.group import EpochGroup
 
 Assignment: TypeAlias = tuple[tuple[bytes, tuple[int, ...]], ...]
 """(topic id, partitions) in ascending order."""
@@ -98,31 +97,24 @@ class ShareMember:
     previous_member_epoch: int = 0
     assigned: Assignment = NOTHING_ASSIGNED
 
+    def placed_as(self, other: Self) -> Self:
+        return replace(
+            self,
+            member_epoch=other.member_epoch,
+            previous_member_epoch=other.previous_member_epoch,
+            assigned=other.assigned,
+        )
 
-class ShareGroup:
+
+class ShareGroup(EpochGroup[ShareMember, Assignment]):
     """See the module's docstring. Its state is "Stable" with members and "Empty" without."""
 
-    __slots__ = (
-        "_subscriptions",
-        "absent",
-        "assigned_at_ms",
-        "assignment_epoch",
-        "epoch",
-        "group_id",
-        "members",
-        "metadata_hash",
-        "shares",
-        "targets",
-    )
+    TYPE = "share"
+
+    __slots__ = ("_subscriptions", "absent", "shares")
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = 0
-        self.metadata_hash = 0
-        self.assignment_epoch = 0
-        self.assigned_at_ms = 0
-        self.members: dict[str, ShareMember] = {}
-        self.targets: dict[str, Assignment] = {}
+        super().__init__(group_id)
         self.shares = NO_SHARES
         self._subscriptions: dict[str, int] = {}
         self.absent: dict[str, None] = {}
@@ -147,36 +139,16 @@ class ShareGroup:
 
     # ---- what records say ------------------------------------------------------------------------------------------
 
-    def put_member(self, told: ShareMember) -> None:
-        """Set a member from its record; another record has its epochs and assignment."""
-        known = self.members.get(told.member_id)
-        if known is not None:
-            told = replace(
-                told,
-                member_epoch=known.member_epoch,
-                previous_member_epoch=known.previous_member_epoch,
-                assigned=known.assigned,
-            )
-        self._count(known, -1)
-        self._count(told, 1)
-        self.members[told.member_id] = told
-
     def remove_member(self, member_id: str) -> None:
-        self._count(self.members.pop(member_id, None), -1)
-        self.targets.pop(member_id, None)
+        super().remove_member(member_id)
         self.absent.pop(member_id, None)
 
-    def put_current(self, member_id: str, epoch: int, previous_epoch: int, assigned: Assignment) -> None:
-        """Set a member's epochs and assignment. On replay this may precede the member's own record, which compaction
-        moved back."""
-        known = self.members.get(member_id) or ShareMember(member_id)
-        self.members[member_id] = replace(
-            known, member_epoch=epoch, previous_member_epoch=previous_epoch, assigned=assigned
-        )
+    def _unplaced(self, member_id: str) -> ShareMember:
+        return ShareMember(member_id)
 
-    def drop_current(self, member_id: str) -> None:
-        if member_id in self.members:
-            self.put_current(member_id, 0, 0, NOTHING_ASSIGNED)
+    def _member_changed(self, before: ShareMember | None, after: ShareMember | None) -> None:
+        self._count(before, -1)
+        self._count(after, 1)
 
     def _count(self, member: ShareMember | None, change: int) -> None:
         counts = self._subscriptions
@@ -189,26 +161,15 @@ class ShareGroup:
 
     # ---- invariants ------------------------------------------------------------------------------------------------
 
-    def image(self) -> object:
-        """The durable state as plain values."""
-        return (
-            self.epoch,
-            self.metadata_hash,
-            self.assignment_epoch,
-            self.assigned_at_ms,
-            self.members,
-            self.targets,
-            self.shares,
-        )
+    def image(self) -> tuple[object, ...]:
+        return (*super().image(), self.shares)
 
     def check(self) -> None:
-        where = f"share group {self.group_id}"
-        assert self.assignment_epoch <= self.epoch, f"{where}: assigned for {self.assignment_epoch}, is at {self.epoch}"
-        assert all(member_id in self.members for member_id in (*self.targets, *self.absent)), f"{where}: other_groups"
+        super().check()
+        assert all(member_id in self.members for member_id in self.absent), f"{self}: somebody absent is no member"
         counts: dict[str, int] = {}
-        for member_id, member in self.members.items():
-            assert member.member_id == member_id, where
-            assert member.previous_member_epoch <= member.member_epoch <= self.assignment_epoch, f"{where}: {member}"
+        for member in self.members.values():
+            assert member.previous_member_epoch <= member.member_epoch, f"{self}: {member}"
             for name in member.topics:
                 counts[name] = counts.get(name, 0) + 1
-        assert counts == self._subscriptions, f"{where}: subscriptions"
+        assert counts == self._subscriptions, f"{self}: subscriptions"

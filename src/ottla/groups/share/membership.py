@@ -17,24 +17,27 @@ KIP-1263.
 
 from collections.abc import Container
 from dataclasses import dataclass, replace
-from typing import Final
 
 from ottla.groups.deadlines import Deadline, GroupTimer
-from ottla.groups.decision import DecisionBuilder, fits
-from ottla.groups.metadata_view import MetadataView, topics_hash
+from ottla.groups.decision import DecisionBuilder
+from ottla.groups.epochs.heartbeats import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    Refused,
+    Sessions,
+    check_names,
+    fenced,
+    full,
+    in_one_batch,
+    known,
+    unknown_member,
+)
+from ottla.groups.epochs.records import CurrentRecord, EpochRecord, MemberRecord, member_gone, targets_made
+from ottla.groups.metadata_view import MetadataView, topics_hash, topics_of
 from ottla.groups.settings import GroupSettings
 from ottla.groups.share.assignor import assign
 from ottla.groups.share.group import Assignment, Share, ShareGroup, ShareMember
-from ottla.groups.share.records import (
-    CurrentRecord,
-    EpochRecord,
-    MemberRecord,
-    ShareRecord,
-    SharesRecord,
-    TargetEpochRecord,
-    TargetRecord,
-    encode,
-)
+from ottla.groups.share.records import ShareRecord, SharesRecord, encode
 from ottla.machine import Call, Millis, Ticket, WallClock
 from ottla.machine.timers import Timers
 from ottla.protocol.errors import ErrorCode
@@ -47,9 +50,6 @@ from ottla.protocol.messages.share_group_heartbeat import (
     TopicPartitions,
 )
 
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
-
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
@@ -59,16 +59,10 @@ class ConnectionLost:
     member_id: str
 
 
-class _Refused(Exception):
-    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
-        self.error = error
-        self.message = error.message if message is None else message
-
-
 class ShareMembership:
     """Serves the members of all share groups of a shard."""
 
-    __slots__ = ("_metadata", "_settings", "_timers", "_wall", "groups", "other_groups")
+    __slots__ = ("_metadata", "_sessions", "_settings", "_wall", "groups", "other_groups")
 
     def __init__(
         self,
@@ -82,7 +76,7 @@ class ShareMembership:
         self._wall = wall
         self._settings = settings
         self._metadata = metadata
-        self._timers = timers
+        self._sessions = Sessions(timers, Deadline.SHARE_SESSION)
         self.groups = groups
         self.other_groups = other_groups
         """Groups of another kind, whose ids are in use."""
@@ -98,25 +92,17 @@ class ShareMembership:
                 answer, records = self._leave(body)
             else:
                 answer, records = self._stay(now, call, body)
-        except _Refused as refused:
+            decision.records += in_one_batch(body.group_id, [encode(record) for record in records], self._settings)
+        except Refused as refused:
             answer = ShareGroupHeartbeatResponse(error_code=refused.error, error_message=refused.message)
-            records = []
-        encoded = [encode(record) for record in records]
-        if fits(encoded, self._settings):
-            decision.records += encoded
-        else:
-            answer = ShareGroupHeartbeatResponse(
-                error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
-                error_message=f"The records of group {body.group_id} do not fit into one batch.",
-            )
         decision.answer(ticket, answer)
 
     def _leave(self, body: ShareGroupHeartbeatRequest) -> tuple[ShareGroupHeartbeatResponse, list[ShareRecord]]:
         group = self._known(body.group_id)
         member = group.members.get(body.member_id)
         if member is None:
-            raise _unknown_member(body)
-        self._unwatch(group, body.member_id)
+            raise unknown_member(body.group_id, body.member_id)
+        self._sessions.end(group.group_id, body.member_id)
         answer = ShareGroupHeartbeatResponse(member_id=body.member_id, member_epoch=LEAVE_EPOCH)
         return answer, self._removal(group, member)
 
@@ -126,34 +112,31 @@ class ShareMembership:
         config = self._metadata.share_group_config(body.group_id)
         joins = body.member_epoch == JOIN_EPOCH
         group = self._known_or_new(body.group_id) if joins else self._known(body.group_id)
-        known = group.members.get(body.member_id)
-        if known is None and len(group.members) >= config.members_max:
-            raise _Refused(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The share group has reached its maximum capacity of {config.members_max} members.",
-            )
-        if known is None and not joins:
-            raise _unknown_member(body)
-        if known is not None:
-            _check_epoch(known, body.member_epoch)
+        before = group.members.get(body.member_id)
+        if before is None and len(group.members) >= config.members_max:
+            raise full(ShareGroup.TYPE, config.members_max)
+        if before is None and not joins:
+            raise unknown_member(body.group_id, body.member_id)
+        if before is not None:
+            _check_epoch(before, body.member_epoch)
         records: list[ShareRecord] = []
-        member = _told(known or ShareMember(body.member_id), call, body)
-        if member != known:
+        member = _told(before or ShareMember(body.member_id), call, body)
+        if member != before:
             records.append(MemberRecord(group.group_id, member.member_id, member))
         came_back = group.absent.pop(member.member_id, "") is None
         epoch, assigned = self._assign(now, group, member, joins, came_back, records)
         if (member.member_epoch, member.assigned) != (epoch, assigned):
-            before = member.member_epoch
-            records.append(CurrentRecord(group.group_id, member.member_id, epoch, before, assigned))
+            placed = replace(member, member_epoch=epoch, previous_member_epoch=member.member_epoch, assigned=assigned)
+            records.append(CurrentRecord(group.group_id, member.member_id, placed))
         shares = self._unknown_shares(group, member)
         if shares:
             records.append(SharesRecord(group.group_id, group.shares.added(shares)))
-        self._timers.set((group.group_id, Deadline.SHARE_SESSION, member.member_id), now + config.session_timeout_ms)
+        self._sessions.begin(group.group_id, member.member_id, now + config.session_timeout_ms)
         answer = ShareGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=epoch, heartbeat_interval_ms=config.heartbeat_interval_ms
         )
         # A member that sends the previous epoch has not received the answer with the present one.
-        unheard = known is None or body.member_epoch != known.member_epoch
+        unheard = before is None or body.member_epoch != before.member_epoch
         if unheard or body.subscribed_topic_names is not None or member.assigned != assigned:
             answer.assignment = AssignmentMessage(
                 [TopicPartitions(topic_id, list(partitions)) for topic_id, partitions in assigned]
@@ -161,17 +144,12 @@ class ShareMembership:
         return answer, records
 
     def _known(self, group_id: str) -> ShareGroup:
-        group = self.groups.get(group_id)
-        if group is None and group_id in self.other_groups:
-            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
-        if group is None:
-            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
-        return group
+        return known(self.groups, ShareGroup.TYPE, group_id, self.other_groups)
 
     def _known_or_new(self, group_id: str) -> ShareGroup:
-        if group_id in self.other_groups:
-            raise _Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
-        return self.groups.get(group_id) or ShareGroup(group_id)
+        if group_id in self.groups or group_id in self.other_groups:
+            return self._known(group_id)
+        return ShareGroup(group_id)
 
     # ---- assignments -----------------------------------------------------------------------------------------------
 
@@ -185,9 +163,9 @@ class ShareMembership:
         records: list[ShareRecord],
     ) -> tuple[int, Assignment]:
         """The member's new epoch and assignment; the resulting records are added to `records`."""
-        known = group.members.get(member.member_id)
-        resubscribes = known is None or known.topics != member.topics
-        topics = self._topics(group.subscribed_with(member))
+        before = group.members.get(member.member_id)
+        resubscribes = before is None or before.topics != member.topics
+        topics = topics_of(self._metadata, group.subscribed_with(member))
         metadata_hash = topics_hash(topics)
         epoch = group.epoch
         if resubscribes or came_back or metadata_hash != group.metadata_hash:
@@ -202,27 +180,16 @@ class ShareMembership:
         members = {**group.members, member.member_id: member}
         present = {member_id: each.topics for member_id, each in members.items() if member_id not in group.absent}
         targets = assign(present, topics, group.targets)
-        for member_id, assigned in targets.items():
-            if group.targets.get(member_id) != assigned:
-                records.append(TargetRecord(group.group_id, member_id, assigned))
-        records.append(TargetEpochRecord(group.group_id, epoch, wall_ms))
+        records += targets_made(group, targets, epoch, wall_ms)
         return epoch, targets[member.member_id]
-
-    def _topics(self, names: list[str]) -> dict[str, tuple[bytes, int]]:
-        topics: dict[str, tuple[bytes, int]] = {}
-        for name in names:
-            found = self._metadata.topic(name)
-            if found is not None:
-                topics[name] = found
-        return topics
 
     def _unknown_shares(self, group: ShareGroup, member: ShareMember) -> list[Share]:
         """Share partitions that the group newly subscribes to."""
         shares: list[Share] = []
-        for name, (topic_id, partitions) in self._topics(group.subscribed_with(member)).items():
-            known = group.shares.known(topic_id)
-            if len(known) < partitions:
-                shares.append(Share(topic_id, name, tuple(index for index in range(partitions) if index not in known)))
+        for name, (topic_id, partitions) in topics_of(self._metadata, group.subscribed_with(member)).items():
+            has = group.shares.known(topic_id)
+            if len(has) < partitions:
+                shares.append(Share(topic_id, name, tuple(index for index in range(partitions) if index not in has)))
         return shares
 
     # ---- members that go -------------------------------------------------------------------------------------------
@@ -244,63 +211,41 @@ class ShareMembership:
             decision.records.append(encode(EpochRecord(group_id, group.epoch + 1, group.metadata_hash)))
 
     def _removal(self, group: ShareGroup, member: ShareMember) -> list[ShareRecord]:
-        group_id, member_id = group.group_id, member.member_id
-        metadata_hash = topics_hash(self._topics(group.subscribed_with(None, left=member_id)))
+        topics = topics_of(self._metadata, group.subscribed_with(None, left=member.member_id))
         return [
-            CurrentRecord(group_id, member_id, None),
-            TargetRecord(group_id, member_id, None),
-            MemberRecord(group_id, member_id, None),
-            EpochRecord(group_id, group.epoch + 1, metadata_hash),
+            *member_gone(group.group_id, member.member_id),
+            EpochRecord(group.group_id, group.epoch + 1, topics_hash(topics)),
         ]
 
-    def watch(self, now: Millis, group: ShareGroup) -> None:
+    def loaded(self, now: Millis, group: ShareGroup) -> None:
         """Restart the sessions of all members."""
         timeout_ms = self._metadata.share_group_config(group.group_id).session_timeout_ms
         for member_id in group.members:
-            self._timers.set((group.group_id, Deadline.SHARE_SESSION, member_id), now + timeout_ms)
-
-    def _unwatch(self, group: ShareGroup, member_id: str) -> None:
-        self._timers.cancel((group.group_id, Deadline.SHARE_SESSION, member_id))
+            self._sessions.begin(group.group_id, member_id, now + timeout_ms)
 
     def forget(self, group: ShareGroup) -> None:
         """Forget a group that no longer exists."""
         for member_id in group.members:
-            self._unwatch(group, member_id)
+            self._sessions.end(group.group_id, member_id)
 
     def check(self, group: ShareGroup) -> None:
         group.check()
-        for member_id in group.members:
-            watched = (group.group_id, Deadline.SHARE_SESSION, member_id) in self._timers
-            assert watched, f"{group.group_id}: nobody watches member {member_id}"
+        self._sessions.check(group)
 
 
 def _check(body: ShareGroupHeartbeatRequest) -> None:
-    """Check the required fields of a heartbeat. Raises _Refused."""
-    if not body.member_id.strip():
-        raise _Refused(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
-    if not body.group_id.strip():
-        raise _Refused(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
-    if body.rack_id is not None and not body.rack_id.strip():
-        raise _Refused(ErrorCode.INVALID_REQUEST, "RackId can't be empty.")
+    """Check the required fields of a heartbeat. Raises Refused."""
+    check_names(("MemberId", body.member_id), ("GroupId", body.group_id), ("RackId", body.rack_id))
     if body.member_epoch == JOIN_EPOCH and not body.subscribed_topic_names:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "SubscribedTopicNames must be set in first request.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "SubscribedTopicNames must be set in first request.")
     if body.member_epoch < LEAVE_EPOCH:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
-
-
-def _unknown_member(body: ShareGroupHeartbeatRequest) -> _Refused:
-    return _Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {body.member_id} is not a member of group {body.group_id}.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """The present epoch, the one before (its answer may have been lost), or 0 to begin again. Raises _Refused."""
+    """The present epoch, the one before (its answer may have been lost), or 0 to begin again. Raises Refused."""
     if epoch not in (member.member_epoch, member.previous_member_epoch, JOIN_EPOCH):
-        size = "greater" if epoch > member.member_epoch else "smaller"
-        raise _Refused(
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The share group member has a {size} member epoch ({epoch}) than the one known by the group coordinator "
-            f"({member.member_epoch}). The member must abandon all its partitions and rejoin.",
-        )
+        raise fenced(ShareGroup.TYPE, member, epoch)
 
 
 def _told(member: ShareMember, call: Call, body: ShareGroupHeartbeatRequest) -> ShareMember:

@@ -9,6 +9,14 @@ Source: group-coordinator/src/main/resources/common/message/ShareGroup*.json, Gr
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from ottla.groups.epochs.records import (
+    CurrentRecord,
+    EpochGroupRecord,
+    EpochRecord,
+    MemberRecord,
+    TargetEpochRecord,
+    TargetRecord,
+)
 from ottla.groups.share.group import Assignment, Share, ShareMember, SharesKnown
 from ottla.machine import ShardRecord
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, decode_record, encode_key, encode_value
@@ -27,53 +35,12 @@ _VERSION: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRecord:
-    group_id: str
-    member_id: str
-    member: ShareMember | None
-
-
-@dataclass(frozen=True, slots=True)
-class EpochRecord:
-    """`epoch` None: the group is deleted."""
-
-    group_id: str
-    epoch: int | None
-    metadata_hash: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TargetEpochRecord:
-    group_id: str
-    epoch: int | None
-    assigned_at_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TargetRecord:
-    group_id: str
-    member_id: str
-    target: Assignment | None
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentRecord:
-    """`epoch` None: the member has nothing."""
-
-    group_id: str
-    member_id: str
-    epoch: int | None
-    previous_epoch: int = 0
-    assigned: Assignment = ()
-
-
-@dataclass(frozen=True, slots=True)
 class SharesRecord:
     group_id: str
     shares: SharesKnown | None
 
 
-ShareRecord: TypeAlias = MemberRecord | EpochRecord | TargetEpochRecord | TargetRecord | CurrentRecord | SharesRecord
+ShareRecord: TypeAlias = EpochGroupRecord[ShareMember, Assignment] | SharesRecord
 
 
 def encode(record: ShareRecord) -> ShardRecord:
@@ -105,12 +72,14 @@ def _messages(record: ShareRecord) -> tuple[Message, Message | None]:
                 return key, None
             parts = [target.TopicPartition(topic_id, list(indexes)) for topic_id, indexes in assigned]
             return key, target.ShareGroupTargetAssignmentMemberValue(parts)
-        case CurrentRecord(group_id, member_id, epoch, previous_epoch, assigned):
+        case CurrentRecord(group_id, member_id, each):
             key = current.ShareGroupCurrentMemberAssignmentKey(group_id, member_id)
-            if epoch is None:
+            if each is None:
                 return key, None
-            parts = [current.TopicPartitions(topic_id, list(indexes)) for topic_id, indexes in assigned]
-            return key, current.ShareGroupCurrentMemberAssignmentValue(epoch, previous_epoch, 0, parts)
+            parts = [current.TopicPartitions(topic_id, list(indexes)) for topic_id, indexes in each.assigned]
+            return key, current.ShareGroupCurrentMemberAssignmentValue(
+                each.member_epoch, each.previous_member_epoch, 0, parts
+            )
         case SharesRecord(group_id, known):
             return shares.ShareGroupStatePartitionMetadataKey(group_id), None if known is None else _shares(known)
 
@@ -143,10 +112,13 @@ def decode(key: bytes, value: bytes | None) -> ShareRecord:
         case current.ShareGroupCurrentMemberAssignmentKey():
             if found is None:
                 return CurrentRecord(read.group_id, read.member_id, None)
-            assigned = _assignment(found.assigned_partitions)
-            return CurrentRecord(
-                read.group_id, read.member_id, found.member_epoch, found.previous_member_epoch, assigned
+            placed = ShareMember(
+                read.member_id,
+                member_epoch=found.member_epoch,
+                previous_member_epoch=found.previous_member_epoch,
+                assigned=_assignment(found.assigned_partitions),
             )
+            return CurrentRecord(read.group_id, read.member_id, placed)
         case shares.ShareGroupStatePartitionMetadataKey():
             return SharesRecord(read.group_id, None if found is None else _known(found))
         case other:
