@@ -1,10 +1,9 @@
 """Simulates transactional producers, in both versions of the protocol: ones that die, hang, and return as zombies.
 
-    new -> ready -> open -> ending -> ready ...        new again when fenced; over when fenced as a zombie
-
-It follows Kafka's producer. A batch with an unknown outcome is sent again under its number, or the transaction is
-aborted. An EndTxn whose answer is lost is sent again. A fenced producer takes a new epoch by InitProducerId and
-continues. A zombie, whose place another client has taken, continues as if nothing had happened, until it is fenced.
+`transactional_states` has their states. They follow Kafka's producer. A batch with an unknown outcome is sent again
+under its number, or the transaction is aborted. An EndTxn whose answer is lost is sent again. A fenced producer takes a
+new epoch by InitProducerId and continues. A zombie, whose place another client has taken, continues as if nothing had
+happened, until it is fenced.
 
 In the first version of the protocol, an epoch lasts for many transactions, so a delayed request may affect a later one.
 After a transaction with a lost answer, the producer therefore takes a new epoch, as Kafka's producer does for batches.
@@ -31,38 +30,21 @@ from ottla.protocol.messages.txn_offset_commit import (
 from ottla.protocol.wire import Message
 from ottla.sim.clients.batches import encode_batch
 from ottla.sim.clients.consumers import COORDINATOR_AWAY, FENCED
-from ottla.sim.clients.history import Content, TopicPartition
-from ottla.sim.clients.kafka import MOVED, OF_GROUPS, OF_TRANSACTIONS, PATIENCE_US, Answer, find_coordinator
-from ottla.sim.clients.producers import BY_TOPIC_ID_SINCE, RETRIABLE, Lane, LaneClient, PendingRange
-from ottla.sim.clients.transaction_history import Ended, Identity, Source, Transaction, TransactionHistory
+from ottla.sim.clients.history import Content
+from ottla.sim.clients.kafka import MOVED, OF_GROUPS, OF_TRANSACTIONS
+from ottla.sim.clients.producers import BY_TOPIC_ID_SINCE, RETRIABLE, Lane, PendingRange
+from ottla.sim.clients.transaction_history import Ended, Identity, Source, Transaction
+from ottla.sim.clients.transactional_client import RETRY_US, TransactionalClient
+from ottla.sim.clients.transactional_states import NEXT, GroupOffsets, OpenTransaction, ProducerState, Reached
 from ottla.sim.clients.workload_view import TransactionWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
-from ottla.sim.kernel.network import Connection, Endpoint
 from ottla.sim.kernel.trace import Broken
 
 IN_FLIGHT_MAX = 3
-RETRY_US: Micros = 60 * MS
 ABORTS_AT_ONCE = 0.3
 """The share of transactions that are aborted right after the last one, before anything is written."""
 BUMPS_SINCE = 3
 """The version of InitProducerId since which a client sends its current identity."""
-
-VERSIONS_OF_FIRST = {
-    ApiKey.PRODUCE: (3, 11),
-    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
-    ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
-    ApiKey.TXN_OFFSET_COMMIT: (3, 4),
-    ApiKey.END_TXN: (0, 4),
-    ApiKey.INIT_PRODUCER_ID: (0, 5),
-    ApiKey.FIND_COORDINATOR: (1, 6),
-}
-VERSIONS_OF_SECOND = {
-    ApiKey.PRODUCE: (12, 13),
-    ApiKey.TXN_OFFSET_COMMIT: (5, 5),
-    ApiKey.END_TXN: (5, 5),
-    ApiKey.INIT_PRODUCER_ID: (4, 5),
-    ApiKey.FIND_COORDINATOR: (1, 6),
-}
 
 SHUT_OUT = frozenset(
     {
@@ -71,34 +53,14 @@ SHUT_OUT = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-CHANGING = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
-"""Requests that may change the coordinator's state of a transactional id."""
-OF_A_TRANSACTION = CHANGING | {ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT}
-"""Requests that affect a transaction; in the second version, all of them may change the coordinator's state."""
 LATER = RETRIABLE | COORDINATOR_AWAY | {ErrorCode.CONCURRENT_TRANSACTIONS}
 NOT_DONE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 """Retriable errors that say for certain that the request had no effect."""
 ABORTABLE = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
 
 
-class GroupOffsets:
-    """The offsets that a transaction commits for a group. `generation` and `member_id`: those of the member that read
-    up to there."""
-
-    def __init__(
-        self, group: str, generation: int, member_id: str, instance: str | None, positions: dict[TopicPartition, int]
-    ) -> None:
-        self.group = group
-        self.generation = generation
-        self.member_id = member_id
-        self.instance = instance
-        self.positions = positions
-        self.added = False
-        self.done = False
-
-
-class TransactionalProducer(LaneClient):
-    """One client with a transactional id. Its name is the id, a point and a number."""
+class TransactionalProducer(TransactionalClient):
+    """One producer."""
 
     def __init__(
         self,
@@ -110,62 +72,47 @@ class TransactionalProducer(LaneClient):
         timeout_ms: int,
         gap_us: Micros,
     ) -> None:
-        super().__init__(workload, name, topics)
-        self.transactional_id = name.partition(".")[0]
-        self.told: TransactionHistory = workload.told
-        self.second_version = second_version
+        super().__init__(workload, name, topics, second_version=second_version)
         self.timeout_ms = timeout_ms
         self.gap_us = gap_us
-        bounds = VERSIONS_OF_SECOND if second_version else VERSIONS_OF_FIRST
-        self.versions.update({key: self._choose_version(*each) for key, each in bounds.items()})
         self.lanes = [Lane(topic, i) for topic in topics for i in range(workload.rules[topic].partitions)]
-        self.state = "new"
+        self.state = ProducerState.NEW
         self.makes = True
         self.hurries = False
         self.zombie = False
-        self.identity: Identity | None = None
-        self.transaction: Transaction | None = None
-        self._has_coordinator = False
-        self._added: set[TopicPartition] = set()
-        self._offsets: GroupOffsets | None = None
-        self._done: Callable[[bool], None] | None = None
-        self._commits = True
-        self._to_make = 0
-        self._end_at_us: Micros = 0
-        self._begun_something = False
-        self._registered = False
-        """A request of the open transaction succeeded, so its coordinator knows of it."""
-        self._in_doubt = False
-        """An EndTxn was sent and its outcome is unknown."""
+        self._open: OpenTransaction | None = None
         self._needs_epoch = False
-        self._asking = False
-        self._changing = 0
-        """The number of the newest request that may change the state of the id."""
+        """An earlier request may still take effect under this epoch, so the next transaction needs another one."""
         self._requests = 0
-        self._may_be_late = False
-        """Whether an unanswered request may still be carried out."""
         self._aborts_at_once = workload.aborts_at_once
         self._early = self.world.stream(f"aborts-at-once/{name}")
-        self.late_us: Micros | None = None
-        """Delay of a coming request after the client has given up waiting for it."""
         self.after(self.rng.randrange(300 * MS), self.connect)
         self.after(self.rng.randrange(400 * MS), self._work)
 
     @property
     def idle(self) -> bool:
         """Whether no transaction is open."""
-        return self.transaction is None
+        return self._open is None
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The open transaction."""
+        return None if self._open is None else self._open.transaction
+
+    def _enter(self, state: ProducerState) -> None:
+        assert state in NEXT[self.state], f"{self.name}: {self.state.value} -> {state.value}"
+        self.state = state
 
     # ---- making transactions ---------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        if self.state == "over":
+        if self.state is ProducerState.OVER:
             return
         self.after(self.rng.randrange(1, 2 * self.gap_us), self._work)
-        if self.state == "ready" and self.makes and self.connection is not None:
-            self.begin()
-            self._to_make = self.rng.randrange(1, 6)
-            self._commits = self.rng.random() < 0.75
+        if self.state is ProducerState.READY and self.makes and self.connection is not None:
+            opened = self.begin()
+            opened.to_make = self.rng.randrange(1, 6)
+            opened.commits = self.rng.random() < 0.75
             self._make()
 
     def begin(
@@ -173,23 +120,20 @@ class TransactionalProducer(LaneClient):
         sources: Sequence[Source] = (),
         offsets: GroupOffsets | None = None,
         done: Callable[[bool], None] | None = None,
-    ) -> Transaction:
+    ) -> OpenTransaction:
         """Open a transaction; `done` is called with whether it is known to be committed."""
-        assert self.state == "ready"
-        self.state = "open"
-        transaction = self.transaction = self.told.begin(self.transactional_id)
+        self._enter(ProducerState.OPEN)
+        transaction = self.told.begin(self.transactional_id)
         transaction.sources += sources
-        self._added.clear()
-        self._offsets, self._done, self._commits = offsets, done, True
-        self._to_make, self._begun_something, self._registered, self._in_doubt = 0, False, False, False
         slow = self.rng.random() < 0.1 and not self.hurries
-        self._end_at_us = self.world.clock.now_us + (self.rng.randrange(2 * self.timeout_ms) * MS if slow else 0)
-        return transaction
+        end_at_us = self.world.clock.now_us + (self.rng.randrange(2 * self.timeout_ms) * MS if slow else 0)
+        self._open = OpenTransaction(transaction, offsets, done, end_at_us)
+        return self._open
 
     def _make(self) -> None:
-        if self.state != "open" or not self._to_make or self.transaction is None:
+        if self.state is not ProducerState.OPEN or self._open is None or not self._open.to_make:
             return
-        self._to_make -= 1
+        self._open.to_make -= 1
         lane = self.rng.choice(self.lanes)
         self.put(lane, [self.note(lane) for _ in range(self.rng.randrange(1, 5))])
         self._pump()
@@ -216,40 +160,6 @@ class TransactionalProducer(LaneClient):
 
     # ---- the connection --------------------------------------------------------------------------------------------
 
-    @property
-    def coordinator(self) -> Endpoint | None:
-        """The endpoint of the transactional id's coordinator; None if it is unknown."""
-        return self.coordinators.get((OF_TRANSACTIONS, self.transactional_id))
-
-    def ready(self) -> None:
-        if self._has_coordinator:
-            self._pump()
-            return
-        if not (self.follows and self._asking):
-            self._find(OF_TRANSACTIONS, self.transactional_id)
-
-    def _find(self, kind: int, key: str) -> None:
-        self._be_late(None)
-        self._asking = True
-        self.request(ApiKey.FIND_COORDINATOR, find_coordinator(kind, key), self._found_coordinator, kind, key)
-
-    def _found_coordinator(self, message: Any, kind: int, key: str) -> None:
-        if message is None or self.state == "over":
-            return
-        self._asking = False
-        code = self.note_coordinator(kind, key, message)
-        if code == ErrorCode.NONE:
-            self._has_coordinator = self._has_coordinator or kind == OF_TRANSACTIONS
-            self._pump()
-        elif code in COORDINATOR_AWAY:
-            self.after(RETRY_US, self._found_again if kind == OF_TRANSACTIONS else self._pump)
-        else:
-            raise Broken(f"{self.name}: FindCoordinator answers {code}")
-
-    def _found_again(self) -> None:
-        if self.connection is not None and not self._asking and not self._has_coordinator:
-            self.ready()
-
     def gone(self) -> None:
         if not self.second_version and self._may_be_late:
             self._needs_epoch = True  # what was asked may still be done, in a later transaction
@@ -261,69 +171,21 @@ class TransactionalProducer(LaneClient):
         for lane in self.lanes:
             for parcel in lane.parcels:
                 parcel.in_flight = False
-        if self.state == "open" and self.rng.random() < 0.5:
+        if self.state is ProducerState.OPEN and self.rng.random() < 0.5:
             self.abort("the connection is lost")
 
     def retire(self) -> None:
         """Die permanently: an open transaction is never ended."""
-        self.state = "over"
+        self._enter(ProducerState.OVER)
         self.running = False
         self._drop()
         self.hang_up(lingering=self.rng.random() < 0.5)
 
-    def _be_late(self, at: Endpoint | None) -> None:
-        """Perhaps delay the next request to that node, if a late request is due."""
-        if self.connection is None or self.late_us is None or self.rng.random() < 0.5:
-            return
-        connection, late_us = self.to_node(at), self.late_us
-        if connection is None:
-            return
-        self.late_us = None
-        self.world.trace.add("faults", f"what {self.name} sends is late")
-        connection.to_server.hold()
-        give_up_us = self.rng.randrange(200 * MS)
-        self.after(give_up_us, self._give_up, connection)
-        self.world.agenda.after(give_up_us + late_us, connection.to_server.release)
-
-    def _give_up(self, connection: Connection) -> None:
-        if self.has(connection):
-            self.hang_up(lingering=True)
-
-    def request(
-        self,
-        key: int,
-        message: Message,
-        answer: Answer,
-        *args: Any,
-        at: Endpoint | None = None,
-        patience_us: Micros = PATIENCE_US,
-    ) -> None:
-        if key in OF_A_TRANSACTION and self.connection is not None:
-            number = None
-            if self.second_version or key in CHANGING:
-                identity = None if key == ApiKey.INIT_PRODUCER_ID else self.identity
-                number = self._changing = self.told.ends.asks(self.transactional_id, identity)
-            asked = self.connection.endpoint if at is None or not self.follows else at
-            args, answer = (number, asked, answer, args), self._heard
-        super().request(key, message, answer, *args, at=at, patience_us=patience_us)
-
-    def _heard(
-        self, message: Any, number: int | None, asked: Endpoint, answer: Answer, args: tuple[object, ...]
-    ) -> None:
-        # In the second version another node may finish a request of a dead one: its leader asks the coordinator.
-        may_be_late = message is None and (self.second_version or self.world.network.listens(asked))
-        self._may_be_late |= may_be_late
-        if number is not None and may_be_late:
-            self.told.ends.lost(self.world.clock.now_us, self.transactional_id, number)
-        elif number is not None:
-            self.told.ends.over(self.transactional_id, number)
-        answer(message, *args)
-
     def _ask(self, key: int, message: Message, answer: Callable[..., None], *args: object) -> None:
         """Ask the coordinator of the transactional id, or of the group for which offsets are committed."""
         at = self.coordinator
-        if key == ApiKey.TXN_OFFSET_COMMIT and self._offsets is not None:
-            at = self.coordinators.get((OF_GROUPS, self._offsets.group))
+        if key == ApiKey.TXN_OFFSET_COMMIT and self._open is not None and self._open.offsets is not None:
+            at = self.coordinators.get((OF_GROUPS, self._open.offsets.group))
         self._be_late(at)
         self._asking = True
         self.request(key, message, self._answered, answer, self.transaction, args, at=at)
@@ -332,7 +194,7 @@ class TransactionalProducer(LaneClient):
         self, message: Any, answer: Callable[..., None], of: Transaction | None, args: tuple[object, ...]
     ) -> None:
         """Handle an answer. Lost answers are handled in `gone`; answers for an earlier transaction are ignored."""
-        if message is not None and of is self.transaction and self.state != "over":
+        if message is not None and of is self.transaction and self.state is not ProducerState.OVER:
             answer(message, *args)
 
     def _pump_later(self, code: int) -> None:
@@ -340,22 +202,25 @@ class TransactionalProducer(LaneClient):
         if code in MOVED:
             self._has_coordinator = not self.follows
             self.miss_coordinator(OF_TRANSACTIONS, self.transactional_id)
-            if self._offsets is not None:
-                self.miss_coordinator(OF_GROUPS, self._offsets.group)
+            if self._open is not None and self._open.offsets is not None:
+                self.miss_coordinator(OF_GROUPS, self._open.offsets.group)
         self.after(self.rng.randrange(RETRY_US, 4 * RETRY_US), self._pump)
 
     def _pump(self) -> None:
         """Send the next request."""
-        if self.connection is None or self._asking or not self._has_coordinator or self.state == "over":
+        if self.connection is None or self._asking or not self._has_coordinator:
             return
         if any(topic not in self.known for topic in self.topics):
             return
-        if self.state == "new" and self.makes:
-            self._initialize()
-        elif self.state == "open":
-            self._go_on()
-        elif self.state == "ending" and not self._requests:
-            self._end()
+        match self.state:
+            case ProducerState.NEW if self.makes:
+                self._initialize()
+            case ProducerState.OPEN:
+                self._go_on()
+            case ProducerState.ENDING if not self._requests:
+                self._end()
+            case ProducerState.NEW | ProducerState.ENDING | ProducerState.READY | ProducerState.OVER:
+                pass
 
     # ---- identity --------------------------------------------------------------------------------------------------
 
@@ -373,7 +238,7 @@ class TransactionalProducer(LaneClient):
                 self.workload.check_new_producer_id(message.producer_id)
             identity = Identity(message.producer_id, message.producer_epoch)
             self.told.initialized(asked_us, self.world.clock.now_us, self.name, self.transactional_id, identity)
-            self.state = "ready"
+            self._enter(ProducerState.READY)
             self._needs_epoch = False
             self._become(identity)
             self.renewed()
@@ -399,7 +264,7 @@ class TransactionalProducer(LaneClient):
             self.told.ends.shut_out(now_us, self.name, self.transactional_id, self._changing, self.identity)
         self._drop()
         self.identity = None
-        self.state = "over" if self.zombie else "new"
+        self._enter(ProducerState.OVER if self.zombie else ProducerState.NEW)
         if self.zombie:
             self.running = False
             self.hang_up()
@@ -408,12 +273,11 @@ class TransactionalProducer(LaneClient):
 
     def _drop(self) -> None:
         """Forget the open transaction."""
-        self.transaction = None
+        opened, self._open = self._open, None
         for lane in self.lanes:
             lane.parcels.clear()
-        done, self._done = self._done, None
-        if done is not None:
-            done(False)
+        if opened is not None and opened.done is not None:
+            opened.done(False)
 
     def renewed(self) -> None:
         """Use the new epoch of an InitProducerId: everything begun under an older one is over."""
@@ -421,24 +285,29 @@ class TransactionalProducer(LaneClient):
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
+        opened = self._opened()
         waiting = [lane for lane in self.lanes if lane.parcels]
         if not self.second_version:
-            missing = [lane for lane in waiting if (lane.topic, lane.index) not in self._added]
+            missing = [lane for lane in waiting if (lane.topic, lane.index) not in opened.added]
             if missing:
                 if not self._requests:
                     self._add(missing)
                 return
         if waiting:
             self._write()
-        elif self._requests or self._to_make:
+        elif self._requests or opened.to_make:
             return
-        elif self._offsets is not None and not self._offsets.done:
-            self._commit_offsets(self._offsets)
-        elif self.world.clock.now_us >= self._end_at_us:
-            self.state = "ending"
+        elif opened.offsets is not None and not opened.offsets.done:
+            self._commit_offsets(opened.offsets)
+        elif self.world.clock.now_us >= opened.end_at_us:
+            self._enter(ProducerState.ENDING)
             self._end()
         else:
-            self.after(self._end_at_us - self.world.clock.now_us, self._pump)
+            self.after(opened.end_at_us - self.world.clock.now_us, self._pump)
+
+    def _opened(self) -> OpenTransaction:
+        assert self._open is not None
+        return self._open
 
     def _write(self) -> None:
         while self._requests < IN_FLIGHT_MAX:
@@ -458,7 +327,7 @@ class TransactionalProducer(LaneClient):
             self.transactional_id, -1, 3_000, [TopicProduceData(**self.topic_key(topic, by_id), partition_data=parts)]
         )
         leader = self.leader_of(chosen[0][0])
-        self._begun_something = True
+        self._opened().reach(Reached.ASKED)
         self._be_late(leader)
         self._requests += 1
         for _, parcel in chosen:
@@ -493,11 +362,12 @@ class TransactionalProducer(LaneClient):
             answer = answers[lane.index]
             parcel.in_flight = False
             if answer.error_code == ErrorCode.NONE:
-                self._registered |= of is self.transaction
+                if self._open is not None and of is self._open.transaction:
+                    self._open.reach(Reached.REGISTERED)
                 what = f"a batch for {lane.topic}-{lane.index}"
                 self.told.taken(self.name, what, self.transactional_id, identity, sent_us)
                 self.history.acknowledge(self.name, (lane.topic, lane.index), answer.base_offset, parcel.notes)
-            if of is self.transaction and self.state == "open":
+            if of is self.transaction and self.state is ProducerState.OPEN:
                 self._take_answer(lane, parcel, answer)
         self._pump()
 
@@ -527,7 +397,7 @@ class TransactionalProducer(LaneClient):
             *self.identity,
             [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in topics.items()],
         )
-        self._begun_something = True
+        self._opened().reach(Reached.ASKED)
         sent_us = self.world.clock.now_us
         self._ask(ApiKey.ADD_PARTITIONS_TO_TXN, request, self._partitions_added, self.identity, sent_us)
 
@@ -538,8 +408,8 @@ class TransactionalProducer(LaneClient):
                 if each.partition_error_code:
                     self._add_refused("AddPartitionsToTxn", each.partition_error_code)
                     return
-                self._added.add((topic.name, each.partition_index))
-                self._registered = True
+                self._opened().added.add((topic.name, each.partition_index))
+                self._opened().reach(Reached.REGISTERED)
         self.told.taken(self.name, "AddPartitionsToTxn", self.transactional_id, identity, sent_us)
         self._pump()
 
@@ -550,14 +420,14 @@ class TransactionalProducer(LaneClient):
             self._shut_out(code)
         elif code not in ABORTABLE and code not in FENCED:
             raise Broken(f"{self.name}: {what} answers {code}")
-        elif self.state == "open":
+        elif self.state is ProducerState.OPEN:
             self.abort(f"{what} answers {code}")
         else:
             self._pump()
 
     def _commit_offsets(self, offsets: GroupOffsets) -> None:
         assert self.identity is not None
-        self._begun_something = True
+        self._opened().reach(Reached.ASKED)
         if not self.second_version and not offsets.added:
             request = AddOffsetsToTxnRequest(self.transactional_id, *self.identity, offsets.group)
             self._ask(ApiKey.ADD_OFFSETS_TO_TXN, request, self._offsets_added, offsets)
@@ -577,10 +447,10 @@ class TransactionalProducer(LaneClient):
             offsets.instance,
             [TxnOffsetCommitRequestTopic(*each) for each in topics.items()],
         )
-        assert self.transaction is not None
-        if not self.transaction.commits:
+        transaction = self._opened().transaction
+        if not transaction.commits:
             now_us = self.world.clock.now_us
-            self.told.commit_offsets(now_us, self.transaction, offsets.group, offsets.positions)
+            self.told.commit_offsets(now_us, transaction, offsets.group, offsets.positions)
         sent_us = self.world.clock.now_us
         self._ask(ApiKey.TXN_OFFSET_COMMIT, request, self._offsets_committed, offsets, self.identity, sent_us)
 
@@ -589,7 +459,8 @@ class TransactionalProducer(LaneClient):
         if message.error_code:
             self._add_refused("AddOffsetsToTxn", message.error_code)
         else:
-            offsets.added = self._registered = True
+            offsets.added = True
+            self._opened().reach(Reached.REGISTERED)
             self._pump()
 
     def _offsets_committed(self, message: Any, offsets: GroupOffsets, identity: Identity, sent_us: Micros) -> None:
@@ -600,53 +471,54 @@ class TransactionalProducer(LaneClient):
                     self._add_refused("TxnOffsetCommit", each.error_code)
                     return
         self.told.taken(self.name, "TxnOffsetCommit", self.transactional_id, identity, sent_us)
-        offsets.done = self._registered = True
+        offsets.done = True
+        self._opened().reach(Reached.REGISTERED)
         self._pump()
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def abort(self, why: str) -> None:
         """Abort the open transaction."""
-        assert self.state == "open"
+        opened = self._opened()
         self.world.trace.add(self.name, f"aborts {self.transaction}: {why}")
         if not self.second_version and any(p.base_sequence >= 0 for lane in self.lanes for p in lane.parcels):
             self._needs_epoch = True  # their outcome and the next sequence are unknown
         for lane in self.lanes:
             lane.parcels.clear()
-        self._commits, self._to_make = False, 0
-        self.state = "ending"
-        if self._begun_something:
+        opened.commits, opened.to_make = False, 0
+        self._enter(ProducerState.ENDING)
+        if opened.reached is not Reached.NOTHING:
             self._pump()
         else:
             self._ended(committed=False)
 
     def _end(self) -> None:
         assert self.identity is not None
-        assert self.transaction is not None
-        self.transaction.asked_to_commit = self._commits
-        request = EndTxnRequest(self.transactional_id, *self.identity, self._commits)
+        opened = self._opened()
+        opened.transaction.asked_to_commit = opened.commits
+        request = EndTxnRequest(self.transactional_id, *self.identity, opened.commits)
         now_us = self.world.clock.now_us
-        in_doubt, self._in_doubt = self._in_doubt, True  # until an answer says otherwise
+        in_doubt, opened.in_doubt = opened.in_doubt, True  # until an answer says otherwise
         self._ask(ApiKey.END_TXN, request, self._end_answered, in_doubt, self.identity, now_us)
 
     def _end_answered(self, message: Any, in_doubt: bool, identity: Identity, sent_us: Micros) -> None:
         self._asking = False
-        assert self.transaction is not None
-        code, commits = message.error_code, self._commits
+        opened = self._opened()
+        code, commits = message.error_code, opened.commits
         if code == ErrorCode.NONE:
             self.told.taken(self.name, "EndTxn", self.transactional_id, identity, sent_us)
             successor = Identity(message.producer_id, message.producer_epoch) if self.second_version else identity
             ended = Ended(commits, successor, self.name)
             self.told.ends.ended(self.world.clock.now_us, self.transactional_id, self._changing, ended)
             self._ended(committed=commits)
-            if self.second_version and self.state == "ready":
+            if self.second_version and self.state is ProducerState.READY:
                 self._become(successor)
                 self._abort_at_once()
             return
         if code in LATER:
-            self._in_doubt = in_doubt or code not in NOT_DONE
+            opened.in_doubt = in_doubt or code not in NOT_DONE
             self._pump_later(code)
-        elif code in SHUT_OUT or self._may_be_unknown(code):
+        elif code in SHUT_OUT or self._may_be_unknown(code, opened):
             if not in_doubt or code == ErrorCode.INVALID_TXN_STATE:
                 self._conclude(committed=False)
             self._shut_out(code)
@@ -658,28 +530,27 @@ class TransactionalProducer(LaneClient):
         that end in the second version, perhaps while the markers of the last one are outstanding."""
         if self._aborts_at_once and self.makes and self._early.random() < ABORTS_AT_ONCE:
             self.begin()
-            self._begun_something = True
+            self._opened().reach(Reached.ASKED)
             self.abort("it has nothing to write")
 
-    def _may_be_unknown(self, code: int) -> bool:
+    def _may_be_unknown(self, code: int, opened: OpenTransaction) -> bool:
         """Whether the coordinator may answer that there is no transaction to end.
 
         In the first version, that is so for an abort of a transaction that it has not heard of, which is fatal to
         librdkafka. In the second version, it is so for a commit of a transaction that the coordinator has aborted.
         """
-        allowed = self._commits if self.second_version else not (self._commits or self._registered)
+        is_registered = opened.reached is Reached.REGISTERED
+        allowed = opened.commits if self.second_version else not (opened.commits or is_registered)
         return code == ErrorCode.INVALID_TXN_STATE and allowed
 
     def _conclude(self, *, committed: bool) -> None:
-        assert self.transaction is not None
-        self.told.conclude(self.world.clock.now_us, self.name, self.transaction, committed=committed)
+        self.told.conclude(self.world.clock.now_us, self.name, self._opened().transaction, committed=committed)
 
     def _ended(self, *, committed: bool) -> None:
         self.world.trace.add(self.name, f"{self.transaction} is {'committed' if committed else 'aborted'}")
         self._conclude(committed=committed)
-        self.transaction = None
-        self.state = "new" if self._needs_epoch else "ready"
-        done, self._done = self._done, None
-        if done is not None:
-            done(committed)
+        opened, self._open = self._opened(), None
+        self._enter(ProducerState.NEW if self._needs_epoch else ProducerState.READY)
+        if opened.done is not None:
+            opened.done(committed)
         self._pump()

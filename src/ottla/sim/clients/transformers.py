@@ -17,7 +17,8 @@ from ottla.sim.clients.consumers import GROUPS_LIST_SINCE, GroupMember
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.readers import Scanner
 from ottla.sim.clients.transaction_history import OrderOfShown, sources_of
-from ottla.sim.clients.transactional import GroupOffsets, TransactionalProducer
+from ottla.sim.clients.transactional import TransactionalProducer
+from ottla.sim.clients.transactional_states import GroupOffsets, ProducerState
 from ottla.sim.clients.workload_view import TransactionWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 
@@ -130,7 +131,7 @@ class Transformer(GroupMember):
 
     def _loop(self) -> None:
         self.after(self.rng.randrange(20 * MS, 300 * MS), self._loop)
-        if self.state != "stable" or not self._read or self.emitter.state != "ready":
+        if self.state != "stable" or not self._read or self.emitter.state is not ProducerState.READY:
             return
         hurried = AT_ONCE_OVER_NODES if self.follows else AT_ONCE_HURRIED
         at_once = hurried if self.hurries else AT_ONCE_MAX

@@ -24,6 +24,7 @@ from ottla.sim.clients.producers import Producer
 from ottla.sim.clients.readers import Scanner
 from ottla.sim.clients.transaction_history import TransactionHistory
 from ottla.sim.clients.transactional import TransactionalProducer
+from ottla.sim.clients.transactional_states import ProducerState
 from ottla.sim.clients.transformers import CommittedScanner, Emitter, Transformer
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
@@ -151,7 +152,7 @@ class TransactionWorkload(Workload):
 
     def replace_one(self, *, dies: bool) -> None:
         """Give a transactional id to a new client. The previous one dies, or continues as a zombie."""
-        alive = [each for each in self.transactional if each.state != "over" and not each.zombie]
+        alive = [each for each in self.transactional if each.state is not ProducerState.OVER and not each.zombie]
         if not alive:
             return
         before = self.rng.choice(alive)
@@ -171,7 +172,7 @@ class TransactionWorkload(Workload):
         missing = super().missing(ends)
         if missing is not None:
             return missing
-        return next((f"{each.name} is {each.state}" for each in self.transactional if not each.idle), None)
+        return next((f"{each.name} is {each.state.value}" for each in self.transactional if not each.idle), None)
 
     def wind_down(self) -> None:
         super().wind_down()

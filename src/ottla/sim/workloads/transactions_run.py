@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ottla.broker.node import Node
+from ottla.sim.clients.transactional_states import ProducerState
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host, Life
 from ottla.sim.workloads.checkers import durable, node_of, partitions_of
@@ -51,7 +52,7 @@ class TransactionClientFaults(ClientFaults):
 
     def late_requests(self) -> None:
         """Delay a client's next request; the client continues without its answer, over another connection."""
-        writing = [each for each in self._transactions.transactional if each.state != "over"]
+        writing = [each for each in self._transactions.transactional if each.state is not ProducerState.OVER]
         if writing:
             client = self.rng.choice(writing)
             client.late_us = self.rng.randrange(1_500 * MS)
