@@ -548,6 +548,8 @@ class Node:
             if self.failures.has_news:
                 self.failures.has_news = False
                 membership.look_at_logs(now)
+                for replication in self._in_use("replication"):
+                    replication.look_at_damage(now)
         self.slices.serve_resumed(now)
         self.parking.serve_ready(now)
         while self.peers.has_own:

@@ -144,7 +144,17 @@ _Told: TypeAlias = tuple[int, Position]
 class Fetcher:
     """The partitions that this node follows on one leader. `partitions` are in the order of requests."""
 
-    __slots__ = ("_asked", "_epoch", "_limits", "_node_id", "_rests_until", "_session_id", "_told", "partitions")
+    __slots__ = (
+        "_asked",
+        "_epoch",
+        "_limits",
+        "_node_id",
+        "_rests_until",
+        "_session_id",
+        "_told",
+        "_unconfirmed",
+        "partitions",
+    )
 
     def __init__(self, node_id: int, limits: FetchLimits) -> None:
         self.partitions: dict[Key, Followed] = {}
@@ -158,6 +168,7 @@ class Fetcher:
         """Epoch and offset of every partition in the fetch in flight; None without one."""
         self._rests_until: Millis = 0
         """The earliest time of the next request to the leader."""
+        self._unconfirmed: set[Key] = set()
 
     # ---- followed partitions ---------------------------------------------------------------------------------------
 
@@ -169,6 +180,7 @@ class Fetcher:
     def drop(self, key: Key) -> None:
         """Stop fetching this partition."""
         self.partitions.pop(key, None)
+        self._unconfirmed.discard(key)
 
     def at(self, key: Key, leader_epoch: int, position: Position) -> None:
         """The actions for this partition are done, and its log is at this position."""
@@ -190,6 +202,14 @@ class Fetcher:
         followed = self.partitions.get(key)
         if followed is not None:
             followed.state = State.STOPPED
+
+    def cut(self, key: Key) -> None:
+        """The log was cut below a position that the leader has: note when it has the new one."""
+        self._unconfirmed.add(key)
+
+    def is_confirmed(self, key: Key) -> bool:
+        """Whether the leader has answered a fetch in its present epoch since the log was last `cut`."""
+        return key not in self._unconfirmed
 
     def is_busy(self, key: Key) -> bool:
         """Whether actions for this partition are pending."""
@@ -288,6 +308,8 @@ class Fetcher:
             self._epoch = self._epoch + 1 if self._epoch < 0x7FFF_FFFF else 1
         else:
             self._begin_session()
+        if self._unconfirmed:
+            self._confirm(asked, answer)
         news: list[News] = []
         for topic in answer.responses:
             for part in topic.partitions:
@@ -301,6 +323,21 @@ class Fetcher:
                         followed.state = State.BUSY
                         news.append(told)
         return news
+
+    def _confirm(self, asked: dict[Key, tuple[int, int]], answer: FetchResponse) -> None:
+        """The leader has the positions in this fetch, except where it answers that it does not count them. It leaves
+        out partitions without news."""
+        refused = {
+            (topic.topic_id, part.partition_index)
+            for topic in answer.responses
+            for part in topic.partitions
+            if part.error_code or (part.diverging_epoch is not None and part.diverging_epoch.epoch >= 0)
+        }
+        for key in self._unconfirmed - refused:
+            leader_epoch, offset = asked.get(key, (-1, -1))
+            followed = self.partitions[key]
+            if leader_epoch == followed.leader_epoch and offset == followed.position.offset:
+                self._unconfirmed.discard(key)
 
     def _look_at(self, now: Millis, key: Key, followed: Followed, part: PartitionData) -> News | None:
         match part.error_code:
@@ -328,6 +365,7 @@ class Fetcher:
     def check(self) -> None:
         """Raises AssertionError."""
         assert self._session_id or not self._epoch
+        assert self._unconfirmed <= self.partitions.keys()
         for followed in self.partitions.values():
             assert followed.rest_ms <= self._limits.backoff_ms or followed.rest_ms == REST_MIN_MS
 

@@ -107,6 +107,8 @@ class Fetching:
         self._followed: dict[Key, tuple[Partition, FetchesOf]] = {}
         self._unsynced: dict[Key, None] = {}
         """Partitions that wait for their fsync before they are fetched further."""
+        self._rejoining: dict[Key, None] = {}
+        """Partitions whose damage is cut off, until their leader has the new end of the log."""
         self._refused: dict[Partition, int] = {}
         """The end of the log when it last refused what its leader sent."""
         self._reckoning = Reckoning(environment.schedule, Timed.REPLICATION, self._go_on_all, self._due)
@@ -134,21 +136,36 @@ class Fetching:
             )
         self._followed[key] = partition, fetches
         fetches.fetcher.follow(key, partition.leader_epoch, position_of(partition))
+        if key in self._rejoining:
+            fetches.fetcher.cut(key)
         if is_cut:
             self._hold_back(key, partition)
         else:
             fetches.fetcher.stop(key)
 
+    def look_at_damage(self, now: Millis) -> None:
+        """Damage was found, or a node's row reports it: repair what the cluster does not count on."""
+        for partition, _ in list(self._followed.values()):
+            self._mend(now, partition)
+
     def _mend(self, now: Millis, partition: Partition) -> None:
-        """Once the cluster no longer counts on this log, cut off the damage: the leader has the whole log."""
+        """Once the cluster no longer counts on this log, cut off the damage: the leader has the whole log.
+
+        The log counts as incomplete until the leader has its new end. Otherwise the leader might propose this replica
+        as in sync by the end that it had before.
+        """
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         partition.is_emptied = False
+        key = key_of(partition)
         if not partition.is_incomplete and partition.damaged_from is None:
+            self._rejoining.pop(key, None)
             return
         if placed is None or self._environment.node_id in (*placed.isr, *placed.elr):
             return
         damaged_from, log = partition.damaged_from, partition.log
-        if damaged_from is not None and damaged_from < log.log_end_offset and log.failed is None:
+        if log.failed is not None or (key in self._rejoining and damaged_from is None):
+            return
+        if damaged_from is not None and damaged_from < log.log_end_offset:
             self._environment.notes(f"{partition.name} is damaged from offset {damaged_from} on and copied again")
             try:
                 log.truncate_to(damaged_from, now=now)
@@ -156,10 +173,22 @@ class Fetching:
             except StorageFailed as failed:
                 self.storage_failed(now, partition, failed)
                 return
-            self.go_on(key_of(partition), partition)
+            self.go_on(key, partition)
         partition.damaged_from = None
-        partition.is_incomplete = False
+        partition.is_incomplete = True
         self._upkeep.failures.mended(partition)
+        self._rejoining[key] = None
+        if key in self._followed:
+            self._followed[key][1].fetcher.cut(key)
+
+    def _look_at_rejoining(self, fetches: FetchesOf) -> None:
+        """This leader has answered: it has the ends of some logs that were cut, so it may count on them again."""
+        for key in list(self._rejoining):
+            partition, of_now = self._followed.get(key, (None, None))
+            if partition is not None and of_now is fetches and fetches.fetcher.is_confirmed(key):
+                del self._rejoining[key]
+                partition.is_incomplete = False
+                self._upkeep.failures.has_news = True
 
     def _cut_unless_it_has_epochs(self, now: Millis, partition: Partition) -> bool:
         """Truncate a log without epochs, as nothing else shows where it may diverge. False if it could not be
@@ -175,6 +204,7 @@ class Fetching:
     def drop(self, key: Key) -> None:
         """Fetch it no more."""
         self._unsynced.pop(key, None)
+        self._rejoining.pop(key, None)
         known = self._followed.pop(key, None)
         if known is not None:
             known[1].fetcher.drop(key)
@@ -219,6 +249,8 @@ class Fetching:
         """A leader has answered, or the outcome of the fetch is unknown."""
         if isinstance(answer, FetchResponse):
             fetches.news.extend(fetches.fetcher.answered(now, answer))
+            if self._rejoining:
+                self._look_at_rejoining(fetches)
             self._take_slice(now, fetches, self._environment.time_slice())
             fetches.news = deque(map(kept, fetches.news))
         else:

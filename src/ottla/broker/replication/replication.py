@@ -97,6 +97,11 @@ class Replication:
         elif placed is not None and awaits_logs(placed):
             partition.is_incomplete = False
 
+    def look_at_damage(self, now: Millis) -> None:
+        """The state of logs has changed, or nodes have reported such changes."""
+        self._fetching.look_at_damage(now)
+        self._fetching.send(now)
+
     def synced(self, now: Millis) -> None:
         """Some fsyncs have ended: continue to fetch for the partitions that waited for them."""
         self._fetching.synced(now)
