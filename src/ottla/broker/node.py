@@ -202,6 +202,12 @@ class Node:
             raise StartRefused(too_old)
         self.settings.load()
         self._keep_to_quotas()
+        if self.membership is not None:
+            known = self.image.nodes.get(str(self.node_id))
+            self.upkeep.written.read(
+                may_be_missing=known is None or known.is_of_earlier_version,
+                may_be_torn=not self.environment.same_boot,
+            )
         self.topics.load(now, clean_shutdown=clean)
         self._replicate(now, list(self.image.topics))
         for name, host in _COORDINATORS.items():
@@ -210,6 +216,7 @@ class Node:
         self.upkeep.start(now)
         if self.membership is not None:
             self.upkeep.checkpoints.begin()
+            self.upkeep.written.begin(self.upkeep.partitions)
             kept, by_fsync = clean or self.environment.same_boot, self.upkeep.commits.by_fsync
             self.membership.join(
                 now,
@@ -220,6 +227,7 @@ class Node:
                 same_disk=was_here,
                 lost_commits=self.store.lost,
             )
+            self.failures.has_news = True
 
     def _topics(self) -> Topics:
         return Topics(
@@ -547,9 +555,9 @@ class Node:
             self._look_at_lease(membership, now)
             if self.failures.has_news:
                 self.failures.has_news = False
-                membership.look_at_logs(now)
                 for replication in self._in_use("replication"):
                     replication.look_at_damage(now)
+                membership.look_at_logs(now)
         self.slices.serve_resumed(now)
         self.parking.serve_ready(now)
         while self.peers.has_own:

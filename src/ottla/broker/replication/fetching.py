@@ -144,7 +144,7 @@ class Fetching:
             fetches.fetcher.stop(key)
 
     def look_at_damage(self, now: Millis) -> None:
-        """Damage was found, or a node's row reports it: repair what the cluster does not count on."""
+        """Damage was found: repair it where the cluster does not count on this log."""
         for partition, _ in list(self._followed.values()):
             self._mend(now, partition)
 

@@ -98,7 +98,9 @@ class Replication:
             partition.is_incomplete = False
 
     def look_at_damage(self, now: Millis) -> None:
-        """The state of logs has changed, or nodes have reported such changes."""
+        """The state of logs has changed, which no news of their topics may follow."""
+        for partition in self._replicas:
+            self._look_at_damage(partition)
         self._fetching.look_at_damage(now)
         self._fetching.send(now)
 

@@ -271,6 +271,8 @@ class Placement(Subscriber):
         log.assign_epoch(partition.leader_epoch)
         if log.unopened:
             return
+        if not log.segments and not partition.is_incomplete:
+            self._upkeep.written.forget(partition)  # the cluster has accepted the loss of what it may have had
         partition.lead(self._followers(now, partition, placed) if len(placed.replicas) > 1 else None)
         if partition.followers is not None:
             if partition.fsyncs_each and log.recovery_point < log.log_end_offset:

@@ -12,6 +12,7 @@ from typing import Final
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed, Timer
 from ottla.broker.upkeep.damage_marks import DamageMarks
+from ottla.broker.upkeep.written import WrittenPartitions
 from ottla.log.answers import Damage, DamagedLog
 from ottla.machine import Millis
 
@@ -37,7 +38,9 @@ class Failures:
         partitions: Mapping[Partition, tuple[int, Partition]],
         schedule: Schedule,
         marks: DamageMarks,
+        written: WrittenPartitions,
     ) -> None:
+        self._written = written
         self.marks = marks
         self._notes = notes
         self._taken_back = taken_back
@@ -75,9 +78,11 @@ class Failures:
             self._taken_back(now, partition)
 
     def mended(self, partition: Partition) -> None:
-        """The damaged part of this log is cut off; it is copied again from the leader."""
+        """The damaged part of this log is cut off, and it is copied again from the leader; or it leads as it is."""
         self.damaged.pop(partition, None)
         self.marks.clear(partition.log, partition.index)
+        if not partition.log.segments:
+            self._written.forget(partition)
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write of this log failed. If that closed the log, notify the requests that wait for a commit."""
@@ -123,6 +128,7 @@ class Failures:
     def forget(self, partition: Partition, key: tuple[int, Partition] | None) -> None:
         """This partition is deleted. `key`: of its timers, if it was open."""
         self.marks.clear(partition.log, partition.index)
+        self._written.forget(partition)
         self._wrong.pop(partition, None)
         self.damaged.pop(partition, None)
         self._failed_writes.pop(partition, None)
