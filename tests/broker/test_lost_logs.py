@@ -9,6 +9,7 @@ from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK
 from ottla.broker.upkeep.written import WRITTEN_FILE, decoded
 from ottla.log.checkpoints import encode_offsets
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from ottla.replica.copy_status import CopyStatus
 from tests.node_pair import NodePair
 
 
@@ -25,9 +26,9 @@ def pair(tmp_path: Path) -> NodePair:
     return made
 
 
-def restart(pair: NodePair, files: dict[str, bytes | None]) -> dict[int, tuple[bool, bool]]:
-    """Kill node 2, change files in its directory, and start it. Returns of each partition whether it may lack records,
-    and whether it has lost all of them."""
+def restart(pair: NodePair, files: dict[str, bytes | None]) -> dict[int, CopyStatus]:
+    """Kill node 2, change files in its directory, and start it. Returns what the start finds out about each
+    partition."""
     stage = pair.stages[2]
     stage.end(clean=False)
     directory = Path(stage.directory)
@@ -40,13 +41,14 @@ def restart(pair: NodePair, files: dict[str, bytes | None]) -> dict[int, tuple[b
         else:
             (directory / name).unlink(missing_ok=True)
     stage.start()
+    logs = stage.node.topics._placement.logs
     return {
-        index: (partition.is_incomplete, partition.log.found.is_empty)
+        index: logs.copy_of(partition.log, index).status
         for index, partition in stage.node.replicas.by_name["t"].partitions.items()
     }
 
 
-WHOLE, MAY_LACK, EMPTY = (False, False), (True, False), (True, True)
+WHOLE, MAY_LACK, EMPTY = CopyStatus.COMPLETE, CopyStatus.TAIL_LOST, CopyStatus.EMPTY
 
 
 def test_a_log_that_is_there_is_whole(pair: NodePair) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api import k56_alter_partition
 from ottla.broker.cluster import isr_changes
 from ottla.broker.cluster.controller import Controller
 from ottla.broker.cluster.elections import Standing
@@ -135,7 +134,7 @@ def joins_as_an_earlier_life(patch: pytest.MonkeyPatch) -> None:
         lambda self, node_id, follower: self.registrations.broker_epoch_of(node_id) is not None,
     )
     patch.setattr(Followers, "counts_on_more", lambda *_: False)
-    patch.setattr(k56_alter_partition, "_may_count", lambda *_: True)
+    patch.setattr(NodeRecord, "may_count", lambda *_: True)
 
 
 def fences_itself_never(patch: pytest.MonkeyPatch) -> None:

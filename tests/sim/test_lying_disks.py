@@ -14,6 +14,7 @@ from ottla.metadata.image import MetadataImage, changed, delta_since
 from ottla.metadata.nodes import NodeState
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
+from ottla.replica.copy_status import ReplicaCopy
 from ottla.sim.clients.replicated import Reader
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.trace import Broken
@@ -200,7 +201,7 @@ def test_a_coordinator_with_a_damaged_log_gives_way_and_copies_it_again() -> Non
 
 
 def trust_every_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Logs, "is_incomplete", lambda *_: False)
+    monkeypatch.setattr(Logs, "copy_of", lambda *_: ReplicaCopy())
 
 
 @pytest.mark.parametrize("harm", HARM)

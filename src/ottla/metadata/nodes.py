@@ -103,6 +103,10 @@ class NodeRecord:
         `incomplete` nor the fields after it. A row without any endpoint does not show that."""
         return bool(self.endpoints) and BETWEEN_NODES not in self.endpoints
 
+    def may_count(self, place: Place) -> bool:
+        """Whether the node's log of this partition accepts records, and lacks none of those that it had."""
+        return place not in self.offline and place not in self.incomplete
+
     def endpoint(self, listener: str) -> tuple[str, int] | None:
         """The address that clients of this listener use; None if the node has no such listener."""
         found = self.endpoints.get(listener)

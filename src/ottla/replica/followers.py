@@ -48,8 +48,9 @@ class Registrations(Protocol):
         """The epoch of the node's registration; None if the node is not registered, fenced, or shutting down."""
         ...
 
-    def takes_nothing(self, node_id: int, place: tuple[bytes, int]) -> bool:
-        """Whether the node has reported that its log of this partition (topic id, index) accepts no records."""
+    def may_count(self, node_id: int, place: tuple[bytes, int]) -> bool:
+        """Whether the node has not reported that its log of this partition (topic id, index) accepts no records, or may
+        lack some."""
         ...
 
 
@@ -235,7 +236,7 @@ class Followers:
         epoch = self.registrations.broker_epoch_of(node_id)
         if epoch is None or epoch != follower.broker_epoch:
             return False
-        return not self.registrations.takes_nothing(node_id, self.place)
+        return self.registrations.may_count(node_id, self.place)
 
     # ---- changes of the ISR ----------------------------------------------------------------------------------------
 

@@ -26,7 +26,6 @@ from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
-from ottla.metadata.nodes import NodeRecord, Place
 from ottla.metadata.store import Guard, StoreFailed
 from ottla.metadata.topics import PartitionRecord, TopicImage
 from ottla.protocol.apis import ApiKey
@@ -118,7 +117,7 @@ def _partition(
     assert node.membership is not None
     rules = node.membership.controller.rules_of(topic)
     place = topic.id, index
-    nodes = {node_id: record for node_id, record in node.members.serving().items() if _may_count(record, place)}
+    nodes = {node_id: record for node_id, record in node.members.serving().items() if record.may_count(place)}
     after = altered(partitions[index], _proposal(request, asked), nodes, rules)
     if isinstance(after, ErrorCode):
         return ResponsePartitionData(index, after)
@@ -130,11 +129,6 @@ def _partition(
     return ResponsePartitionData(
         index, 0, after.leader, after.leader_epoch, list(after.isr), int(after.recovering), after.partition_epoch
     )
-
-
-def _may_count(record: NodeRecord, place: Place) -> bool:
-    """Whether the node's log of this partition accepts records, and lacks none of those that it had."""
-    return place not in record.offline and place not in record.incomplete
 
 
 def _proposal(request: Request, asked: RequestPartitionData) -> IsrProposal:

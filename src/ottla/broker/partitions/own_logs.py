@@ -13,6 +13,7 @@ from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
 from ottla.metadata.nodes import LogEnd, Place
+from ottla.replica.copy_status import Event
 
 
 class OwnLogs:
@@ -35,18 +36,18 @@ class OwnLogs:
 
     def incomplete(self) -> tuple[Place, ...]:
         """See `membership.OwnLogs`."""
-        return tuple(sorted(place for place, partition in self._replicated() if partition.is_incomplete))
+        return tuple(sorted(place for place, partition in self._replicated() if partition.copy.is_reported))
 
     def found_emptied(self) -> None:
         """See `membership.OwnLogs`."""
         for _, partition in self._replicated():
-            partition.is_emptied = True
+            partition.copy.on(Event.REPLACED)
 
     def found_incomplete(self, places: AbstractSet[Place]) -> None:
         """See `membership.OwnLogs`."""
         for place, partition in self._replicated():
             if place in places:
-                partition.is_incomplete = True
+                partition.copy.on(Event.MAY_LACK)
 
     def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
         """See `membership.OwnLogs`."""
@@ -54,7 +55,7 @@ class OwnLogs:
         for topic in self._metadata.image.topics.values():
             for index, placed in enumerate(topic.partitions):
                 partition = self._replicas.get(topic.id, index) if awaits_logs(placed) else None
-                if partition is not None and partition.log.failed is None and not partition.is_emptied:
+                if partition is not None and partition.log.failed is None and partition.copy.has_end:
                     ends[topic.id, index] = placed.leader_epoch, LogEnd(*partition.sound_end)
         return ends
 

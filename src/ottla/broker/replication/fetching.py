@@ -31,6 +31,7 @@ from ottla.log.answers import AppendRefused, DamagedLog, DivergingOffset, Storag
 from ottla.log.cost import BEYOND_USUAL, SEGMENT, TimeSlice
 from ottla.machine import Millis
 from ottla.protocol.messages.fetch import FetchResponse
+from ottla.replica.copy_status import CopyStatus, Event
 from ottla.replica.divergence import EpochEnd, truncation_offset
 from ottla.replica.fetcher import (
     Diverges,
@@ -107,8 +108,6 @@ class Fetching:
         self._followed: dict[Key, tuple[Partition, FetchesOf]] = {}
         self._unsynced: dict[Key, None] = {}
         """Partitions that wait for their fsync before they are fetched further."""
-        self._rejoining: dict[Key, None] = {}
-        """Partitions whose damage is cut off, until their leader has the new end of the log."""
         self._refused: dict[Partition, int] = {}
         """The end of the log when it last refused what its leader sent."""
         self._reckoning = Reckoning(environment.schedule, Timed.REPLICATION, self._go_on_all, self._due)
@@ -136,7 +135,7 @@ class Fetching:
             )
         self._followed[key] = partition, fetches
         fetches.fetcher.follow(key, partition.leader_epoch, position_of(partition))
-        if key in self._rejoining:
+        if partition.copy.status is CopyStatus.REJOINING:
             fetches.fetcher.cut(key)
         if is_cut:
             self._hold_back(key, partition)
@@ -154,40 +153,31 @@ class Fetching:
         The log counts as incomplete until the leader has its new end. Otherwise the leader might propose this replica
         as in sync by the end that it had before.
         """
-        placed = self._metadata.image.partition(partition.topic_name, partition.index)
-        partition.is_emptied = False
-        key = key_of(partition)
-        if not partition.is_incomplete and partition.damaged_from is None:
-            self._rejoining.pop(key, None)
+        copy, log, key = partition.copy, partition.log, key_of(partition)
+        copy.on(Event.FOLLOWS)
+        if not copy.is_to_be_cut or log.failed is not None:
             return
+        placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if placed is None or self._environment.node_id in (*placed.isr, *placed.elr):
             return
-        damaged_from, log = partition.damaged_from, partition.log
-        if log.failed is not None or (key in self._rejoining and damaged_from is None):
-            return
-        if damaged_from is not None and damaged_from < log.log_end_offset:
-            self._environment.notes(f"{partition.name} is damaged from offset {damaged_from} on and copied again")
+        if copy.damaged_from is not None and copy.damaged_from < log.log_end_offset:
+            self._environment.notes(f"{partition.name} is damaged from offset {copy.damaged_from} on and copied again")
             try:
-                log.truncate_to(damaged_from, now=now)
+                log.truncate_to(copy.damaged_from, now=now)
                 self._was_cut(now, partition)
             except StorageFailed as failed:
                 self.storage_failed(now, partition, failed)
                 return
             self.go_on(key, partition)
-        partition.damaged_from = None
-        partition.is_incomplete = True
         self._upkeep.failures.mended(partition)
-        self._rejoining[key] = None
         if key in self._followed:
             self._followed[key][1].fetcher.cut(key)
 
     def _look_at_rejoining(self, fetches: FetchesOf) -> None:
-        """This leader has answered: it has the ends of some logs that were cut, so it may count on them again."""
-        for key in list(self._rejoining):
+        """This leader has the ends of these logs, as they are since they were cut: it may count on them again."""
+        for key in fetches.fetcher.take_confirmed():
             partition, of_now = self._followed.get(key, (None, None))
-            if partition is not None and of_now is fetches and fetches.fetcher.is_confirmed(key):
-                del self._rejoining[key]
-                partition.is_incomplete = False
+            if partition is not None and of_now is fetches and partition.copy.on(Event.CONFIRMED):
                 self._upkeep.failures.has_news = True
 
     def _cut_unless_it_has_epochs(self, now: Millis, partition: Partition) -> bool:
@@ -204,7 +194,6 @@ class Fetching:
     def drop(self, key: Key) -> None:
         """Fetch it no more."""
         self._unsynced.pop(key, None)
-        self._rejoining.pop(key, None)
         known = self._followed.pop(key, None)
         if known is not None:
             known[1].fetcher.drop(key)
@@ -249,8 +238,7 @@ class Fetching:
         """A leader has answered, or the outcome of the fetch is unknown."""
         if isinstance(answer, FetchResponse):
             fetches.news.extend(fetches.fetcher.answered(now, answer))
-            if self._rejoining:
-                self._look_at_rejoining(fetches)
+            self._look_at_rejoining(fetches)
             self._take_slice(now, fetches, self._environment.time_slice())
             fetches.news = deque(map(kept, fetches.news))
         else:

@@ -22,6 +22,7 @@ from ottla.log.recovery.found import What
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
 from ottla.metadata.topics import TopicRecord
+from ottla.replica.copy_status import Event, ReplicaCopy
 
 OF_THE_WHOLE_NODE: Final = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -121,8 +122,19 @@ class Logs:
         log = self.open_new(now, name, record, index, config)
         return None if log.unopened else log
 
-    def is_incomplete(self, log: Log) -> bool:
-        """Whether a log that was here before may lack records that this node had acknowledged, or have them damaged."""
+    def copy_of(self, log: Log, index: int) -> ReplicaCopy:
+        """The status of a log that was here before: whether it may lack records that this node had acknowledged."""
+        copy = ReplicaCopy()
+        damaged_from = self._upkeep.failures.marks.of(log, index)
+        if log.found.is_empty:
+            copy.on(Event.LOST_ALL)
+        elif damaged_from is not None:
+            copy.damaged(damaged_from)
+        elif self._may_lack_records(log):
+            copy.on(Event.MAY_LACK)
+        return copy
+
+    def _may_lack_records(self, log: Log) -> bool:
         if isinstance(log, UnopenedLog) and log.is_damaged:
             return True
         may_be_gone = not log.segments and not self._upkeep.written.is_known

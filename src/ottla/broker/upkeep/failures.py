@@ -15,6 +15,7 @@ from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.broker.upkeep.written import WrittenPartitions
 from ottla.log.answers import Damage, DamagedLog
 from ottla.machine import Millis
+from ottla.replica.copy_status import Event
 
 WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
 """The kinds of failure of a partition."""
@@ -64,10 +65,7 @@ class Failures:
         known = self.damaged.setdefault(partition, [])
         if damage not in known:
             known.append(damage)
-            partition.is_incomplete = True
-            before = partition.damaged_from
-            partition.damaged_from = damage.first if before is None else min(before, damage.first)
-            self.marks.set(partition.log, partition.index, partition.damaged_from)
+            self.marks.set(partition.log, partition.index, partition.copy.damaged(damage.first))
             self.has_news = True
             self._notes(f"{partition.name} is damaged: {damage}")
 
@@ -78,7 +76,8 @@ class Failures:
             self._taken_back(now, partition)
 
     def mended(self, partition: Partition) -> None:
-        """The damaged part of this log is cut off, and it is copied again from the leader; or it leads as it is."""
+        """The damaged part of this log is cut off; it is copied again from the leader."""
+        partition.copy.on(Event.CUT)
         self.damaged.pop(partition, None)
         self.marks.clear(partition.log, partition.index)
         if not partition.log.segments:
