@@ -8,6 +8,7 @@ import pytest
 from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK
 from ottla.broker.upkeep.written import WRITTEN_FILE, decoded
 from ottla.log.checkpoints import encode_offsets
+from ottla.log.files import DiskFile
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.replica.copy_status import CopyStatus
 from tests.node_pair import NodePair
@@ -105,3 +106,25 @@ def test_a_partition_that_is_deleted_is_not_missed(pair: NodePair) -> None:
     partition = node.replicas.by_name["t"].partitions[0]
     node.upkeep.written.forget(partition)
     assert restart(pair, {"t-0": None}) == {0: WHOLE, 1: WHOLE}
+
+
+def test_with_fsync_durability_the_file_is_synced_with_the_first_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = NodePair(tmp_path, ottla_durability="fsync")
+    pair.ask(1, CreateTopicsRequest([CreatableTopic("t", 1, 2)]))
+    synced: list[str] = []
+    sync = DiskFile.sync
+
+    def note(self: DiskFile) -> None:
+        synced.append(self.path)
+        sync(self)
+
+    monkeypatch.setattr(DiskFile, "sync", note)
+    for _ in range(2):
+        pair.stages[1].append("t")
+        for _ in range(4):
+            pair.run(500)
+    assert [path for path in synced if path.endswith(WRITTEN_FILE)] == [
+        f"{pair.stages[node_id].directory}/{WRITTEN_FILE}" for node_id in (1, 2)
+    ]
