@@ -2,9 +2,11 @@
 
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from ottla.broker.cluster.membership import Membership
 from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK
 from ottla.broker.upkeep.written import WRITTEN_FILE, decoded
 from ottla.log.checkpoints import encode_offsets
@@ -128,3 +130,21 @@ def test_with_fsync_durability_the_file_is_synced_with_the_first_records(
     assert [path for path in synced if path.endswith(WRITTEN_FILE)] == [
         f"{pair.stages[node_id].directory}/{WRITTEN_FILE}" for node_id in (1, 2)
     ]
+
+
+def test_a_start_that_ends_before_it_has_stored_the_losses_leaves_them_to_the_next(
+    pair: NodePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = pair.stages[2]
+    stage.end(clean=False)
+    files = [Path(stage.directory) / name for name in (HIGH_WATERMARK, WRITTEN_FILE)]
+    for file in files:
+        file.unlink(missing_ok=True)
+
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise OSError("no room")
+
+    monkeypatch.setattr(Membership, "join", fails)
+    with pytest.raises(OSError, match="no room"):
+        stage.start()
+    assert not [file for file in files if file.exists()]

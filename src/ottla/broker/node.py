@@ -215,8 +215,6 @@ class Node:
                 getattr(self, host).start(now)
         self.upkeep.start(now)
         if self.membership is not None:
-            self.upkeep.checkpoints.begin()
-            self.upkeep.written.begin(self.upkeep.partitions)
             kept, by_fsync = clean or self.environment.same_boot, self.upkeep.commits.by_fsync
             self.membership.join(
                 now,
@@ -227,6 +225,9 @@ class Node:
                 same_disk=was_here,
                 lost_commits=self.store.lost,
             )
+            # Behind the losses, which are on the disk now: with these files the next start would not notice them.
+            self.upkeep.checkpoints.begin()
+            self.upkeep.written.begin(self.upkeep.partitions)
             self.failures.has_news = True
 
     def _topics(self) -> Topics:
