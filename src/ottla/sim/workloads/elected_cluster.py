@@ -91,6 +91,7 @@ class ElectedCluster(Cluster):
 
     def build(self, host: Host, settings: Mapping[str, str], same_boot: bool) -> Node:
         node_id = int(settings["node.id"])
+        self.ways[node_id].lost = 0  # what an earlier process has found
         return Node(
             BrokerSettings.load(dict(settings), {}),
             host.disk,
