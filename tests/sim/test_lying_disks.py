@@ -148,6 +148,36 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
     assert acknowledged(cluster) > before
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_torn_end_and_a_lost_directory_leave_a_leader(restarts: bool) -> None:
+    """The only two replicas in sync are killed at once: one in the middle of an append, and the other loses its log."""
+    cluster = running(7)
+    cluster.until(more_is_acknowledged(cluster, 50))
+    cluster.kill(3)
+    cluster.until(lambda: 3 not in cluster.isr())
+    cluster.until(more_is_acknowledged(cluster, 50))
+    for node_id in (1, 2):
+        cluster.kill(node_id)
+        cluster.hosts[node_id].disk.settle_everything()
+    torn = cluster.hosts[1].disk
+    torn.put(LOG, torn.content(LOG) + bytes(range(1, 20)))
+    lose_directory(cluster, 2)
+    for checker in cluster.checkers:
+        checker.lost_power(2, in_sync_too=True)
+        checker.lost_power(1, in_sync_too=True)
+    cluster.begin(1)
+    cluster.begin(2)
+    cluster.until(lambda: cluster.isr() == ())
+    assert cluster.leader() is None, "node 3 may have more"
+    if restarts:
+        cluster.kill(1)
+        cluster.begin(1)
+        cluster.run(3_000)
+        assert cluster.leader() is None
+    cluster.begin(3)
+    cluster.settle()
+
+
 def test_a_partition_that_can_not_be_opened_is_put_aside_and_copied_again() -> None:
     cluster = running(10)
     cluster.until(more_is_acknowledged(cluster, 50))

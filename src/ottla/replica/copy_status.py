@@ -10,7 +10,7 @@ copies what it lacks from the leader.
     DAMAGED             records from an offset on   yes                 (UNDECIDED comes first)
     DAMAGED_UNCOUNTED   the same                    no                  the end of its sound part counts
     EMPTY               all of its records          yes                 (UNDECIDED comes first)
-    EMPTY_UNCOUNTED     the same                    no                  it waits for an operator
+    EMPTY_UNCOUNTED     the same                    no                  it has no end; the others' may do
     REJOINING           what it now copies          yes                 (UNDECIDED comes first)
 
 The two statuses that end in UNCOUNTED are not reported, because the cluster counts on no replica of the partition, or
