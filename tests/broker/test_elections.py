@@ -11,8 +11,8 @@ from ottla.broker.cluster.duties import duties, turnover
 from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
 from ottla.broker.cluster.isr_changes import IsrProposal, altered
 from ottla.metadata.image import MetadataImage
-from ottla.metadata.nodes import NODES as NODE_ROWS
 from ottla.metadata.nodes import NO_LOG, LogEnd, NodeRecord, NodeState
+from ottla.metadata.nodes import NODES as NODE_ROWS
 from ottla.metadata.topics import TOPICS, PartitionRecord, TopicImage, TopicRecord, Topics
 from ottla.protocol.errors import ErrorCode as E
 

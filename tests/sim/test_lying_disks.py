@@ -10,7 +10,6 @@ import pytest
 from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
-from ottla.metadata.image import MetadataImage, changed, delta_since
 from ottla.metadata.nodes import NodeState
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
@@ -123,7 +122,7 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
     cluster = running(8)
     cluster.until(cluster.is_whole)
     store = cluster.store
-    backup = store._generation, dict(store._rows)
+    backup = store.back_up()
     cluster.kill(3)
     cluster.until(lambda: 3 not in cluster.isr())
     cluster.begin(3)
@@ -133,11 +132,7 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
     cluster.until(more_is_acknowledged(cluster, 50))
     for node_id in (2, 3):
         cluster.kill(node_id)
-    store._generation, store._rows, store._changed, store._floor = *backup, {}, 0
-    cluster._image = changed(MetadataImage(), delta_since(store, MetadataImage()))
-    for checker in cluster.checkers:
-        for node_id in cluster.hosts:
-            checker.lost_power(node_id, in_sync_too=True)
+    cluster.restore_store(backup)
     cluster.begin(1)
     cluster.run(3_000)
     assert cluster.leader() is None, "the others may have more"

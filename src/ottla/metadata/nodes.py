@@ -77,7 +77,8 @@ class NodeRecord:
     `incomplete`: the partitions whose logs here may lack acknowledged records, or have them damaged, until this node is
     neither in sync nor eligible. `refusing`: the partitions whose leader lacks records that this replica knows to be
     committed, with the leader epoch in which it does not follow. `log_ends`: the log ends of partitions without an
-    eligible leader, NO_LOG for one without its records, with the partition's leader epoch at that time. `emptied` is read by earlier versions only.
+    eligible leader, NO_LOG for one without its records, with the partition's leader epoch at that time. `emptied` is
+    read by earlier versions only.
 
     `lost_commits`: the number of commits that the start of this incarnation found missing in the metadata store. The
     node has seen a newer store, and its logs may depend on that.

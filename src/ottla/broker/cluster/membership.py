@@ -60,8 +60,10 @@ class OwnLogs(Protocol):
         ...
 
     def incomplete(self) -> tuple[Place, ...]:
-        """The partitions with replicas on other nodes whose logs here may lack acknowledged records, in order. Those whose
-        logs decide who leads are left out."""
+        """The partitions with replicas on other nodes whose logs here may lack acknowledged records, in order.
+
+        It leaves out logs whose ends decide who leads.
+        """
         ...
 
     def found_emptied(self) -> None:
