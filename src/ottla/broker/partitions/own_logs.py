@@ -52,6 +52,8 @@ class OwnLogs:
                 self._look_whether_undecided(partition)
 
     def _look_whether_undecided(self, partition: Partition) -> None:
+        """If the logs decide who leads, this one counts with what it has: the start may find that it lacks records
+        only after it has seen that."""
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if placed is not None and awaits_logs(placed):
             partition.copy.on(Event.UNDECIDED)

@@ -295,11 +295,7 @@ class ReplicaChecker:
         copy.high_watermark = log.high_watermark
         knows_leader = index in self._committed  # a new checker may see a follower before the leader
         epoch = max(partition.leader_epoch, self._epochs_before.get(index, -1))
-        if (
-            not partition.leads
-            and knows_leader
-            and log.high_watermark > self._committed_end(index, epoch)
-        ):
+        if not partition.leads and knows_leader and log.high_watermark > self._committed_end(index, epoch):
             raise Broken(
                 f"5: {partition.name} on node {node_id}: the high watermark {log.high_watermark} of a follower in "
                 f"epoch {partition.leader_epoch} is no leader's: {self._committed.get(index)}"
