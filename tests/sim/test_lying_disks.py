@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
@@ -161,14 +162,14 @@ def test_a_torn_end_and_a_lost_directory_leave_a_leader(restarts: bool) -> None:
         checker.lost_power(2, in_sync_too=True)
         checker.lost_power(1, in_sync_too=True)
     cluster.begin(1)
+    if restarts:  # it is down when the partition begins to wait, and its row still reports the torn end
+        cluster.until(lambda: (cluster.image.topics[TOPIC].id, 0) in cluster.image.nodes["1"].incomplete)
+        cluster.kill(1)
     cluster.begin(2)
-    cluster.until(lambda: cluster.isr() == ())
+    cluster.until(lambda: awaits_logs(cluster.image.topics[TOPIC].partitions[0]))
     assert cluster.leader() is None, "node 3 may have more"
     if restarts:
-        cluster.kill(1)
         cluster.begin(1)
-        cluster.run(3_000)
-        assert cluster.leader() is None
     cluster.begin(3)
     cluster.settle()
 
