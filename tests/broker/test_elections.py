@@ -11,8 +11,8 @@ from ottla.broker.cluster.duties import duties, turnover
 from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
 from ottla.broker.cluster.isr_changes import IsrProposal, altered
 from ottla.metadata.image import MetadataImage
+from ottla.metadata.nodes import NO_LOG, LogEnd, NodeRecord, NodeState
 from ottla.metadata.nodes import NODES as NODE_ROWS
-from ottla.metadata.nodes import LogEnd, NodeRecord, NodeState
 from ottla.metadata.topics import TOPICS, PartitionRecord, TopicImage, TopicRecord, Topics
 from ottla.protocol.errors import ErrorCode as E
 
@@ -87,6 +87,14 @@ def test_where_nobody_is_eligible_the_longest_log_leads_once_all_have_reported()
         assert unclean.leader == 2
     alone = settled(settled(PartitionRecord((1,), (1,), 1), damaged, Rules(1)), ALL, Rules(1))
     assert (alone.leader, alone.recovering) == (1, True)
+
+
+def test_replicas_that_have_lost_all_records_do_not_stop_an_election_if_another_one_has_them() -> None:
+    down = PartitionRecord((1, 2, 3), (), -1, 5, 9)
+    for emptied, min_isr, leader in ((1, 2, 2), (2, 3, 3), (1, 1, -1), (2, 2, -1), (3, 3, -1)):
+        ends = {node_id: NO_LOG if node_id <= emptied else LogEnd(4, 17) for node_id in (1, 2, 3)}
+        after = settled(down, replace(ALL, log_ends=ends), Rules(min_isr))
+        assert after.leader == leader, (emptied, min_isr)
 
 
 def test_an_in_sync_replica_that_refuses_to_follow_the_leader_leads() -> None:

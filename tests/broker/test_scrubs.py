@@ -17,6 +17,7 @@ from ottla.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from ottla.replica.copy_status import CopyStatus
 from tests.node_pair import NodePair
 from tests.node_stage import NodeStage
 
@@ -59,12 +60,12 @@ def test_a_damaged_segment_is_found_in_a_pass(tmp_path: Path, rate: int) -> None
     assert "position 0, offset 1: the batch does not match its checksum" in note
     (partition,) = stage.node.failures.damaged
     assert partition.name == "t-1"
-    assert partition.is_incomplete
+    assert partition.copy.status is CopyStatus.DAMAGED
 
 
 def damaged_from(stage: NodeStage, index: int = 1) -> tuple[int | None, bool]:
     partition = stage.node.replicas.by_name["t"].partitions[index]
-    return partition.damaged_from, partition.is_incomplete
+    return partition.copy.damaged_from, partition.copy.is_reported
 
 
 def test_damage_counts_after_a_restart_until_it_is_repaired(tmp_path: Path) -> None:
@@ -76,7 +77,6 @@ def test_damage_counts_after_a_restart_until_it_is_repaired(tmp_path: Path) -> N
         assert damaged_from(stage) == (1, True)
         assert damaged_from(stage, 0) == (None, False)
     partition = stage.node.replicas.by_name["t"].partitions[1]
-    partition.damaged_from = None
     stage.node.failures.mended(partition)
     stage.restart()
     assert damaged_from(stage) == (None, False)

@@ -1,14 +1,15 @@
 """A node remembers how far it has seen the metadata store that it shares: an older one is noticed at its next start."""
 
 import copy
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.cluster.metadata import Batch, RowChange, planned
-from ottla.broker.cluster.store_memory import read_seen
-from ottla.log.checkpoints import SEEN_FILE
+from ottla.broker.cluster.store_memory import Seen, read_seen
+from ottla.log.checkpoints import SEEN_FILE, CheckpointUnreadable
 from ottla.log.files import DiskFiles
 from ottla.metadata.history import HISTORY, HISTORY_KEY, HistoryRecord
 from ottla.metadata.memory import MemoryStore
@@ -187,6 +188,20 @@ def test_a_damaged_file_is_said_and_done_without(cluster: Cluster) -> None:
     stage = cluster.start(1)
     assert cluster.lost(1) == 0
     assert any("does not say which metadata the node has seen" in note for note in stage.notes)
+
+
+def test_a_flipped_bit_does_not_look_like_another_store(tmp_path: Path) -> None:
+    seen, path = Seen(107, ((88, "a"), (90, "b")), 0), tmp_path / SEEN_FILE
+    path.write_bytes(seen.encode())
+    assert read_seen(DiskFiles(), str(path)) == seen
+    path.write_bytes(b"".join(line for line in seen.encode().splitlines(keepends=True) if b"checksum" not in line))
+    assert read_seen(DiskFiles(), str(path)) == seen, "an earlier version wrote no checksum"
+    for bit in range(8 * len(seen.encode())):
+        content = bytearray(seen.encode())
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        with suppress(CheckpointUnreadable):
+            assert read_seen(DiskFiles(), str(path)) == seen, content
 
 
 def test_a_node_alone_forgets_what_it_shared(cluster: Cluster, tmp_path: Path) -> None:

@@ -166,3 +166,24 @@ def test_nothing_is_fetched_while_records_are_on_their_way_to_the_disk(fetcher: 
 def test_a_log_that_takes_nothing_is_left_out(fetcher: Fetcher) -> None:
     fetcher.stop(A)
     assert asked(fetcher.request(NOW, 77)) == {1: (4, 0, -1)}
+
+
+def test_a_log_that_was_cut_is_confirmed_by_an_answer_to_its_new_end(fetcher: Fetcher) -> None:
+    fetcher.request(NOW, 1)
+    fetcher.cut(A)
+    fetcher.at(A, 4, Position(7, 3, 0))
+    fetcher.answered(NOW, answer(PartitionData(0, high_watermark=10), PartitionData(1)))
+    assert fetcher.take_confirmed() == [], "that fetch named the old end"
+    fetcher.request(NOW, 1)
+    fetcher.answered(NOW, answer(PartitionData(0, E.NOT_LEADER_OR_FOLLOWER)))
+    assert fetcher.take_confirmed() == [], "the leader does not count it yet"
+    fetcher.request(NOW + 20, 1)
+    fetcher.unanswered(NOW + 20)
+    assert fetcher.take_confirmed() == []
+    fetcher.request(NOW + 2_000, 1)
+    fetcher.answered(NOW, answer())
+    assert fetcher.take_confirmed() == [A], "the leader leaves out a partition without news"
+    fetcher.check()
+    fetcher.cut(A)
+    fetcher.drop(A)
+    fetcher.check()

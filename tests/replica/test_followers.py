@@ -22,8 +22,8 @@ class Nodes:
     def broker_epoch_of(self, node_id: int) -> int | None:
         return self.epochs.get(node_id, 7)
 
-    def takes_nothing(self, node_id: int, place: tuple[bytes, int]) -> bool:
-        return (node_id, place) in self.full
+    def may_count(self, node_id: int, place: tuple[bytes, int]) -> bool:
+        return (node_id, place) not in self.full
 
 
 class Led:

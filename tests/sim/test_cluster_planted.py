@@ -133,6 +133,8 @@ def joins_as_an_earlier_life(patch: pytest.MonkeyPatch) -> None:
         "_is_eligible",
         lambda self, node_id, follower: self.registrations.broker_epoch_of(node_id) is not None,
     )
+    patch.setattr(Followers, "counts_on_more", lambda *_: False)
+    patch.setattr(NodeRecord, "may_count", lambda *_: True)
 
 
 def fences_itself_never(patch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,14 @@ import random
 
 import pytest
 
+from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
-from ottla.metadata.image import MetadataImage, changed, delta_since
 from ottla.metadata.nodes import NodeState
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
+from ottla.replica.copy_status import ReplicaCopy
 from ottla.sim.clients.replicated import Reader
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.trace import Broken
@@ -122,7 +123,7 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
     cluster = running(8)
     cluster.until(cluster.is_whole)
     store = cluster.store
-    backup = store._generation, dict(store._rows)
+    backup = store.back_up()
     cluster.kill(3)
     cluster.until(lambda: 3 not in cluster.isr())
     cluster.begin(3)
@@ -132,11 +133,7 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
     cluster.until(more_is_acknowledged(cluster, 50))
     for node_id in (2, 3):
         cluster.kill(node_id)
-    store._generation, store._rows, store._changed, store._floor = *backup, {}, 0
-    cluster._image = changed(MetadataImage(), delta_since(store, MetadataImage()))
-    for checker in cluster.checkers:
-        for node_id in cluster.hosts:
-            checker.lost_power(node_id, in_sync_too=True)
+    cluster.restore_store(backup)
     cluster.begin(1)
     cluster.run(3_000)
     assert cluster.leader() is None, "the others may have more"
@@ -145,6 +142,36 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
         cluster.begin(node_id)
     cluster.settle()
     assert acknowledged(cluster) > before
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_torn_end_and_a_lost_directory_leave_a_leader(restarts: bool) -> None:
+    """The only two replicas in sync are killed at once: one in the middle of an append, and the other loses its log."""
+    cluster = running(7)
+    cluster.until(more_is_acknowledged(cluster, 50))
+    cluster.kill(3)
+    cluster.until(lambda: 3 not in cluster.isr())
+    cluster.until(more_is_acknowledged(cluster, 50))
+    for node_id in (1, 2):
+        cluster.kill(node_id)
+        cluster.hosts[node_id].disk.settle_everything()
+    torn = cluster.hosts[1].disk
+    torn.put(LOG, torn.content(LOG) + bytes(range(1, 20)))
+    lose_directory(cluster, 2)
+    for checker in cluster.checkers:
+        checker.lost_power(2, in_sync_too=True)
+        checker.lost_power(1, in_sync_too=True)
+    cluster.begin(1)
+    if restarts:  # it is down when the partition begins to wait, and its row still reports the torn end
+        cluster.until(lambda: (cluster.image.topics[TOPIC].id, 0) in cluster.image.nodes["1"].incomplete)
+        cluster.kill(1)
+    cluster.begin(2)
+    cluster.until(lambda: awaits_logs(cluster.image.topics[TOPIC].partitions[0]))
+    assert cluster.leader() is None, "node 3 may have more"
+    if restarts:
+        cluster.begin(1)
+    cluster.begin(3)
+    cluster.settle()
 
 
 def test_a_partition_that_can_not_be_opened_is_put_aside_and_copied_again() -> None:
@@ -200,7 +227,7 @@ def test_a_coordinator_with_a_damaged_log_gives_way_and_copies_it_again() -> Non
 
 
 def trust_every_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Logs, "is_incomplete", lambda *_: False)
+    monkeypatch.setattr(Logs, "copy_of", lambda *_: ReplicaCopy())
 
 
 @pytest.mark.parametrize("harm", HARM)

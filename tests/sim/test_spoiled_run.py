@@ -5,9 +5,9 @@ import pytest
 from ottla.sim.workloads.spoiled_run import SpoiledRun
 from tests.sim.test_seeds import kept
 
-FRESH = (2_000, 2_003, 2_005)
-"""The last one has five nodes, two of which lie."""
-HARM = ("bit", "cut from", "has lost /data/", "restored from a backup")
+FRESH = (2_003, 2_004, 2_005)
+"""The first one has five nodes, two of which lie."""
+HARM = ("bit", "cut from", "has lost /data/", "restored from a backup", "metadata store")
 
 
 @pytest.mark.parametrize("seed", kept("spoiled"))

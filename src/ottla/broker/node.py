@@ -206,6 +206,12 @@ class Node:
             raise StartRefused(too_old)
         self.settings.load()
         self._keep_to_quotas()
+        if self.membership is not None:
+            known = self.image.nodes.get(str(self.node_id))
+            self.upkeep.written.read(
+                may_be_missing=known is None or known.is_of_earlier_version,
+                may_be_torn=not self.environment.same_boot,
+            )
         self.topics.load(now, clean_shutdown=clean)
         self._replicate(now, list(self.image.topics))
         for name, host in _COORDINATORS.items():
@@ -213,7 +219,6 @@ class Node:
                 getattr(self, host).start(now)
         self.upkeep.start(now)
         if self.membership is not None:
-            self.upkeep.checkpoints.begin()
             kept, by_fsync = clean or self.environment.same_boot, self.upkeep.commits.by_fsync
             self.membership.join(
                 now,
@@ -224,6 +229,10 @@ class Node:
                 same_disk=was_here,
                 lost_commits=self.store.lost,
             )
+            # Behind the losses, which are on the disk now: with these files the next start would not notice them.
+            self.upkeep.checkpoints.begin()
+            self.upkeep.written.begin(self.upkeep.partitions)
+            self.failures.has_news = True
 
     def _topics(self) -> Topics:
         return Topics(
@@ -582,6 +591,8 @@ class Node:
             self._look_at_lease(membership, now)
             if self.failures.has_news:
                 self.failures.has_news = False
+                for replication in self._in_use("replication"):
+                    replication.look_at_damage(now)
                 membership.look_at_logs(now)
         self.slices.serve_resumed(now)
         self.parking.serve_ready(now)

@@ -44,6 +44,10 @@ class LogEnd(NamedTuple):
     end_offset: int
 
 
+NO_LOG: Final = LogEnd(-1, -1)
+"""The log has lost all its records. Its disk may be found again."""
+
+
 class NodeState(StrEnum):
     """The state of a node. Only active nodes get leaderships; leaving ones keep those that no other node can take
     over."""
@@ -73,7 +77,8 @@ class NodeRecord:
     `incomplete`: the partitions whose logs here may lack acknowledged records, or have them damaged, until this node is
     neither in sync nor eligible. `refusing`: the partitions whose leader lacks records that this replica knows to be
     committed, with the leader epoch in which it does not follow. `log_ends`: the log ends of partitions without an
-    eligible leader, with the partition's leader epoch at that time. `emptied` is read by earlier versions only.
+    eligible leader, NO_LOG for one without its records, with the partition's leader epoch at that time. `emptied` is
+    read by earlier versions only.
 
     `lost_commits`: the number of commits that the start of this incarnation found missing in the metadata store. The
     node has seen a newer store, and its logs may depend on that.
@@ -102,6 +107,10 @@ class NodeRecord:
         """Whether the version that wrote this row records no incarnations in the data directory, and reads neither
         `incomplete` nor the fields after it. A row without any endpoint does not show that."""
         return bool(self.endpoints) and BETWEEN_NODES not in self.endpoints
+
+    def may_count(self, place: Place) -> bool:
+        """Whether the node's log of this partition accepts records, and lacks none of those that it had."""
+        return place not in self.offline and place not in self.incomplete
 
     def endpoint(self, listener: str) -> tuple[str, int] | None:
         """The address that clients of this listener use; None if the node has no such listener."""

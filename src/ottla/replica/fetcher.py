@@ -8,13 +8,19 @@ actions on the logs. The caller carries out the actions and reports the new end 
     answered(now, ..) ->  Records | Diverges | OutOfRange | LeaderDamaged for each partition that has news
     at(key, position) <-  the position of its log afterwards
 
-The states of a partition:
+The states of a partition; `follow` begins with fetching. An event without an entry in the table changes nothing:
 
-- *busy*: from such news until `at`, `rest` or `follow` is called for it.
-- *syncing*: its new records must be on the disk before the leader may count them. No fetch is sent meanwhile, because
-  it would wait at the leader for longer than the sync takes.
-- *stopped*: the leader has a newer epoch than this node, which the metadata will bring (KAFKA-9193), or the log accepts
-  no records.
+    event       from        to
+    NEWS        FETCHING    BUSY: the caller has to act, until it calls `at` or `rest`
+    AT          any         FETCHING: its log has this position
+    FAILED      any         RESTING: each time for longer
+    HELD_BACK   FETCHING    RESTING: the replication throttle has no room for it
+    RESTED      RESTING     FETCHING: its rest is over
+    SYNCS       any         SYNCING: the leader may count its new records only once they are on the disk
+    STOPS       any         STOPPED: its log accepts no records, or its leader has a newer epoch (KAFKA-9193), which
+                            the metadata will bring
+
+While one partition is syncing, no fetch is sent: it would wait at the leader for longer than the sync takes.
 
 Invariants: at most one fetch is in flight. An answer counts for a partition only if its epoch and offset are still
 those of the request.
@@ -24,7 +30,7 @@ Sources: Kafka's AbstractFetcherThread, ReplicaFetcherThread, FetchSessionHandle
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
@@ -67,6 +73,30 @@ class State(Enum):
     BUSY = auto()
     SYNCING = auto()
     STOPPED = auto()
+
+
+class Event(Enum):
+    """What changes the state of a followed partition; see the table in the module's docstring."""
+
+    NEWS = auto()
+    AT = auto()
+    FAILED = auto()
+    HELD_BACK = auto()
+    RESTED = auto()
+    SYNCS = auto()
+    STOPS = auto()
+
+
+TRANSITIONS: Final[Mapping[Event, Mapping[State, State]]] = {
+    Event.NEWS: {State.FETCHING: State.BUSY},
+    Event.AT: dict.fromkeys(State, State.FETCHING),
+    Event.FAILED: dict.fromkeys(State, State.RESTING),
+    Event.HELD_BACK: {State.FETCHING: State.RESTING},
+    Event.RESTED: {State.RESTING: State.FETCHING},
+    Event.SYNCS: dict.fromkeys(State, State.SYNCING),
+    Event.STOPS: dict.fromkeys(State, State.STOPPED),
+}
+"""The state after an event, by event and by the state before. A state that is missing stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +152,9 @@ class Followed:
         self.high_watermark = UNTOLD
         """The leader's high watermark in its latest answer."""
 
+    def on(self, event: Event) -> None:
+        self.state = TRANSITIONS[event].get(self.state, self.state)
+
     @property
     def is_caught_up(self) -> bool:
         """Whether it has all committed records, as far as this node knows."""
@@ -144,7 +177,18 @@ _Told: TypeAlias = tuple[int, Position]
 class Fetcher:
     """The partitions that this node follows on one leader. `partitions` are in the order of requests."""
 
-    __slots__ = ("_asked", "_epoch", "_limits", "_node_id", "_rests_until", "_session_id", "_told", "partitions")
+    __slots__ = (
+        "_asked",
+        "_confirmed",
+        "_epoch",
+        "_limits",
+        "_node_id",
+        "_rests_until",
+        "_session_id",
+        "_told",
+        "_unconfirmed",
+        "partitions",
+    )
 
     def __init__(self, node_id: int, limits: FetchLimits) -> None:
         self.partitions: dict[Key, Followed] = {}
@@ -158,6 +202,8 @@ class Fetcher:
         """Epoch and offset of every partition in the fetch in flight; None without one."""
         self._rests_until: Millis = 0
         """The earliest time of the next request to the leader."""
+        self._confirmed: list[Key] = []
+        self._unconfirmed: set[Key] = set()
 
     # ---- followed partitions ---------------------------------------------------------------------------------------
 
@@ -169,6 +215,7 @@ class Fetcher:
     def drop(self, key: Key) -> None:
         """Stop fetching this partition."""
         self.partitions.pop(key, None)
+        self._unconfirmed.discard(key)
 
     def at(self, key: Key, leader_epoch: int, position: Position) -> None:
         """The actions for this partition are done, and its log is at this position."""
@@ -177,19 +224,28 @@ class Fetcher:
             if position != followed.position:
                 followed.rest_ms = 0
             followed.position = position
-            followed.state = State.FETCHING
+            followed.on(Event.AT)
 
     def wait_for_sync(self, key: Key) -> None:
         """The log must be synced to disk before the leader may count its records; call `at` afterwards."""
         followed = self.partitions.get(key)
         if followed is not None:
-            followed.state = State.SYNCING
+            followed.on(Event.SYNCS)
 
     def stop(self, key: Key) -> None:
         """The log accepts no records until `at` or `follow` is called."""
         followed = self.partitions.get(key)
         if followed is not None:
-            followed.state = State.STOPPED
+            followed.on(Event.STOPS)
+
+    def cut(self, key: Key) -> None:
+        """The log was cut below a position that the leader has: note when it has the new one."""
+        self._unconfirmed.add(key)
+
+    def take_confirmed(self) -> list[Key]:
+        """The partitions of which the leader has answered a fetch in its present epoch since their logs were `cut`."""
+        confirmed, self._confirmed = self._confirmed, []
+        return confirmed
 
     def is_busy(self, key: Key) -> bool:
         """Whether actions for this partition are pending."""
@@ -210,13 +266,13 @@ class Fetcher:
         longest = self._limits.backoff_ms
         followed.rest_ms = min(max(REST_MIN_MS, 2 * followed.rest_ms), longest)
         followed.rests_until = now + followed.rest_ms
-        followed.state = State.RESTING
+        followed.on(Event.FAILED)
 
     def hold_back(self, until: Millis, is_throttled: Callable[[Key], bool]) -> None:
         """Pause throttled partitions that are not caught up, until this time."""
         for key, followed in self.partitions.items():
             if followed.state is State.FETCHING and not followed.is_caught_up and is_throttled(key):
-                followed.state = State.RESTING
+                followed.on(Event.HELD_BACK)
                 followed.rests_until = until
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -240,7 +296,7 @@ class Fetcher:
         new: dict[Key, _Told] = {}
         for key, followed in self.partitions.items():
             if followed.state is State.RESTING and followed.rests_until <= now:
-                followed.state = State.FETCHING
+                followed.on(Event.RESTED)
             if followed.state is State.FETCHING:
                 asked[key] = followed.leader_epoch, followed.position.offset
                 told = followed.leader_epoch, followed.position
@@ -288,6 +344,8 @@ class Fetcher:
             self._epoch = self._epoch + 1 if self._epoch < 0x7FFF_FFFF else 1
         else:
             self._begin_session()
+        if self._unconfirmed:
+            self._confirm(asked, answer)
         news: list[News] = []
         for topic in answer.responses:
             for part in topic.partitions:
@@ -298,9 +356,25 @@ class Fetcher:
                 if asked.get(key) == (followed.leader_epoch, followed.position.offset):
                     told = self._look_at(now, key, followed, part)
                     if told is not None:
-                        followed.state = State.BUSY
+                        followed.on(Event.NEWS)
                         news.append(told)
         return news
+
+    def _confirm(self, asked: dict[Key, tuple[int, int]], answer: FetchResponse) -> None:
+        """The leader has the positions in this fetch, except where it answers that it does not count them. It leaves
+        out partitions without news."""
+        refused = {
+            (topic.topic_id, part.partition_index)
+            for topic in answer.responses
+            for part in topic.partitions
+            if part.error_code or (part.diverging_epoch is not None and part.diverging_epoch.epoch >= 0)
+        }
+        for key in self._unconfirmed - refused:
+            leader_epoch, offset = asked.get(key, (-1, -1))
+            followed = self.partitions[key]
+            if leader_epoch == followed.leader_epoch and offset == followed.position.offset:
+                self._unconfirmed.discard(key)
+                self._confirmed.append(key)
 
     def _look_at(self, now: Millis, key: Key, followed: Followed, part: PartitionData) -> News | None:
         match part.error_code:
@@ -317,7 +391,7 @@ class Fetcher:
             case ErrorCode.CORRUPT_MESSAGE:
                 return LeaderDamaged(key)
             case ErrorCode.FENCED_LEADER_EPOCH:
-                followed.state = State.STOPPED
+                followed.on(Event.STOPS)
             case _:
                 self.rest(now, key)
         return None
@@ -328,6 +402,7 @@ class Fetcher:
     def check(self) -> None:
         """Raises AssertionError."""
         assert self._session_id or not self._epoch
+        assert self._unconfirmed <= self.partitions.keys()
         for followed in self.partitions.values():
             assert followed.rest_ms <= self._limits.backoff_ms or followed.rest_ms == REST_MIN_MS
 

@@ -48,8 +48,9 @@ class Registrations(Protocol):
         """The epoch of the node's registration; None if the node is not registered, fenced, or shutting down."""
         ...
 
-    def takes_nothing(self, node_id: int, place: tuple[bytes, int]) -> bool:
-        """Whether the node has reported that its log of this partition (topic id, index) accepts no records."""
+    def may_count(self, node_id: int, place: tuple[bytes, int]) -> bool:
+        """Whether the node has not reported that its log of this partition (topic id, index) accepts no records, or may
+        lack some."""
         ...
 
 
@@ -190,6 +191,17 @@ class Followers:
         follower.fetched(now, offset, log_start_offset, leader_end_offset, broker_epoch)
         return True
 
+    def counts_on_more(self, node_id: int, offset: int, broker_epoch: int) -> bool:
+        """Whether a follower that is in sync, or about to be, fetches from below the end that it had reported: it has
+        cut its log since. The change of the ISR that counts on that end must be decided first."""
+        follower = self.followers.get(node_id)
+        return (
+            follower is not None
+            and offset < follower.end_offset
+            and broker_epoch == follower.broker_epoch
+            and node_id in self.maximal_isr
+        )
+
     def fetched_again(self, now: Millis, node_id: int, offset: int, broker_epoch: int) -> bool:
         """An in-sync follower has fetched again from the log's end, so it is still caught up. Returns False, so that
         the caller calls `fetched`, if it is not in sync, was at another offset, or is another incarnation."""
@@ -224,7 +236,7 @@ class Followers:
         epoch = self.registrations.broker_epoch_of(node_id)
         if epoch is None or epoch != follower.broker_epoch:
             return False
-        return not self.registrations.takes_nothing(node_id, self.place)
+        return self.registrations.may_count(node_id, self.place)
 
     # ---- changes of the ISR ----------------------------------------------------------------------------------------
 

@@ -151,6 +151,9 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
         knows_epoch = asked.current_leader_epoch != NOT_SAID
         answer.error = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
         return answer
+    if fetch.new_since is not None and _counts_on_more(fetch, asked, partition):
+        answer.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return answer
     if asked.last_fetched_epoch >= 0 and asked.fetch_offset >= log.log_start_offset:
         diverging = _diverging(partition, asked)
         if isinstance(diverging, ErrorCode):
@@ -219,6 +222,12 @@ def _is_throttled(node: Node, fetch: Fetch, partition: Partition) -> bool:
 def _is_follower(fetch: Fetch, partition: Partition) -> bool:
     followers = partition.followers
     return fetch.isolation is Isolation.LOG_END and followers is not None and fetch.replica_id in followers.followers
+
+
+def _counts_on_more(fetch: Fetch, asked: FetchPartition, partition: Partition) -> bool:
+    followers = partition.followers
+    assert followers is not None
+    return followers.counts_on_more(fetch.replica_id, asked.fetch_offset, fetch.broker_epoch)
 
 
 def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:

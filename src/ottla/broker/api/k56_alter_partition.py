@@ -117,7 +117,7 @@ def _partition(
     assert node.membership is not None
     rules = node.membership.controller.rules_of(topic)
     place = topic.id, index
-    nodes = {node_id: record for node_id, record in node.members.serving().items() if place not in record.offline}
+    nodes = {node_id: record for node_id, record in node.members.serving().items() if record.may_count(place)}
     after = altered(partitions[index], _proposal(request, asked), nodes, rules)
     if isinstance(after, ErrorCode):
         return ResponsePartitionData(index, after)

@@ -10,8 +10,10 @@ Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the nu
 - The leader stays while it is live and in sync. Otherwise the first live in-sync replica in the order of assignment
   leads. If there is none, the first live eligible replica leads, and becomes the in-sync set.
 - If neither set has a member left, the logs decide. Once every replica is live and has reported where its log ends, the
-  one with the greatest end leads, as no other log has more. A partition with a single replica does not wait for that.
-  If unclean elections are allowed, any live replica leads at once.
+  one with the greatest end leads, as no other log has more. Replicas that have lost all their records may be among
+  them, if they are fewer than `min_isr`: so many replicas had each acknowledged record, so another one has it. A
+  partition with a single replica does not wait for that. If unclean elections are allowed, any live replica leads at
+  once.
 - A leader that was elected by its log, or unclean, may lack acknowledged records: its epoch is the *unclean epoch*.
 - An in-sync or eligible replica may refuse to follow a leader that lacks records which the replica knows to be
   committed. Such a replica leads instead: while it does not follow, the leader has committed nothing that it lacks. The
@@ -27,10 +29,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from ottla.broker.cluster.members import NOBODY
-from ottla.metadata.nodes import LogEnd
+from ottla.metadata.nodes import NO_LOG, LogEnd
 from ottla.metadata.topics import PartitionRecord
 
 
@@ -56,9 +57,6 @@ class Standing:
         """The state for a partition whose log is offline on these nodes: they keep it if no other node can take it."""
         kept = offline & (self.active | self.leaving)
         return replace(self, active=self.active - offline, leaving=self.leaving | kept) if offline else self
-
-
-NO_LOG: Final = LogEnd(-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +163,8 @@ def _led_by_its_log(placed: PartitionRecord, nodes: Standing, rules: Rules) -> P
     ends = nodes.log_ends
     live = [replica for replica in placed.replicas if replica in nodes.active]
     has_all = not placed.elr and all(replica in live and replica in ends for replica in placed.replicas)
+    emptied = sum(ends.get(replica) == NO_LOG for replica in placed.replicas)
+    has_all = has_all and emptied < min(rules.min_isr, len(placed.replicas))
     is_only = placed.last_known_elr == placed.replicas and len(placed.replicas) == 1
     if not live or not (has_all or is_only or rules.unclean):
         return replace(placed, leader=NOBODY)

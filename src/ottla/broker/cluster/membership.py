@@ -60,7 +60,10 @@ class OwnLogs(Protocol):
         ...
 
     def incomplete(self) -> tuple[Place, ...]:
-        """The partitions with replicas on other nodes whose logs here may lack acknowledged records, in order."""
+        """The partitions with replicas on other nodes whose logs here may lack acknowledged records, in order.
+
+        It leaves out logs whose ends decide who leads.
+        """
         ...
 
     def found_emptied(self) -> None:
@@ -74,7 +77,7 @@ class OwnLogs(Protocol):
     def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
         """The ends of the logs here whose partitions have no eligible leader, with their leader epoch.
 
-        Logs that have lost all their records are left out, as the operator may find the disk that has them.
+        NO_LOG for a log that has lost all its records: the operator may find the disk that has them.
         """
         ...
 

@@ -22,10 +22,10 @@ class Registrations:
         record = self._metadata.image.nodes.get(str(node_id))
         return None if record is None or record.state is not NodeState.ACTIVE else record.broker_epoch
 
-    def takes_nothing(self, node_id: int, place: Place) -> bool:
-        """Whether the node has reported that its log of this partition is offline, or may lack records."""
+    def may_count(self, node_id: int, place: Place) -> bool:
+        """Whether the node has not reported that its log of this partition is offline, or may lack records."""
         record = self._metadata.image.nodes.get(str(node_id))
-        return record is not None and (place in record.offline or place in record.incomplete)
+        return record is None or record.may_count(place)
 
     @property
     def controller_id(self) -> int | None:

@@ -3,6 +3,10 @@
     .metadata-seen    generation=107
                       starts=88:NAME,90:NAME     the newest entries of the history (`metadata.history`) by then
                       lost=7                     commits found missing, until the controller has seen the node's row
+                      checksum=3735928559        CRC-32C of the lines before; files of earlier versions have none
+
+A damaged file must not look like a store that was restored: then every partition of the cluster would wait for all of
+its replicas. So a file whose checksum does not match is not used.
 
 The node writes this file in its data directory before it acts on a commit that must not be lost: a leader epoch of a
 partition that it has a replica of, or a smaller set of in-sync replicas. Whatever it acknowledges later depends on that
@@ -25,6 +29,7 @@ from ottla.metadata.history import ENTRIES_REMEMBERED, HISTORY, HISTORY_KEY, His
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.store import ABSENT, CommitUnknown, Conflict, MetadataStore, Put, StoreFailed, Versioned, decoded
 from ottla.metadata.topics import PartitionRecord
+from ottla.protocol.records.checksum import crc32c
 
 ATTEMPTS_MAX: Final = 100
 
@@ -48,7 +53,8 @@ class Seen:
 
     def encode(self) -> bytes:
         starts = ",".join(f"{generation}:{name}" for generation, name in self.starts)
-        return f"generation={self.generation}\nstarts={starts}\nlost={self.lost}\n".encode()
+        lines = f"generation={self.generation}\nstarts={starts}\nlost={self.lost}\n".encode()
+        return lines + f"checksum={crc32c(lines)}\n".encode()
 
 
 def read_seen(files: FileSystem, path: str) -> Seen | None:
@@ -59,9 +65,13 @@ def read_seen(files: FileSystem, path: str) -> Seen | None:
     try:
         pairs = [entry.partition(":") for entry in properties["starts"].split(",") if entry]
         starts = tuple((int(generation), name) for generation, _, name in pairs)
-        return Seen(int(properties["generation"]), starts, int(properties["lost"]))
+        seen = Seen(int(properties["generation"]), starts, int(properties["lost"]))
     except (KeyError, ValueError) as error:
         raise CheckpointUnreadable(f"{path} does not say which metadata the node has seen: {error}") from error
+    others = properties.keys() - {"generation", "starts", "lost"}
+    if others and f"checksum={properties.get('checksum')}\n".encode() not in seen.encode():
+        raise CheckpointUnreadable(f"{path} does not match its checksum")
+    return seen
 
 
 class StoreMemory:

@@ -310,6 +310,8 @@ class ShardHost:
         """When the logs of these partitions last refused a record."""
         self._gone = Backlog[str](schedule, timed, self._tell_of_gone)
         self._timers = KeyedTimers[int](schedule, timed, self._expire)
+        self._suspended_at: Millis = 0
+        """When a shard was last due while the node had no contact to its cluster."""
         self._steps: dict[Ticket, tuple[CoordinatorRequest, int, Hosted]] = {}
         self._next_step: Ticket = 1
 
@@ -336,6 +338,7 @@ class ShardHost:
             due.append(index)
         for index in due:
             if self._leadership.is_in_doubt(self.topic_name, index):
+                self._suspended_at = now
                 self._timers.set(index, now + SUSPENDED_MS)
                 continue
             hosted = self._usable(now, index)
@@ -755,7 +758,8 @@ class ShardHost:
         due, at = hosted.shard.deadline(), self._timers.at(hosted.index)
         if due is not None and not self._leadership.is_in_doubt(self.topic_name, hosted.index):
             assert at is not None, f"{hosted.partition.name} has no timer"
-            assert at <= due + SUSPENDED_MS, f"{hosted.partition.name} is due at {due}, its timer at {at}"
+            latest = max(due, self._suspended_at) + SUSPENDED_MS
+            assert at <= latest, f"{hosted.partition.name} is due at {due}, its timer at {at}"
 
 
 @lru_cache(maxsize=4096)  # a hash costs as much as an append to a log, and the same few ids recur

@@ -15,7 +15,7 @@ from ottla.broker.effects import Outbox
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.log.answers import Damage
-from ottla.log.files import FileSystem
+from ottla.log.files import File, FileSystem
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
 
@@ -37,6 +37,16 @@ class Care(Protocol):
     def sync_worked(self, partition: Partition) -> None: ...
 
 
+class Written(Protocol):
+    """Remembers on the disk which logs have records. `unsynced`: its file, if that has to reach the disk too."""
+
+    unsynced: list[File]
+
+    def note(self, partition: Partition) -> None:
+        """This log has been appended to."""
+        ...
+
+
 class GroupCommit:
     """Follows up the appends of one node; a `partitions.partition.Commits`.
 
@@ -45,11 +55,20 @@ class GroupCommit:
     """
 
     def __init__(
-        self, outbox: Outbox, schedule: Schedule, care: Care, look: Timer, *, by_fsync: bool, files: FileSystem
+        self,
+        outbox: Outbox,
+        schedule: Schedule,
+        care: Care,
+        look: Timer,
+        written: Written,
+        *,
+        by_fsync: bool,
+        files: FileSystem,
     ) -> None:
         self.by_fsync = by_fsync
         self.appended_to: dict[Partition, None] = {}
         self._look = look
+        self._written = written
         self._outbox = outbox
         self._care = care
         self._files = files
@@ -68,7 +87,11 @@ class GroupCommit:
         self._care.found_damage(partition, damage)
 
     def look_soon(self, now: Millis, partition: Partition) -> None:
-        """An append, or another event, may have brought the log's next deadline nearer."""
+        """An append, or another event, may have brought the log's next deadline nearer. A log without any segment was
+        not appended to."""
+        if not partition.log.segments:
+            return
+        self._written.note(partition)
         if not self.appended_to:
             self._look.set(now + LOOK_AFTER_MS)
         self.appended_to[partition] = None
@@ -116,6 +139,8 @@ class GroupCommit:
                 commits.append((partition, log.log_end_offset, len(pending)))
             del self._unsynced[partition]
         if commits:
+            files.extend(self._written.unsynced)
+            self._written.unsynced = []
             self._in_flight[self._outbox.sync(files)] = commits
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> bool:

@@ -12,7 +12,8 @@ from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
-from ottla.metadata.nodes import LogEnd, Place
+from ottla.metadata.nodes import NO_LOG, LogEnd, Place
+from ottla.replica.copy_status import Event
 
 
 class OwnLogs:
@@ -35,18 +36,27 @@ class OwnLogs:
 
     def incomplete(self) -> tuple[Place, ...]:
         """See `membership.OwnLogs`."""
-        return tuple(sorted(place for place, partition in self._replicated() if partition.is_incomplete))
+        return tuple(sorted(place for place, partition in self._replicated() if partition.copy.is_reported))
 
     def found_emptied(self) -> None:
         """See `membership.OwnLogs`."""
         for _, partition in self._replicated():
-            partition.is_emptied = True
+            partition.copy.on(Event.REPLACED)
+            self._look_whether_undecided(partition)
 
     def found_incomplete(self, places: AbstractSet[Place]) -> None:
         """See `membership.OwnLogs`."""
         for place, partition in self._replicated():
             if place in places:
-                partition.is_incomplete = True
+                partition.copy.on(Event.MAY_LACK)
+                self._look_whether_undecided(partition)
+
+    def _look_whether_undecided(self, partition: Partition) -> None:
+        """If the logs decide who leads, this one counts with what it has: the start may find that it lacks records
+        only after it has seen that."""
+        placed = self._metadata.image.partition(partition.topic_name, partition.index)
+        if placed is not None and awaits_logs(placed):
+            partition.copy.on(Event.UNDECIDED)
 
     def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
         """See `membership.OwnLogs`."""
@@ -54,8 +64,9 @@ class OwnLogs:
         for topic in self._metadata.image.topics.values():
             for index, placed in enumerate(topic.partitions):
                 partition = self._replicas.get(topic.id, index) if awaits_logs(placed) else None
-                if partition is not None and partition.log.failed is None and not partition.is_emptied:
-                    ends[topic.id, index] = placed.leader_epoch, LogEnd(*partition.sound_end)
+                if partition is not None and partition.log.failed is None:
+                    end = LogEnd(*partition.sound_end) if partition.copy.has_end else NO_LOG
+                    ends[topic.id, index] = placed.leader_epoch, end
         return ends
 
     def refusing(self) -> dict[Place, int]:

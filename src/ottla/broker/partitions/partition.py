@@ -21,6 +21,7 @@ from ottla.log.validation import Known
 from ottla.machine import Millis, Ticket
 from ottla.protocol.records.batch import HEADER_BYTES, peek_producer
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
+from ottla.replica.copy_status import ReplicaCopy
 
 if TYPE_CHECKING:
     from ottla.replica.followers import Followers
@@ -83,12 +84,10 @@ class Partition:
         "_fetch_waiters",
         "_follower_fetches",
         "_wakes",
-        "damaged_from",
+        "copy",
         "followers",
         "holding",
         "index",
-        "is_emptied",
-        "is_incomplete",
         "leader_epoch",
         "leader_high_watermark",
         "leads",
@@ -122,12 +121,7 @@ class Partition:
         self.traffic = traffic
         self.holding = False
         self.followers: Followers | None = None
-        self.is_incomplete = False
-        """Whether the log may lack acknowledged records, or have them damaged, and the cluster may count on them."""
-        self.is_emptied = False
-        """Whether the log had records and has lost all of them: its end may not decide who leads."""
-        self.damaged_from: int | None = None
-        """The first offset that has to be copied again from another replica."""
+        self.copy = ReplicaCopy()
         self.refused_epoch = -1
         """The leader epoch whose leader this replica refuses to follow, as that leader lacks records committed here."""
         self.sent_to: dict[int, int] = {}
@@ -321,7 +315,8 @@ class Partition:
     def sound_end(self) -> tuple[int, int]:
         """The newest leader epoch and the end offset of the part of the log that is not damaged."""
         log = self.log
-        end = log.log_end_offset if self.damaged_from is None else min(self.damaged_from, log.log_end_offset)
+        damaged_from = self.copy.damaged_from
+        end = log.log_end_offset if damaged_from is None else min(damaged_from, log.log_end_offset)
         return log.epochs.epoch_at(end - 1), end
 
     @property

@@ -31,6 +31,7 @@ from ottla.log.answers import AppendRefused, DamagedLog, DivergingOffset, Storag
 from ottla.log.cost import BEYOND_USUAL, SEGMENT, TimeSlice
 from ottla.machine import Millis
 from ottla.protocol.messages.fetch import FetchResponse
+from ottla.replica.copy_status import CopyStatus, Event
 from ottla.replica.divergence import EpochEnd, truncation_offset
 from ottla.replica.fetcher import (
     Diverges,
@@ -134,32 +135,50 @@ class Fetching:
             )
         self._followed[key] = partition, fetches
         fetches.fetcher.follow(key, partition.leader_epoch, position_of(partition))
+        if partition.copy.status is CopyStatus.REJOINING:
+            fetches.fetcher.cut(key)
         if is_cut:
             self._hold_back(key, partition)
         else:
             fetches.fetcher.stop(key)
 
+    def look_at_damage(self, now: Millis) -> None:
+        """Damage was found: repair it where the cluster does not count on this log."""
+        for partition, _ in list(self._followed.values()):
+            self._mend(now, partition)
+
     def _mend(self, now: Millis, partition: Partition) -> None:
-        """Once the cluster no longer counts on this log, cut off the damage: the leader has the whole log."""
-        placed = self._metadata.image.partition(partition.topic_name, partition.index)
-        partition.is_emptied = False
-        if not partition.is_incomplete and partition.damaged_from is None:
+        """Once the cluster no longer counts on this log, cut off the damage: the leader has the whole log.
+
+        The log counts as incomplete until the leader has its new end. Otherwise the leader might propose this replica
+        as in sync by the end that it had before.
+        """
+        copy, log, key = partition.copy, partition.log, key_of(partition)
+        copy.on(Event.FOLLOWS)
+        if not copy.is_to_be_cut or log.failed is not None:
             return
+        placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if placed is None or self._environment.node_id in (*placed.isr, *placed.elr):
             return
-        damaged_from, log = partition.damaged_from, partition.log
-        if damaged_from is not None and damaged_from < log.log_end_offset and log.failed is None:
-            self._environment.notes(f"{partition.name} is damaged from offset {damaged_from} on and copied again")
+        if copy.damaged_from is not None and copy.damaged_from < log.log_end_offset:
+            self._environment.notes(f"{partition.name} is damaged from offset {copy.damaged_from} on and copied again")
             try:
-                log.truncate_to(damaged_from, now=now)
+                log.truncate_to(copy.damaged_from, now=now)
                 self._was_cut(now, partition)
             except StorageFailed as failed:
                 self.storage_failed(now, partition, failed)
                 return
-            self.go_on(key_of(partition), partition)
-        partition.damaged_from = None
-        partition.is_incomplete = False
+            self.go_on(key, partition)
         self._upkeep.failures.mended(partition)
+        if key in self._followed:
+            self._followed[key][1].fetcher.cut(key)
+
+    def _look_at_rejoining(self, fetches: FetchesOf) -> None:
+        """This leader has the ends of these logs, as they are since they were cut: it may count on them again."""
+        for key in fetches.fetcher.take_confirmed():
+            partition, of_now = self._followed.get(key, (None, None))
+            if partition is not None and of_now is fetches and partition.copy.on(Event.CONFIRMED):
+                self._upkeep.failures.has_news = True
 
     def _cut_unless_it_has_epochs(self, now: Millis, partition: Partition) -> bool:
         """Truncate a log without epochs, as nothing else shows where it may diverge. False if it could not be
@@ -219,6 +238,7 @@ class Fetching:
         """A leader has answered, or the outcome of the fetch is unknown."""
         if isinstance(answer, FetchResponse):
             fetches.news.extend(fetches.fetcher.answered(now, answer))
+            self._look_at_rejoining(fetches)
             self._take_slice(now, fetches, self._environment.time_slice())
             fetches.news = deque(map(kept, fetches.news))
         else:

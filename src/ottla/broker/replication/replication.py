@@ -25,6 +25,7 @@ from ottla.broker.replication.waits import FetchWaits
 from ottla.broker.schedule import Timed, Timer
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.machine import Millis
+from ottla.replica.copy_status import Event
 from ottla.replica.fetcher import Key
 
 
@@ -93,9 +94,16 @@ class Replication:
         who leads. A leader with a damaged log reports it again: another replica should lead once that one is whole."""
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if partition.leads:
-            partition.is_incomplete = partition.is_incomplete or partition.damaged_from is not None
+            partition.copy.on(Event.LEADS)
         elif placed is not None and awaits_logs(placed):
-            partition.is_incomplete = False
+            partition.copy.on(Event.UNDECIDED)
+
+    def look_at_damage(self, now: Millis) -> None:
+        """The state of logs has changed, which no news of their topics may follow."""
+        for partition in self._replicas:
+            self._look_at_damage(partition)
+        self._fetching.look_at_damage(now)
+        self._fetching.send(now)
 
     def synced(self, now: Millis) -> None:
         """Some fsyncs have ended: continue to fetch for the partitions that waited for them."""

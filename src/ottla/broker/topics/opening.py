@@ -18,9 +18,11 @@ from ottla.log.checkpoints import CheckpointUnreadable, read_partition_metadata
 from ottla.log.config import LogConfig
 from ottla.log.left import Left
 from ottla.log.log import Log
+from ottla.log.recovery.found import What
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
 from ottla.metadata.topics import TopicRecord
+from ottla.replica.copy_status import Event, ReplicaCopy
 
 OF_THE_WHOLE_NODE: Final = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -60,7 +62,9 @@ class Logs:
             is_new = (name, index) in self.others
             checkpoint = NOTHING_KNOWN if is_new else self._upkeep.checkpoints.of(name, index)
             left = self._upkeep.checkpoints.left(name, index, record.topic_id)
-            return self._open(now, name, record, index, config, checkpoint, clean_shutdown, interrupted, left)
+            log = self._open(now, name, record, index, config, checkpoint, clean_shutdown, interrupted, left)
+            self._look_whether_gone(log, index)
+            return log
         except Exception as error:
             if isinstance(error, OSError) and error.errno in OF_THE_WHOLE_NODE:
                 raise
@@ -102,6 +106,7 @@ class Logs:
             log = self._open(now, name, record, index, config, checkpoint, clean_shutdown=False, interrupted=True)
         except Exception:  # the partition stays offline, and the reason was logged before
             return None
+        self._look_whether_gone(log, index)
         self.unowned.pop((name, index), None)
         return log
 
@@ -117,11 +122,30 @@ class Logs:
         log = self.open_new(now, name, record, index, config)
         return None if log.unopened else log
 
-    def is_incomplete(self, log: Log) -> bool:
-        """Whether a log that was here before may lack records that this node had acknowledged, or have them damaged."""
+    def copy_of(self, log: Log, index: int) -> ReplicaCopy:
+        """The status of a log that was here before: whether it may lack records that this node had acknowledged."""
+        copy = ReplicaCopy()
+        damaged_from = self._upkeep.failures.marks.of(log, index)
+        if log.found.is_empty:
+            copy.on(Event.LOST_ALL)
+        elif damaged_from is not None:
+            copy.damaged(damaged_from)
+        elif self._may_lack_records(log):
+            copy.on(Event.MAY_LACK)
+        return copy
+
+    def _may_lack_records(self, log: Log) -> bool:
         if isinstance(log, UnopenedLog) and log.is_damaged:
             return True
-        return not log.found.is_complete or not self._upkeep.checkpoints.knows_high_watermarks
+        may_be_gone = not log.segments and not self._upkeep.written.is_known
+        return may_be_gone or not log.found.is_complete or not self._upkeep.checkpoints.knows_high_watermarks
+
+    def _look_whether_gone(self, log: Log, index: int) -> None:
+        """Report a log that had records, and was lost before any checkpoint showed that."""
+        if not log.segments and not log.found.is_empty and self._upkeep.written.names((log.topic_id, index)):
+            log.found.add(
+                What.ALL, f"{log.directory}: it has no segment, but the log had records.", first=log.log_start_offset
+            )
 
     def _directory(self, name: str, index: int) -> str:
         return f"{self._environment.directory}/{name}-{index}"

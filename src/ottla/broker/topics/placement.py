@@ -36,6 +36,7 @@ from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicImage, TopicRecord
+from ottla.replica.copy_status import Event
 
 if TYPE_CHECKING:
     from ottla.replica.followers import Followers
@@ -198,9 +199,9 @@ class Placement(Subscriber):
         """The partition has a replica here from now on."""
         placed = topic.partitions[index]
         log = self._opened.pop((topic.name, index), None)
+        was_known = log is not None
         # A partition that an earlier incarnation led needs a new election first: its log may have lost its end.
-        was_here = log is not None and len(placed.replicas) > 1
-        is_incomplete = log is not None and self.logs.is_incomplete(log)
+        was_here = was_known and len(placed.replicas) > 1
         if log is None:
             log = self.logs.open_new(now, topic.name, topic.record, index, local.log_config)
         partition = local.partitions[index] = Partition(
@@ -214,9 +215,8 @@ class Placement(Subscriber):
             commits=self._upkeep.commits,
             wakes=self._parking,
         )
-        partition.damaged_from = self._upkeep.failures.marks.of(log, index)
-        partition.is_incomplete = is_incomplete or partition.damaged_from is not None
-        partition.is_emptied = log.found.is_empty
+        if was_known:
+            partition.copy = self.logs.copy_of(log, index)
         if was_here and (topic.name, index) not in self.logs.others:
             partition.leader_high_watermark = self._upkeep.checkpoints.of(topic.name, index)[2]
         self._begin(now, partition, placed)
@@ -228,16 +228,18 @@ class Placement(Subscriber):
             return False
         config = self._replicas.by_name[topic.name].log_config
         log = self.logs.open_again(now, topic.name, topic.record, partition.index, config)
+        is_replaced = False
         if log is None and self._has_whole_replica(partition, topic.partitions[partition.index]):
             leader = topic.partitions[partition.index].leader
             why = f"can't be opened, and node {leader} leads with all records: {partition.name} is copied from there"
             log = self.logs.open_anew(now, topic.name, topic.record, partition.index, config, why)
-            partition.is_emptied = log is not None
+            is_replaced = True
         if log is None:
             return False
         partition.log = log
-        partition.damaged_from = self._upkeep.failures.marks.of(log, partition.index)
-        partition.is_incomplete = self.logs.is_incomplete(log) or partition.damaged_from is not None
+        partition.copy = self.logs.copy_of(log, partition.index)
+        if is_replaced:
+            partition.copy.on(Event.REPLACED)
         self._producer_ids.seen(log.producers.entries)
         self._begin(now, partition, topic.partitions[partition.index])
         self._upkeep.failures.opened_again(now, partition)
@@ -271,6 +273,8 @@ class Placement(Subscriber):
         log.assign_epoch(partition.leader_epoch)
         if log.unopened:
             return
+        if not log.segments and not partition.copy.is_reported:
+            self._upkeep.written.forget(partition)  # the cluster has accepted the loss of what it may have had
         partition.lead(self._followers(now, partition, placed) if len(placed.replicas) > 1 else None)
         if partition.followers is not None:
             if partition.fsyncs_each and log.recovery_point < log.log_end_offset:

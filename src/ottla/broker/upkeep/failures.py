@@ -12,8 +12,10 @@ from typing import Final
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed, Timer
 from ottla.broker.upkeep.damage_marks import DamageMarks
+from ottla.broker.upkeep.written import WrittenPartitions
 from ottla.log.answers import Damage, DamagedLog
 from ottla.machine import Millis
+from ottla.replica.copy_status import Event
 
 WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
 """The kinds of failure of a partition."""
@@ -37,7 +39,9 @@ class Failures:
         partitions: Mapping[Partition, tuple[int, Partition]],
         schedule: Schedule,
         marks: DamageMarks,
+        written: WrittenPartitions,
     ) -> None:
+        self._written = written
         self.marks = marks
         self._notes = notes
         self._taken_back = taken_back
@@ -61,10 +65,7 @@ class Failures:
         known = self.damaged.setdefault(partition, [])
         if damage not in known:
             known.append(damage)
-            partition.is_incomplete = True
-            before = partition.damaged_from
-            partition.damaged_from = damage.first if before is None else min(before, damage.first)
-            self.marks.set(partition.log, partition.index, partition.damaged_from)
+            self.marks.set(partition.log, partition.index, partition.copy.damaged(damage.first))
             self.has_news = True
             self._notes(f"{partition.name} is damaged: {damage}")
 
@@ -76,8 +77,11 @@ class Failures:
 
     def mended(self, partition: Partition) -> None:
         """The damaged part of this log is cut off; it is copied again from the leader."""
+        partition.copy.on(Event.CUT)
         self.damaged.pop(partition, None)
         self.marks.clear(partition.log, partition.index)
+        if not partition.log.segments:
+            self._written.forget(partition)
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write of this log failed. If that closed the log, notify the requests that wait for a commit."""
@@ -123,6 +127,7 @@ class Failures:
     def forget(self, partition: Partition, key: tuple[int, Partition] | None) -> None:
         """This partition is deleted. `key`: of its timers, if it was open."""
         self.marks.clear(partition.log, partition.index)
+        self._written.forget(partition)
         self._wrong.pop(partition, None)
         self.damaged.pop(partition, None)
         self._failed_writes.pop(partition, None)

@@ -22,6 +22,7 @@ from ottla.broker.upkeep.compactions import Compactions
 from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.broker.upkeep.failures import Failures
 from ottla.broker.upkeep.scrubs import Scrubs
+from ottla.broker.upkeep.written import WrittenPartitions
 from ottla.log.answers import StorageFailed
 from ottla.log.left import Left
 from ottla.log.syncing import Syncable
@@ -60,11 +61,12 @@ class Upkeep:
             files, environment.directory, settings, outbox, self.partitions, schedule, self._write_checkpoints
         )
         marks = DamageMarks(files, environment.directory, environment.notes)
-        self.failures = Failures(environment.notes, taken_back, self.partitions, schedule, marks)
+        self.written = WrittenPartitions(files, environment.directory, environment.notes)
+        self.failures = Failures(environment.notes, taken_back, self.partitions, schedule, marks, self.written)
         self.compactions = Compactions(environment, metadata, self.partitions)
         self.scrubs = Scrubs(environment, self.partitions, self.failures.found_damage)
         by_fsync = settings["ottla.durability"] == "fsync"
-        self.commits = GroupCommit(outbox, schedule, self.failures, look, by_fsync=by_fsync, files=files)
+        self.commits = GroupCommit(outbox, schedule, self.failures, look, self.written, by_fsync=by_fsync, files=files)
         self._files = files
         self._directory = environment.directory
         self._outbox = outbox

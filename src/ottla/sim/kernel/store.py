@@ -7,7 +7,8 @@ lost.
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Changes, CommitUnknown, Guard, Put, StoreFailed, Versioned, Write
@@ -16,6 +17,14 @@ from ottla.sim.kernel.disk import Disk
 
 STORE_ROW_BYTES = 200
 """Approximate disk space of a commit."""
+
+
+class StoreCopy(NamedTuple):
+    """A backup of the store. `changed`: the keys of its newest commits."""
+
+    generation: int
+    rows: Mapping[str, Versioned]
+    changed: Mapping[int, tuple[str, ...]]
 
 
 class SimStore(MemoryStore):
@@ -34,6 +43,15 @@ class SimStore(MemoryStore):
         generation = super().commit(writes, guards)
         self.disk.burn()
         return generation
+
+    def back_up(self) -> StoreCopy:
+        """Copy all rows."""
+        return StoreCopy(self._generation, dict(self._rows), dict(self._changed))
+
+    def restore(self, copy: StoreCopy) -> None:
+        """Replace all rows by those of a backup, while no node uses the store."""
+        self._generation, self._rows, self._changed = copy.generation, dict(copy.rows), dict(copy.changed)
+        self._floor = 0
 
 
 class FarStore:

@@ -29,6 +29,7 @@ from ottla.sim.clients.replicated import LeaderClient
 from ottla.sim.kernel.clock import MS, HostClock, Micros
 from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.host import Host, Life
+from ottla.sim.kernel.store import StoreCopy
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster import TOPIC, Cluster
 from ottla.sim.workloads.following import LOOK_US, TRUST_MS, Following
@@ -78,6 +79,8 @@ class ElectedCluster(Cluster):
         self.checkers.append(ReplicaChecker(CONSUMER_OFFSETS_TOPIC))
         self.history = History((), groups_vanish=False)
         self._identity = 1_000_000
+        self.starts_first: int | None = None
+        """The node that must be active before any other one starts."""
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
@@ -91,6 +94,7 @@ class ElectedCluster(Cluster):
 
     def build(self, host: Host, settings: Mapping[str, str], same_boot: bool) -> Node:
         node_id = int(settings["node.id"])
+        self.ways[node_id].lost = 0  # what an earlier process has found
         return Node(
             BrokerSettings.load(dict(settings), {}),
             host.disk,
@@ -105,7 +109,11 @@ class ElectedCluster(Cluster):
 
     def begin(self, node_id: int) -> None:
         host = self.hosts[node_id]
-        if not host.up and host.start():
+        if host.up:
+            return
+        if self.starts_first not in (None, node_id):
+            self.world.agenda.after(20 * MS, self.begin, node_id)
+        elif host.start():
             self.following.begin(node_id)
 
     def kill(self, node_id: int, *, power_cut: bool = False) -> None:
@@ -176,6 +184,19 @@ class ElectedCluster(Cluster):
     def _committed(self) -> None:
         self._image = changed(self._image, delta_since(self.store, self._image))
         self.look_at_metadata()
+        if self.starts_first is not None:
+            row = self._image.nodes[f"{self.starts_first}"]
+            is_active = row.state is NodeState.ACTIVE
+            if is_active and row.incarnation == self.following.incarnation_of(self.starts_first):
+                self.starts_first = None
+
+    def restore_store(self, copy: StoreCopy) -> None:
+        """Bring back an earlier metadata store, while every node is down."""
+        assert not self.up
+        self.store.restore(copy)
+        self._image = changed(MetadataImage(), delta_since(self.store, MetadataImage()))
+        for checker in self.checkers:
+            checker.store_restored()
 
     def heal(self) -> None:
         for node_id, host in self.hosts.items():

@@ -114,6 +114,8 @@ class ReplicaChecker:
         damage."""
         self._isr_forgiven: set[tuple[int, int]] = set()
         self._cut_forgiven: set[tuple[int, int]] = set()
+        self._epochs_before: dict[int, int] = {}
+        """The newest leader epoch of each partition when the metadata store was restored, which may name older ones."""
         self._in_sync: dict[int, tuple[int, ...]] = {}
         """The in-sync and eligible replicas at the last check, by partition."""
 
@@ -162,6 +164,11 @@ class ReplicaChecker:
         self._cut_forgiven.update(places)
         if in_sync_too:
             self._isr_forgiven.update(place for place in places if node_id in self._in_sync.get(place[1], ()))
+
+    def store_restored(self) -> None:
+        """Handle an older metadata store: the in-sync replicas that it names need not have what was committed since."""
+        self._isr_forgiven.update(self.copies)
+        self._epochs_before = {index: max(marks) for index, marks in self._committed.items() if marks}
 
     def look(self, node: Node, image: MetadataImage) -> None:
         """Check every partition of the topic on this node. Raises Broken."""
@@ -287,11 +294,8 @@ class ReplicaChecker:
             )
         copy.high_watermark = log.high_watermark
         knows_leader = index in self._committed  # a new checker may see a follower before the leader
-        if (
-            not partition.leads
-            and knows_leader
-            and log.high_watermark > self._committed_end(index, partition.leader_epoch)
-        ):
+        epoch = max(partition.leader_epoch, self._epochs_before.get(index, -1))
+        if not partition.leads and knows_leader and log.high_watermark > self._committed_end(index, epoch):
             raise Broken(
                 f"5: {partition.name} on node {node_id}: the high watermark {log.high_watermark} of a follower in "
                 f"epoch {partition.leader_epoch} is no leader's: {self._committed.get(index)}"

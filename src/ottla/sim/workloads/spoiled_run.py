@@ -2,15 +2,21 @@
 
 In addition to the faults of `cluster_run`, the disks of one node of three, or up to two of five, are damaged. Bits of
 files flip, files are cut or lost, directories are lost, or the data directory is replaced by a copy made while the node
-was down. No acknowledged record may be lost, and in the end all replicas are complete and equal without an operator.
+was down. Once in a run, all nodes may be killed and find an earlier metadata store when they start again. No
+acknowledged record may be lost, and in the end all replicas are complete and equal without an operator.
 Machines keep their power: a second fault may lose what the first one has left.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+from ottla.broker.cluster.store_memory import read_seen
+from ottla.log.checkpoints import SEEN_FILE, CheckpointUnreadable
+from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
+from ottla.metadata.topics import TopicRecord
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.spoiling import Spoiler
+from ottla.sim.kernel.store import StoreCopy
 from ottla.sim.workloads.cluster_run import ClusterRun, Trouble, drawn
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.run import DIRECTORY
@@ -46,11 +52,14 @@ class SpoilingTrouble(Trouble):
             node_id: Spoiler(cluster.hosts[node_id].disk, DIRECTORY, cluster.world.stream(f"spoiler-{node_id}"))
             for node_id in chosen
         }
+        self._store_copy: StoreCopy | None = None
+        self._was_restored = False
         self.strikes: list[str] = []
-        """The damage done to disks, for tests."""
+        """The damage done, for tests."""
 
     def kinds(self) -> list[Callable[[], None]]:
-        return [*super().kinds(), *(self._spoil,) * 6]
+        store = (self._back_up_store,) * 2 + (self._restore_store,) * 4  # restored once
+        return [*super().kinds(), *(self._spoil,) * 6, *store]
 
     def _may_go_off(self) -> bool:
         return False
@@ -63,6 +72,8 @@ class SpoilingTrouble(Trouble):
 
     def _spoil(self) -> None:
         """Stop or kill one of the liars; it comes back to a spoiled disk."""
+        if self.cluster.starts_first is not None:
+            return
         node_id = self.rng.choice(sorted(self.spoilers))
         host = self.cluster.hosts[node_id]
         if host.up:
@@ -75,7 +86,7 @@ class SpoilingTrouble(Trouble):
 
     def _spoil_what_is_down(self, node_id: int) -> None:
         host = self.cluster.hosts[node_id]
-        if self.active and not host.up:
+        if self.active and not host.up and self.cluster.starts_first is None:
             if self.rng.random() < BACK_UP_CHANCE:
                 self.spoilers[node_id].back_up()
                 return
@@ -85,3 +96,44 @@ class SpoilingTrouble(Trouble):
             for checker in self.cluster.checkers:
                 checker.liars.add(node_id)
                 checker.lost_power(node_id, in_sync_too=True)
+
+    # ---- the metadata store ----------------------------------------------------------------------------------------
+
+    def _back_up_store(self) -> None:
+        if not self._was_restored:
+            self._store_copy = self.cluster.store.back_up()
+            self._tell("the metadata store is backed up")
+
+    def _restore_store(self) -> None:
+        """Kill all nodes and restore the metadata store. The node with the newest knowledge of it starts first, as
+        docs/durability.md asks for. So no liar may be down, whose disk may have lost that knowledge."""
+        cluster, copy = self.cluster, self._store_copy
+        if copy is None or self._was_restored or not all(cluster.hosts[node_id].up for node_id in self.spoilers):
+            return
+        if _replicas_in(copy) != {name: _replicas_of(topic.record) for name, topic in cluster.image.topics.items()}:
+            return  # moved replicas are not restored with the store
+        self._was_restored = True
+        lost = cluster.store.generation - copy.generation
+        self.strikes.append(f"the metadata store is an earlier one, without its newest {lost} commits")
+        self._tell(self.strikes[-1])
+        for host in cluster.hosts.values():
+            host.kill(power_cut=False)
+        cluster.restore_store(copy)
+        cluster.starts_first = max(cluster.hosts, key=self._generation_seen)
+
+    def _generation_seen(self, node_id: int) -> int:
+        try:
+            seen = read_seen(self.cluster.hosts[node_id].disk, f"{DIRECTORY}/{SEEN_FILE}")
+        except CheckpointUnreadable:
+            return 0
+        return 0 if seen is None else seen.generation
+
+
+def _replicas_in(copy: StoreCopy) -> dict[str, list[tuple[object, ...]]]:
+    """The replicas of every topic in a backup."""
+    rows = {key: row for key, row in copy.rows.items() if key.startswith(TOPIC_PREFIX)}
+    return {key[len(TOPIC_PREFIX) :]: _replicas_of(TopicRecord.decode(row.value)) for key, row in rows.items()}
+
+
+def _replicas_of(record: TopicRecord) -> list[tuple[object, ...]]:
+    return [(sorted(placed.replicas), placed.adding, placed.removing) for placed in record.partitions]

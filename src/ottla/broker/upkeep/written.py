@@ -1,0 +1,129 @@
+"""Remembers which partitions of a cluster's node have a log on its disk, so that a start notices a log that is gone.
+
+A partition that was never written has nothing on the disk. Neither has one whose directory is lost before the first
+checkpoint of its high watermark. The file tells them apart: the first append to a partition adds a line to it, before
+any answer. A line is `+` or `-`, topic id and partition; `-` means that this log has no records any more. The first
+line is a version, and how many lines follow it at least. Every line ends with its checksum.
+
+Each start of the node writes the file again. If it is missing or damaged, it is unknown which logs are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from ottla.broker.partitions.partition import Partition
+from ottla.log.files import File, FileSystem
+from ottla.metadata.nodes import Place
+from ottla.protocol.records.checksum import crc32c
+from ottla.protocol.uuids import parse_uuid, uuid_text
+
+WRITTEN_FILE: Final = ".written-partitions"
+VERSION: Final = "0"
+
+
+class WrittenPartitions:
+    """The file of one data directory. It is not used by a node that is alone, which has no other replica to ask."""
+
+    def __init__(self, files: FileSystem, directory: str, notes: Callable[[str], None]) -> None:
+        self._files = files
+        self._path = f"{directory}/{WRITTEN_FILE}"
+        self._notes = notes
+        self._file: File | None = None
+        self._places: set[Place] = set()
+        self.unsynced: list[File] = []
+        """The file, if an fsync of a log has to cover it too."""
+        self.is_known = True
+        """Whether every log with records is listed."""
+
+    def read(self, *, may_be_missing: bool, may_be_torn: bool) -> None:
+        """At the start of a cluster's node. `may_be_missing`: no earlier incarnation here has written it.
+        `may_be_torn`: a power cut may have damaged lines whose partitions have no acknowledged records."""
+        try:
+            if self._files.exists(self._path):
+                self._places = decoded(self._files.read_bytes(self._path), may_be_torn=may_be_torn)
+                return
+            self.is_known = may_be_missing
+        except (OSError, ValueError) as error:
+            self.is_known = False
+            self._notes(f"{self._path} can't be read, so a partition without a log may have lost it: {error}")
+
+    def names(self, place: Place) -> bool:
+        """Whether this partition had a log with records."""
+        return place in self._places
+
+    def begin(self, partitions: Iterable[Partition]) -> None:
+        """The logs are open: write the file with those that have records or had them. Raises OSError."""
+        here = {place_of(partition): partition for partition in partitions}
+        self._places = {place for place, each in here.items() if place in self._places or each.log.segments}
+        lines = [_line(f"{VERSION} {len(self._places)}"), *(_entry("+", place) for place in sorted(self._places))]
+        self._files.write_atomically(self._path, b"".join(lines))
+        self._file = self._files.open(self._path)
+
+    def note(self, partition: Partition) -> None:
+        """This log has been appended to."""
+        place = place_of(partition)
+        if self._file is not None and place not in self._places and self._add("+", place):
+            self._places.add(place)
+            self.unsynced = [self._file]
+
+    def forget(self, partition: Partition) -> None:
+        """This log is deleted, or begins without the records that it had."""
+        place = place_of(partition)
+        if place in self._places and (self._file is None or self._add("-", place)):
+            self._places.discard(place)
+
+    def _add(self, sign: str, place: Place) -> bool:
+        assert self._file is not None
+        size = self._file.size()
+        try:
+            self._file.write(_entry(sign, place))
+        except OSError as error:
+            self._notes(f"{self._path} could not be written: a restart may not notice that a log is gone: {error}")
+            with suppress(OSError):
+                self._file.truncate(size)
+            return False
+        return True
+
+
+def place_of(partition: Partition) -> Place:
+    """The topic's id and the partition's index."""
+    return partition.log.topic_id, partition.index
+
+
+def _line(said: str) -> bytes:
+    return f"{said} {crc32c(said.encode())}\n".encode()
+
+
+def _entry(sign: str, place: Place) -> bytes:
+    return _line(f"{sign} {uuid_text(place[0])} {place[1]}")
+
+
+def decoded(octets: bytes, *, may_be_torn: bool) -> set[Place]:
+    """Raises ValueError if the file is damaged."""
+    lines = _sound_lines(octets)
+    at_least = int(lines[0][1]) if lines and lines[0][0] == VERSION else len(lines)
+    is_whole = octets.endswith(b"\n") and octets.count(b"\n") == len(lines)
+    if at_least >= len(lines) or not (is_whole or may_be_torn):
+        raise ValueError("it is damaged")
+    places: set[Place] = set()
+    for sign, topic_id, index in lines[1:]:
+        place = parse_uuid(topic_id), int(index)
+        if sign == "+":
+            places.add(place)
+        else:
+            places.discard(place)
+    return places
+
+
+def _sound_lines(octets: bytes) -> list[list[str]]:
+    """The words of each line, without its checksum, before the first damaged one."""
+    lines: list[list[str]] = []
+    for line in octets.split(b"\n"):
+        said, _, checksum = line.rpartition(b" ")
+        if str(crc32c(said)).encode() != checksum:
+            break
+        lines.append(said.decode().split(" "))
+    return lines

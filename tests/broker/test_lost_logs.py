@@ -1,0 +1,150 @@
+"""A start finds out that a log is gone, also if it was lost before the first checkpoint of its high watermark."""
+
+import shutil
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from ottla.broker.cluster.membership import Membership
+from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK
+from ottla.broker.upkeep.written import WRITTEN_FILE, decoded
+from ottla.log.checkpoints import encode_offsets
+from ottla.log.files import DiskFile
+from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from ottla.replica.copy_status import CopyStatus
+from tests.node_pair import NodePair
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> NodePair:
+    """t-0 has records on both nodes, and t-1 was never written."""
+    made = NodePair(tmp_path)
+    assignments = [CreatableReplicaAssignment(index, [1, 2]) for index in range(2)]
+    made.ask(1, CreateTopicsRequest([CreatableTopic("t", -1, -1, assignments=assignments)]))
+    made.stages[1].append("t")
+    for _ in range(4):
+        made.run(500)
+    assert made.stages[2].node.replicas.by_name["t"].partitions[0].log.log_end_offset == 1
+    return made
+
+
+def restart(pair: NodePair, files: dict[str, bytes | None]) -> dict[int, CopyStatus]:
+    """Kill node 2, change files in its directory, and start it. Returns what the start finds out about each
+    partition."""
+    stage = pair.stages[2]
+    stage.end(clean=False)
+    directory = Path(stage.directory)
+    (directory / HIGH_WATERMARK).write_bytes(encode_offsets({("t", 0): 0, ("t", 1): 0}))
+    for name, content in files.items():
+        if content is not None:
+            (directory / name).write_bytes(content)
+        elif (directory / name).is_dir():
+            shutil.rmtree(directory / name)
+        else:
+            (directory / name).unlink(missing_ok=True)
+    stage.start()
+    logs = stage.node.topics._placement.logs
+    return {
+        index: logs.copy_of(partition.log, index).status
+        for index, partition in stage.node.replicas.by_name["t"].partitions.items()
+    }
+
+
+WHOLE, MAY_LACK, EMPTY = CopyStatus.COMPLETE, CopyStatus.TAIL_LOST, CopyStatus.EMPTY
+
+
+def test_a_log_that_is_there_is_whole(pair: NodePair) -> None:
+    assert restart(pair, {}) == {0: WHOLE, 1: WHOLE}
+
+
+@pytest.mark.parametrize("lost", ["t-0", "t-0/00000000000000000000.log"])
+def test_a_log_that_is_lost_before_its_first_checkpoint_is_missed(pair: NodePair, lost: str) -> None:
+    assert restart(pair, {lost: None}) == {0: EMPTY, 1: WHOLE}
+    assert restart(pair, {}) == {0: EMPTY, 1: WHOLE}, "it is still missed"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0 0 1\n"])
+def test_without_the_file_a_partition_without_a_log_may_have_lost_it(pair: NodePair, content: bytes | None) -> None:
+    assert restart(pair, {WRITTEN_FILE: content}) == {0: WHOLE, 1: MAY_LACK}
+
+
+def test_a_cut_or_a_flipped_bit_in_the_file_is_noticed(pair: NodePair) -> None:
+    """Of a cut exactly between two lines that were appended, only the file's own count could tell."""
+    restart(pair, {})
+    path = Path(pair.stages[2].directory) / WRITTEN_FILE
+    content = path.read_bytes()
+    (place,) = decoded(content, may_be_torn=False)
+    assert place[1] == 0
+    for size in range(len(content)):
+        with pytest.raises(ValueError, match="damaged"):
+            decoded(content[:size], may_be_torn=False)
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match="damaged"):
+            decoded(bytes(flipped), may_be_torn=False)
+
+
+def test_a_power_cut_may_tear_the_newest_line(pair: NodePair) -> None:
+    restart(pair, {})
+    pair.settle()
+    stage = pair.stages[2]
+    path = Path(stage.directory) / WRITTEN_FILE
+    before = path.read_bytes()
+    pair.stages[1].append("t", 1)
+    for _ in range(4):
+        pair.run(500)
+    content = path.read_bytes()
+    assert len(decoded(content, may_be_torn=False)) == 2
+    for size in range(len(before) + 1, len(content) - 1):
+        assert len(decoded(content[:size], may_be_torn=True)) == 1
+        with pytest.raises(ValueError, match="damaged"):
+            decoded(content[:size], may_be_torn=False)
+
+
+def test_a_partition_that_is_deleted_is_not_missed(pair: NodePair) -> None:
+    node = pair.stages[2].node
+    partition = node.replicas.by_name["t"].partitions[0]
+    node.upkeep.written.forget(partition)
+    assert restart(pair, {"t-0": None}) == {0: WHOLE, 1: WHOLE}
+
+
+def test_with_fsync_durability_the_file_is_synced_with_the_first_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = NodePair(tmp_path, ottla_durability="fsync")
+    pair.ask(1, CreateTopicsRequest([CreatableTopic("t", 1, 2)]))
+    synced: list[str] = []
+    sync = DiskFile.sync
+
+    def note(self: DiskFile) -> None:
+        synced.append(self.path)
+        sync(self)
+
+    monkeypatch.setattr(DiskFile, "sync", note)
+    for _ in range(2):
+        pair.stages[1].append("t")
+        for _ in range(4):
+            pair.run(500)
+    assert [path for path in synced if path.endswith(WRITTEN_FILE)] == [
+        f"{pair.stages[node_id].directory}/{WRITTEN_FILE}" for node_id in (1, 2)
+    ]
+
+
+def test_a_start_that_ends_before_it_has_stored_the_losses_leaves_them_to_the_next(
+    pair: NodePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = pair.stages[2]
+    stage.end(clean=False)
+    files = [Path(stage.directory) / name for name in (HIGH_WATERMARK, WRITTEN_FILE)]
+    for file in files:
+        file.unlink(missing_ok=True)
+
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise OSError("no room")
+
+    monkeypatch.setattr(Membership, "join", fails)
+    with pytest.raises(OSError, match="no room"):
+        stage.start()
+    assert not [file for file in files if file.exists()]

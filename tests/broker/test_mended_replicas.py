@@ -1,0 +1,125 @@
+"""A replica that has found damage cuts it off, copies the rest again, and counts only once it has every record."""
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.partitions.partition import Partition
+from ottla.log.answers import Damage
+from ottla.metadata.topics import PartitionRecord
+from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from tests.node_pair import NodePair
+
+FETCH, ALTER_PARTITION = 1, 56
+
+
+class Copies:
+    """Partition t-0 with six records on two nodes, both in sync. Node 1 is the controller. The follower gets one batch
+    with each fetch."""
+
+    def __init__(self, directory: Path, leader: int) -> None:
+        self.pair = NodePair(directory, ottla_scrub_bytes_per_second="0", replica_fetch_max_bytes="1")
+        self.leader, self.copier = leader, 3 - leader
+        topic = CreatableTopic("t", -1, -1, assignments=[CreatableReplicaAssignment(0, [leader, 3 - leader])])
+        self.pair.ask(1, CreateTopicsRequest([topic]))
+        self.append(6)
+        self.catch_up()
+        assert self.end == 6
+        assert self.in_sync == 2
+
+    @property
+    def copy(self) -> Partition:
+        return self.pair.stages[self.copier].node.replicas.by_name["t"].partitions[0]
+
+    @property
+    def end(self) -> int:
+        return self.copy.log.log_end_offset
+
+    @property
+    def placed(self) -> PartitionRecord:
+        return self.pair.stages[1].node.image.topics["t"].partitions[0]
+
+    @property
+    def in_sync(self) -> int:
+        return len(self.placed.isr)
+
+    @property
+    def reports_losses(self) -> bool:
+        membership = self.pair.stages[self.copier].node.membership
+        assert membership is not None
+        assert membership.record is not None
+        return bool(membership.record.incomplete)
+
+    def append(self, count: int) -> None:
+        for _ in range(count):
+            self.pair.stages[self.leader].append("t")
+
+    def find_damage(self) -> None:
+        stage = self.pair.stages[self.copier]
+        stage.node.failures.found_damage(self.copy, Damage("0.log", 0, 2, 3, "a bit is flipped"))
+        stage.run()
+
+    def fall_behind(self) -> None:
+        """The follower lacks a record, and leaves the in-sync set."""
+        self.pair.held.add(FETCH)
+        self.append(1)
+        self.pair.run(60_000)
+        assert self.in_sync == 1
+
+    def carry_fetch(self) -> None:
+        """Carry over the fetch that was sent, and its answer if it is due, and hold back the fetch after it."""
+        self.pair.held.discard(FETCH)
+        self.pair._carry()
+        self.pair.held.add(FETCH)
+        self.pair.run(600)
+
+    def catch_up(self) -> None:
+        self.pair.held.clear()
+        for _ in range(30):
+            self.pair.run(100)
+
+
+def test_a_mended_replica_does_not_join_by_the_end_that_it_had_before(tmp_path: Path) -> None:
+    copies = Copies(tmp_path, leader=1)
+    copies.pair.held.add(FETCH)
+    copies.pair.run(1_000)
+    assert copies.pair.stages[2].asks, "a fetch from offset 6 is on its way"
+    copies.find_damage()
+    copies.pair.settle()
+    assert (copies.end, copies.in_sync, copies.reports_losses) == (2, 1, True)
+    copies.carry_fetch()
+    assert copies.in_sync == 1, "the log ends at offset 2"
+    copies.catch_up()
+    assert (copies.end, copies.in_sync, copies.reports_losses) == (6, 2, False)
+
+
+def test_a_replica_that_does_not_count_is_mended_without_news_of_its_topic(tmp_path: Path) -> None:
+    copies = Copies(tmp_path, leader=1)
+    copies.fall_behind()
+    copies.find_damage()
+    assert copies.end == 2
+    copies.catch_up()
+    assert (copies.end, copies.in_sync, copies.reports_losses) == (7, 2, False)
+
+
+@pytest.mark.parametrize("arrives_while_reported", [True, False])
+def test_a_proposal_is_decided_before_a_replica_that_it_counts_on_is_mended(
+    arrives_while_reported: bool, tmp_path: Path
+) -> None:
+    copies = Copies(tmp_path, leader=2)
+    copies.fall_behind()
+    copies.pair.held.add(ALTER_PARTITION)
+    copies.carry_fetch()
+    while copies.end < 7:
+        copies.carry_fetch()
+    copies.carry_fetch()
+    assert copies.pair.stages[2].asks, "the leader proposes that the follower joins"
+    copies.find_damage()
+    before = copies.placed
+    for _ in range(2 * (not arrives_while_reported)):
+        copies.carry_fetch()
+    copies.pair.held.discard(ALTER_PARTITION)
+    copies.pair.settle()
+    assert copies.placed is before, f"the log ends at offset {copies.end}"
+    copies.catch_up()
+    assert (copies.end, copies.in_sync, copies.reports_losses) == (7, 2, False)
