@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator
 from typing import assert_never
 
 from ottla.groups.consumer.admin import deletion, described, listed
-from ottla.groups.consumer.group import ConsumerGroup
+from ottla.groups.consumer.group import ConsumerGroup, Resolved, Target
 from ottla.groups.consumer.membership import ConsumerHeartbeat, ConsumerMembership, Conversion
 from ottla.groups.consumer.records import (
     ConsumerRecord,
@@ -131,34 +131,46 @@ class ConsumerGroups:
                 elif group_id in self._groups:
                     self._groups[group_id].remove_member(member_id)
             case EpochRecord(group_id, epoch, metadata_hash):
-                if epoch is not None:
-                    group = self._group(group_id)
-                    group.epoch, group.metadata_hash = epoch, metadata_hash
-                elif (group := self._groups.pop(group_id, None)) is not None:
-                    self.membership.forget(group)
+                self._set_epoch(group_id, epoch, metadata_hash)
             case TargetEpochRecord(group_id, epoch, assigned_at_ms):
                 if epoch is not None:
                     group = self._group(group_id)
                     group.assignment_epoch, group.assigned_at_ms = epoch, assigned_at_ms
             case TargetRecord(group_id, member_id, target):
-                if target is not None:
-                    self._group(group_id).targets[member_id] = target
-                elif group_id in self._groups:
-                    self._groups[group_id].targets.pop(member_id, None)
+                self._set_target(group_id, member_id, target)
             case CurrentRecord(group_id, member_id, member):
                 if member is not None:
                     self._group(group_id).put_current(member)
                 elif group_id in self._groups:
                     self._groups[group_id].drop_current(member_id)
             case RegexRecord(group_id, regex, resolved):
-                if resolved is not None:
-                    self._group(group_id).resolved[regex] = resolved
-                elif group_id in self._groups:
-                    self._groups[group_id].resolved.pop(regex, None)
+                self._set_resolved(group_id, regex, resolved)
             case PassedOver():
                 pass
             case _:
                 assert_never(record)
+
+    def _set_epoch(self, group_id: str, epoch: int | None, metadata_hash: int) -> None:
+        """Set the epoch of a group; None removes the group."""
+        if epoch is not None:
+            group = self._group(group_id)
+            group.epoch, group.metadata_hash = epoch, metadata_hash
+        elif (group := self._groups.pop(group_id, None)) is not None:
+            self.membership.forget(group)
+
+    def _set_target(self, group_id: str, member_id: str, target: Target | None) -> None:
+        """Set the target assignment of a member; None removes it."""
+        if target is not None:
+            self._group(group_id).targets[member_id] = target
+        elif group_id in self._groups:
+            self._groups[group_id].targets.pop(member_id, None)
+
+    def _set_resolved(self, group_id: str, regex: str, resolved: Resolved | None) -> None:
+        """Set the topics that a regular expression matches; None removes it."""
+        if resolved is not None:
+            self._group(group_id).resolved[regex] = resolved
+        elif group_id in self._groups:
+            self._groups[group_id].resolved.pop(regex, None)
 
     def _group(self, group_id: str) -> ConsumerGroup:
         group = self._groups.get(group_id)

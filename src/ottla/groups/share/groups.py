@@ -23,7 +23,7 @@ from ottla.groups.share.admin import (
     describe,
     listed,
 )
-from ottla.groups.share.group import NO_SHARES, ShareGroup
+from ottla.groups.share.group import NO_SHARES, Assignment, ShareGroup
 from ottla.groups.share.membership import ConnectionLost, ShareMembership
 from ottla.groups.share.records import (
     CurrentRecord,
@@ -125,20 +125,13 @@ class ShareGroups:
                 elif group_id in self._groups:
                     self._groups[group_id].remove_member(member_id)
             case EpochRecord(group_id, epoch, metadata_hash):
-                if epoch is not None:
-                    group = self._group(group_id)
-                    group.epoch, group.metadata_hash = epoch, metadata_hash
-                elif (group := self._groups.pop(group_id, None)) is not None:
-                    self._membership.forget(group)
+                self._set_epoch(group_id, epoch, metadata_hash)
             case TargetEpochRecord(group_id, epoch, assigned_at_ms):
                 if epoch is not None:
                     group = self._group(group_id)
                     group.assignment_epoch, group.assigned_at_ms = epoch, assigned_at_ms
             case TargetRecord(group_id, member_id, target):
-                if target is not None:
-                    self._group(group_id).targets[member_id] = target
-                elif group_id in self._groups:
-                    self._groups[group_id].targets.pop(member_id, None)
+                self._set_target(group_id, member_id, target)
             case CurrentRecord(group_id, member_id, epoch, previous_epoch, assigned):
                 if epoch is not None:
                     self._group(group_id).put_current(member_id, epoch, previous_epoch, assigned)
@@ -151,6 +144,21 @@ class ShareGroups:
                     self._groups[group_id].shares = NO_SHARES
             case _:
                 assert_never(record)
+
+    def _set_epoch(self, group_id: str, epoch: int | None, metadata_hash: int) -> None:
+        """Set the epoch of a group; None removes the group."""
+        if epoch is not None:
+            group = self._group(group_id)
+            group.epoch, group.metadata_hash = epoch, metadata_hash
+        elif (group := self._groups.pop(group_id, None)) is not None:
+            self._membership.forget(group)
+
+    def _set_target(self, group_id: str, member_id: str, target: Assignment | None) -> None:
+        """Set the target assignment of a member; None removes it."""
+        if target is not None:
+            self._group(group_id).targets[member_id] = target
+        elif group_id in self._groups:
+            self._groups[group_id].targets.pop(member_id, None)
 
     def _group(self, group_id: str) -> ShareGroup:
         group = self._groups.get(group_id)
