@@ -335,6 +335,7 @@ class Node:
         """The coordinator of consumer and share groups."""
         host = self._shard_host(CONSUMER_OFFSETS_TOPIC, self.group_shards, "offsets.commit.timeout.ms")
         self.group_shards.metadata.shards = host.shards
+        self.group_shards.metadata.every_shard = host.every_shard
         return host
 
     @cached_property

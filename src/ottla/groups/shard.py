@@ -178,6 +178,10 @@ class GroupShard:
         """The call for every shard when topics are deleted."""
         return Call(-1, 0, "", "", TopicsDeleted(names))
 
+    def batch_size_is(self, size_max: int) -> None:
+        """The log accepts batches of up to `size_max` bytes from now on."""
+        self._settings.batch_size_max = size_max
+
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:
