@@ -25,7 +25,7 @@ from pathlib import Path
 from bench.brokers import default_data
 from bench.frames import fetch_frame, produce_frame, record_batch
 from bench.machine import machine_line
-from ottla.broker.api import k00_produce
+from ottla.broker.api import produce_frames
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity
 from ottla.broker.config.values import BrokerSettings
@@ -145,7 +145,7 @@ class Bench:
     def parse_produce(self, how: str) -> tuple[Callable[[], object], int]:
         frame = memoryview(produce_frame(TOPIC, 0, record_batch(*BATCHES["50x200B"])))[4:]
         if how == "by-hand":
-            return lambda: k00_produce.parse_common(frame, 9), 0
+            return lambda: produce_frames.parse_common(frame, 9), 0
         return lambda: decode_request(frame), 0
 
     def answer_produce(self) -> tuple[Callable[[], object], int]:

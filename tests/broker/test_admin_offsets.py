@@ -114,7 +114,7 @@ def test_latest_waits_for_the_high_watermark_of_its_epoch(tmp_path: Path) -> Non
     stage.restart(clean=False)
     partition = stage.node.replicas.get("t", 0)
     assert partition is not None
-    partition.log.high_watermark = 0
+    partition.log.offsets.high_watermark = 0
     assert offset(stage, -1)[0] == E.OFFSET_NOT_AVAILABLE
     assert offset(stage, -1, version=4)[0] == E.LEADER_NOT_AVAILABLE
     assert offset(stage, 0)[0] == E.OFFSET_NOT_AVAILABLE

@@ -60,7 +60,7 @@ def test_a_log_that_cannot_be_cut_is_not_fetched_and_the_others_are(
     for partition in (first, second):
         stage.append("t", partition.index)
     first.log.epochs.clear()
-    first.log.high_watermark = 0
+    first.log.offsets.high_watermark = 0
     if stays_open:
         monkeypatch.setattr(Log, "truncate_to", has_no_room)
     else:

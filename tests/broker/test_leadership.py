@@ -143,9 +143,9 @@ def test_a_follower_says_how_far_it_is_behind(stage: NodeStage) -> None:
     for high_watermark, expected in ((2, 0), (3, 0), (9, 6)):
         partition.advance_as_follower(high_watermark)
         assert lag(stage) == (expected, False)
-    partition.log.failed = "the disk"
+    partition.log.durability.failed = "the disk"
     assert lag(stage) == (-1, False), "it does not follow any more"
-    partition.log.failed = None
+    partition.log.durability.failed = None
     place(stage, 0, leader=1, leader_epoch=2)
     assert lag(stage) == (0, False)
 

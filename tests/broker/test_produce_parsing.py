@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ottla.broker import produce_size
-from ottla.broker.api.k00_produce import INTERNAL_TOPICS_CLIENT, TransactionalAppend, parse_common
+from ottla.broker.api.produce_frames import INTERNAL_TOPICS_CLIENT, TransactionalAppend, parse_common
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_request
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -12,7 +12,7 @@ from ottla.broker import slices
 from ottla.broker.api import k00_produce
 from ottla.broker.effects import Close, Parked, Part, Reply, Sync
 from ottla.broker.schedule import Timed
-from ottla.log import state as log_state
+from ottla.log import segments as log_segments
 from ottla.log.answers import StorageFailed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -49,7 +49,7 @@ def fsync(tmp_path: Path) -> Iterator[NodeStage]:
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two partitions in each, be it their first record or not."""
-    monkeypatch.setattr(log_state, "SEGMENT", 0)
+    monkeypatch.setattr(log_segments, "SEGMENT", 0)
     for module in (k00_produce, slices):
         monkeypatch.setattr(module, "SLICE_STEPS", 2)
 

@@ -241,7 +241,7 @@ def test_bytes_that_could_not_be_sent_are_an_error_the_next_time() -> None:
     assert stage.fetch("t0").error_code == STORAGE
     stage.disk.trouble = None
     assert stage.fetch("t0").error_code == 0
-    assert not log.unreadable
+    assert not log.durability.unreadable
 
 
 def test_with_page_cache_durability_nothing_waits_for_the_disk() -> None:

@@ -10,6 +10,11 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.offset_commit import (
@@ -22,6 +27,8 @@ from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupReques
 from tests.other_writer import place
 
 E = ErrorCode
+SET, DELETE = 0, 1
+BROKER = 4
 # Of three partitions "g" and "j" have the same, "simple" and "g2" have others.
 
 
@@ -315,3 +322,17 @@ def test_offsets_by_topic_id(stage: HostStage) -> None:
     assert found == {topic.id: [(5, E.NONE)], stranger: [(-1, E.UNKNOWN_TOPIC_ID)]}
     everything = stage.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 10)
     assert [t.topic_id for t in everything.groups[0].topics] == [topic.id]
+
+
+def test_a_commit_may_be_as_large_as_the_log_accepts_now() -> None:
+    """A shard that is loaded follows a change of message.max.bytes."""
+    stage = HostStage(message_max_bytes="2000")
+    stage.coordinate()
+    large = commit(1, metadata="x" * 3_000)
+    assert error_of(stage.ask(large, 8)) == E.UNKNOWN_SERVER_ERROR
+    for operation, expected in ((SET, E.NONE), (DELETE, E.UNKNOWN_SERVER_ERROR)):
+        change = AlterableConfig("message.max.bytes", operation, "10000")
+        asked = IncrementalAlterConfigsRequest([AlterConfigsResource(BROKER, "", [change])])
+        assert stage.ask(asked, 1).responses[0].error_code == E.NONE
+        assert error_of(stage.ask(large, 8)) == expected
+        assert committed(stage) == 1

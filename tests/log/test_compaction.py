@@ -80,7 +80,7 @@ def test_the_last_value_of_each_key_stays_with_its_offset() -> None:
     dirty_end = log.active.base_offset if log.active else 0
     clean = [record for record in after if record.offset < dirty_end]
     assert len({record.key for record in clean}) == len(clean)
-    assert log.cleaned_to == dirty_end
+    assert log.segments.cleaned_to == dirty_end
     assert (log.log_start_offset, log.log_end_offset) == (0, 60)
     octets = raw(log)
     for header, position in iter_batches(memoryview(octets)):
@@ -122,7 +122,7 @@ def test_the_ratio_says_when_and_the_checkpoint_where() -> None:
     fill(log, 60)
     assert log.cleanable_ratio(NOW) == 1.0
     compact(log)
-    cleaned_to = log.cleaned_to
+    cleaned_to = log.segments.cleaned_to
     assert log.cleanable_ratio(NOW) == 0.0
     assert files.read_bytes("/data/cleaner-offset-checkpoint") == b"0\n1\nt 0 %d\n" % cleaned_to
     log.close(NOW)
@@ -151,7 +151,7 @@ def test_truncation_cuts_the_checkpoint() -> None:
     log = filled(disk())
     fill(log, 60)
     compact(log)
-    cleaned_to = log.cleaned_to
+    cleaned_to = log.segments.cleaned_to
     log.truncate_to(cleaned_to - 10, now=NOW)
     fill(log, 60, tag=b"new")
     expected = table(log)
@@ -218,7 +218,7 @@ def test_more_keys_than_the_map_holds_take_several_rounds() -> None:
     ends: list[int] = []
     while log.cleanable_ratio(NOW) > 0:
         compact(log, map_bytes_max=200 * 15)
-        ends.append(log.cleaned_to)
+        ends.append(log.segments.cleaned_to)
         assert table(log) == expected
     assert len(ends) > 3
     assert ends == sorted(set(ends))
@@ -233,8 +233,8 @@ def test_a_producers_last_sequence_survives() -> None:
     compact(log)
     (kept,) = [header for header, _ in iter_batches(memoryview(raw(log))) if header.producer_id == 5]
     assert (kept.record_count, kept.base_sequence, kept.base_offset) == (0, 9, 9)
-    for snapshot in list(log.snapshots):
-        log.drop_snapshot(snapshot)
+    for snapshot in list(log.durability.snapshots):
+        log.durability.drop_snapshot(snapshot)
     again = open_log(log.files, COMPACT, clean_shutdown=False)
     assert again.producers.entries[5].last_sequence == 9
 
@@ -284,8 +284,8 @@ def test_a_marker_that_was_emptied_says_which_epoch_its_producer_is_in() -> None
         compact(log, NOW + round_ * (HORIZON + 1))
     markers = [header for header, _ in iter_batches(memoryview(raw(log))) if header.is_control]
     assert [(header.producer_epoch, header.record_count) for header in markers][-1] == (2, 0)
-    for snapshot in list(log.snapshots):
-        log.drop_snapshot(snapshot)
+    for snapshot in list(log.durability.snapshots):
+        log.durability.drop_snapshot(snapshot)
     again = open_log(log.files, COMPACT, clean_shutdown=False)
     assert again.producers.entries[5].epoch == 2
     follower = open_log(disk(), COMPACT)
@@ -547,5 +547,5 @@ def test_against_a_dictionary(
         for key, offset in last.items():
             assert found[offset] == written[offset], (key, offset)
     if room == 40 and log.active is not None:
-        clean = [record for record in records(log) if record.offset < (log.cleaned_to or 0)]
+        clean = [record for record in records(log) if record.offset < (log.segments.cleaned_to or 0)]
         assert len(clean) == len({record.key for record in clean})

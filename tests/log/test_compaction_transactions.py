@@ -168,7 +168,7 @@ def test_a_reader_of_committed_records_finds_what_was_committed(seed: int) -> No
         now += HORIZON + 1
     log = reopened(log, files, clean=True)
     check_what_is_read(log, writers, rng)
-    closed = [row for row in records(log) if row.offset < (log.cleaned_to or 0)]
+    closed = [row for row in records(log) if row.offset < (log.segments.cleaned_to or 0)]
     assert all(row.offset in writers.committed for row in closed), "aborted data takes room still"
     # a live producer's last batch stays, empty, and with it the marker and its entry
     assert sum(len(segment.txn_index.aborted()) for segment in log.segments) <= len(PRODUCERS)

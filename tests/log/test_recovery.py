@@ -10,8 +10,8 @@ import pytest
 
 from ottla.log.answers import Origin
 from ottla.log.config import LogConfig
+from ottla.log.durability import SNAPSHOT_BATCHES
 from ottla.log.log import Log
-from ottla.log.state import SNAPSHOT_BATCHES
 from ottla.protocol.records import peek
 from ottla.protocol.records.batch import LOG_OVERHEAD_BYTES
 from ottla.sim.kernel.disk import Disk, PowerCut
@@ -260,10 +260,10 @@ def test_damaged_producer_snapshots_fall_back_to_the_log(damage: Callable[[Disk,
 def test_snapshots_are_taken_as_the_log_grows_and_bound_the_replay() -> None:
     files = disk()
     log = filled(files, SNAPSHOT_BATCHES + 10)
-    assert log.snapshots == [SNAPSHOT_BATCHES]
+    assert log.durability.snapshots == [SNAPSHOT_BATCHES]
     for number in range(SNAPSHOT_BATCHES + 10, 2 * SNAPSHOT_BATCHES + 5):
         put(log, idempotent(number), epoch=999)
-    assert log.snapshots == [2 * SNAPSHOT_BATCHES], "older ones inside a segment go"
+    assert log.durability.snapshots == [2 * SNAPSHOT_BATCHES], "older ones inside a segment go"
     again, _ = reopen(files, **KILLED)
     assert again.producers.entries[7].last_sequence == 2 * SNAPSHOT_BATCHES + 4
     assert len(again.producers.entries[7].batches) == 5

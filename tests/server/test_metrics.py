@@ -233,13 +233,13 @@ def test_health_and_readiness(broker: Measured) -> None:
     every = list(node.replicas)
     shut = node.replicas.by_name[topic].partitions
     try:
-        shut[1].log.failed = "no space"
+        shut[1].log.durability.failed = "no space"
         assert fetch(broker, "/readyz") == f"ready, except for 1 of {len(every)} partitions: {topic}-1\n"
         for part in every:
-            part.log.failed = "no space"
+            part.log.durability.failed = "no space"
         with pytest.raises(urllib.error.HTTPError, match="503"):
             fetch(broker, "/readyz")
         assert fetch(broker, "/healthz") == "ok\n"
     finally:
         for part in every:
-            part.log.failed = None
+            part.log.durability.failed = None

@@ -314,7 +314,7 @@ def a_log_fails(world: World) -> None:
     stage.create("t", 2)
     names = (REPLICAS + "offlinereplicacount", CONTROLLER + "offlinepartitionscount", REPLICAS + "leadercount")
     assert [read(stage, name) for name in names] == [0, 0, 2]
-    stage.node.replicas.by_name["t"].partitions[1].log.failed = "no space"
+    stage.node.replicas.by_name["t"].partitions[1].log.durability.failed = "no space"
     assert [read(stage, name) for name in names] == [1, 1, 1]
 
 

@@ -62,10 +62,10 @@ def test_letters_wait_until_a_new_leader_knows_what_is_committed(stage: ShareSta
     member.fetch()
     assert member.said((0, 9, [1, 1, 3, 1, 1, 1, 1, 1, 1, 3])) == 0
     log = stage.node.replicas.by_name["jobs"].partitions[0].log
-    log.high_watermark, committed = 0, log.high_watermark
+    log.offsets.high_watermark, committed = 0, log.high_watermark
     stage.run(5_000)
     assert (state(stage), stage.read("dlq.jobs")) == ((2, 2, 0), [])
-    log.high_watermark = committed
+    log.offsets.high_watermark = committed
     stage.run(60_000)
     assert [letter.value for letter in stage.read("dlq.jobs")] == [b"2", b"9"]
 
@@ -198,11 +198,11 @@ def test_a_full_disk_under_the_letters_delays_them(stage: ShareStage) -> None:
     member = with_letters(stage, 3)
     member.fetch()
     log = stage.node.replicas.by_name["dlq.jobs"].partitions[0].log
-    log.failed = "no room"
+    log.durability.failed = "no room"
     member.said((0, 2, [REJECT]))
     stage.run(10_000)
     assert state(stage) == (0, 3, 0)
-    log.failed = None
+    log.durability.failed = None
     stage.run(31_000)
     assert state(stage) == (3, 0, 3)
 

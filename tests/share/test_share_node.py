@@ -657,10 +657,10 @@ def test_an_acknowledgement_that_can_not_be_written_may_be_repeated(stage: Share
     partition = next(
         p for p in stage.node.replicas.by_name["__share_group_state"].partitions.values() if p.log.log_end_offset
     )
-    before, partition.log.failed = partition.log.failed, "no room"
+    before, partition.log.durability.failed = partition.log.failed, "no room"
     assert member.said((0, 4, [ACCEPT])) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert stage.node.share.describe(stage.now)[0].members == {member.name: 10}
-    partition.log.failed = before
+    partition.log.durability.failed = before
     assert member.said((0, 4, [ACCEPT])) == 0
 
 

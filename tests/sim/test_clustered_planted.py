@@ -13,6 +13,7 @@ from ottla.broker.coordinators.shards import Hosted
 from ottla.log.compaction import cleanable, compaction
 from ottla.log.compaction.cleanable import Dirty
 from ottla.log.compaction.filtering import BatchFilter
+from ottla.log.offsets import LogOffsets
 from ottla.log.state import LogState
 from ottla.sim.__main__ import WORKLOADS
 from ottla.txn.shard import TransactionShard
@@ -60,14 +61,14 @@ def plant_coordinators_that_forget_who_comes_next(patch: Patch) -> None:
 
 
 def plant_a_last_stable_offset_that_goes_back(patch: Patch) -> None:
-    """While an odd number of transactions is open nothing counts as stable."""
-    stable = LogState.last_stable_offset.fget
+    """While a transaction is open nothing counts as stable."""
+    stable = LogOffsets.last_stable_offset.fget
     assert stable is not None
 
-    def falling(self: LogState) -> int:
-        return self.log_start_offset if len(self.producers.open) % 2 else stable(self)
+    def falling(self: LogOffsets) -> int:
+        return stable(self) if self.first_unstable is None else self.log_start_offset
 
-    patch.setattr(LogState, "last_stable_offset", property(falling))
+    patch.setattr(LogOffsets, "last_stable_offset", property(falling))
 
 
 def plant_acknowledgements_that_are_not_remembered(patch: Patch) -> None:

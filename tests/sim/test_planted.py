@@ -221,7 +221,7 @@ def test_a_node_that_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_fsync_that_is_trusted_after_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgiving(log: Log, now: int, *, others_know: bool) -> bool:
-        log.failed, log.in_doubt = None, False
+        log.durability.repaired()
         return True
 
     monkeypatch.setattr(failed_sync, "reopen", forgiving)

@@ -19,7 +19,7 @@ from ottla.log import producers
 from ottla.log.compaction.compaction import Compaction, Transactions
 from ottla.log.compaction.filtering import BatchFilter
 from ottla.log.index.transactions import TransactionIndex
-from ottla.log.state import LogState
+from ottla.log.offsets import LogOffsets
 from ottla.machine import NO_PRODUCER_ID, Decision
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.protocol.errors import ErrorCode
@@ -65,32 +65,30 @@ def plant_epochs_of_zombies(patch: Patch) -> None:
 
 
 def plant_a_last_stable_offset_that_waits_for_nothing(patch: Patch) -> None:
-    patch.setattr(LogState, "last_stable_offset", property(lambda self: self.high_watermark))
+    patch.setattr(LogOffsets, "last_stable_offset", property(lambda self: self.high_watermark))
 
 
 def plant_a_last_stable_offset_that_goes_back(patch: Patch) -> None:
     """What opens a transaction takes a record away that readers were shown."""
-    original = LogState.last_stable_offset.fget
+    original = LogOffsets.last_stable_offset.fget
     assert original is not None
 
-    def early(self: LogState) -> int:
+    def early(self: LogOffsets) -> int:
         stable = original(self)
         return stable - 1 if self.log_start_offset < stable < self.high_watermark else stable
 
-    patch.setattr(LogState, "last_stable_offset", property(early))
+    patch.setattr(LogOffsets, "last_stable_offset", property(early))
 
 
 def plant_ends_that_free_nobody(patch: Patch) -> None:
     """The last stable offset stays where the last transaction began."""
-    original = LogState._update_first_unstable
+    original = LogOffsets.unstable_from
 
-    def late(self: LogState) -> None:
-        before = self._first_unstable
-        original(self)
-        if self._first_unstable is None:
-            self._first_unstable = before
+    def late(self: LogOffsets, offset: int | None) -> None:
+        if offset is not None:
+            original(self, offset)
 
-    patch.setattr(LogState, "_update_first_unstable", late)
+    patch.setattr(LogOffsets, "unstable_from", late)
 
 
 def plant_an_end_that_is_answered_before_it_is_durable(patch: Patch) -> None:
@@ -100,9 +98,9 @@ def plant_an_end_that_is_answered_before_it_is_durable(patch: Patch) -> None:
         if isinstance(hosted.shard, TransactionShard) and decision.records:
             original(self, now, hosted, Decision(decision.records, (), decision.asks))
             high = hosted.partition.log.high_watermark
-            hosted.partition.log.high_watermark = hosted.partition.log.log_end_offset
+            hosted.partition.log.offsets.high_watermark = hosted.partition.log.log_end_offset
             original(self, now, hosted, Decision((), decision.answers, ()))
-            hosted.partition.log.high_watermark = high
+            hosted.partition.log.offsets.high_watermark = high
         else:
             original(self, now, hosted, decision)
 

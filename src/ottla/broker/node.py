@@ -110,7 +110,6 @@ def _let_through(what: str, error: Exception) -> None:
     raise error
 
 
-UNREADABLE_MAX = 16
 """Places in one log that are remembered because they could not be read."""
 
 
@@ -345,6 +344,7 @@ class Node:
         """The coordinator of consumer and share groups."""
         host = self._shard_host(CONSUMER_OFFSETS_TOPIC, self.group_shards, "offsets.commit.timeout.ms")
         self.group_shards.metadata.shards = host.shards
+        self.group_shards.metadata.every_shard = host.every_shard
         return host
 
     @cached_property
@@ -532,8 +532,7 @@ class Node:
         for partition in self.replicas:
             log = partition.log
             if any(segment.file is part.file for segment in log.segments):
-                if part not in log.unreadable:
-                    log.unreadable = [*log.unreadable[1 - UNREADABLE_MAX :], part]
+                log.not_read(part)
                 self.failures.read_failed(partition, why)
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:

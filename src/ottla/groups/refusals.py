@@ -53,36 +53,43 @@ def refuse(call: Call, error: ErrorCode) -> object:
             return error
         case SeeOffsets():
             return OffsetsSeen({}, [], error)
-        case OffsetFetchRequest() as body:
+        case OffsetDeleteRequest():
+            return OffsetDeleteResponse(error_code=error)
+        case ListGroupsRequest():
+            return ListGroupsResponse(error_code=error)
+        case ConsumerHeartbeat():
+            return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)
+        case ShareGroupHeartbeatRequest():
+            return ShareGroupHeartbeatResponse(error_code=error, error_message=error.message)
+        case AskShares() | AddShares() | BeginDeletion() | EndDeletion():
+            return ShareAnswer(error, error.message)
+        case body:
+            return _refuse_each_group(body, error)
+
+
+def _refuse_each_group(body: object, error: ErrorCode) -> object:
+    """The answer to a request about several groups, with the error for each of them."""
+    match body:
+        case OffsetFetchRequest():
             return OffsetFetchResponse(
                 groups=[OffsetFetchResponseGroup(group_id=group.group_id, error_code=error) for group in body.groups]
             )
-        case OffsetDeleteRequest():
-            return OffsetDeleteResponse(error_code=error)
-        case DescribeGroupsRequest() as body:
+        case DescribeGroupsRequest():
             return DescribeGroupsResponse(
                 groups=[DescribedGroup(group_id=group_id, error_code=error) for group_id in body.groups]
             )
-        case ListGroupsRequest():
-            return ListGroupsResponse(error_code=error)
-        case DeleteGroupsRequest() as body:
+        case DeleteGroupsRequest():
             return DeleteGroupsResponse(
                 results=[DeletableGroupResult(group_id=group_id, error_code=error) for group_id in body.groups_names]
             )
-        case ConsumerHeartbeat():
-            return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message)
-        case ConsumerGroupDescribeRequest() as body:
+        case ConsumerGroupDescribeRequest():
             return ConsumerGroupDescribeResponse(
                 groups=[DescribedConsumerGroup(error, error.message, group_id) for group_id in body.group_ids]
             )
-        case ShareGroupHeartbeatRequest():
-            return ShareGroupHeartbeatResponse(error_code=error, error_message=error.message)
-        case ShareGroupDescribeRequest() as body:
+        case ShareGroupDescribeRequest():
             return ShareGroupDescribeResponse(
                 groups=[DescribedShareGroup(error, error.message, group_id) for group_id in body.group_ids]
             )
-        case AskShares() | AddShares() | BeginDeletion() | EndDeletion():
-            return ShareAnswer(error, error.message)
         case other:
             raise AssertionError(f"no coordinator of groups answers {type(other).__name__}")
 

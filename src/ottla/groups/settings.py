@@ -8,10 +8,10 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 _MINUTE_MS = 60 * 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupSettings:
     """Defaults are Kafka's (GroupCoordinatorConfig), except for the delay of a first rebalance. `group_size_max` counts
-    members; other sizes are in bytes."""
+    members; other sizes are in bytes. Only `batch_size_max` changes while a shard runs: it is what the log accepts."""
 
     session_timeout_ms_min: int = 6_000
     session_timeout_ms_max: int = 1_800_000

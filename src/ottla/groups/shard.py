@@ -20,7 +20,7 @@ from typing import assert_never
 from ottla.groups.admin import delete_groups, describe, list_groups
 from ottla.groups.classic.group import Group, GroupState
 from ottla.groups.classic.rebalance import Rebalances
-from ottla.groups.classic.records import GroupRecord, encode_group
+from ottla.groups.classic.records import GroupRecord, StoredGroup, encode_group
 from ottla.groups.classic.requests import ClassicProtocol
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.groups import ConsumerGroups
@@ -172,6 +172,10 @@ class GroupShard:
         """The call for every shard when topics are deleted."""
         return Call(-1, 0, "", "", TopicsDeleted(names))
 
+    def batch_size_is(self, size_max: int) -> None:
+        """The log accepts batches of up to `size_max` bytes from now on."""
+        self._settings.batch_size_max = size_max
+
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:
@@ -195,16 +199,10 @@ class GroupShard:
                 decision.answer(ticket, self._offsets.seen(body))
             case ConsumerHeartbeat() as body:
                 self._consumer_heartbeat(now, ticket, call, body, decision)
-            case ConsumerGroupDescribeRequest() as body:
-                self._consumer.describe(ticket, body, decision)
-            case DescribeGroupsRequest() as body:
-                describe(ticket, call, body, self._groups, self._beside_classic, decision)
-            case ListGroupsRequest() as body:
-                list_groups(ticket, body, self._groups, self._consumer, self._share, decision)
-            case DeleteGroupsRequest() as body:
-                delete_groups(
-                    ticket, body, self._groups, self._offsets, self._consumer, self._share, self._settings, decision
-                )
+            case (
+                ConsumerGroupDescribeRequest() | DescribeGroupsRequest() | ListGroupsRequest() | DeleteGroupsRequest()
+            ) as body:
+                self._serve_admin(ticket, call, body, decision)
             case OffsetDeleteRequest() as body:
                 self._offsets.delete(ticket, body, decision)
             case TopicsDeleted(names):
@@ -215,6 +213,26 @@ class GroupShard:
                 if not self._share.decide(now, ticket, call, decision):
                     raise AssertionError(f"no coordinator of groups answers {type(other).__name__}")
         return decision.build()
+
+    def _serve_admin(
+        self,
+        ticket: Ticket,
+        call: Call,
+        body: ConsumerGroupDescribeRequest | DescribeGroupsRequest | ListGroupsRequest | DeleteGroupsRequest,
+        decision: DecisionBuilder,
+    ) -> None:
+        """List, describe or delete groups."""
+        match body:
+            case ConsumerGroupDescribeRequest():
+                self._consumer.describe(ticket, body, decision)
+            case DescribeGroupsRequest():
+                describe(ticket, call, body, self._groups, self._beside_classic, decision)
+            case ListGroupsRequest():
+                list_groups(ticket, body, self._groups, self._consumer, self._share, decision)
+            case DeleteGroupsRequest():
+                delete_groups(
+                    ticket, body, self._groups, self._offsets, self._consumer, self._share, self._settings, decision
+                )
 
     def _is_for_another_kind(self, call: Call) -> bool:
         """Whether a request of the classic protocol names a group that does not serve it."""
@@ -413,13 +431,7 @@ class GroupShard:
                     self._known_keys[key] = (group_id, topic, partition)
                 self._apply_offset(group_id, topic, partition, committed, producer_id)
             case GroupRecord(group_id, stored):
-                if stored is None:
-                    self._remove(group_id)
-                else:
-                    group = self._groups.get(group_id)
-                    if group is None:
-                        group = self._groups[group_id] = Group(group_id, stored.state_timestamp_ms)
-                    group.adopt(stored)
+                self._apply_group(group_id, stored)
             case OfShareGroup(record):
                 self._share.apply(record)
             case OfConsumerGroup(record):
@@ -436,6 +448,16 @@ class GroupShard:
         if committed is not None and group_id not in self._groups and group_id not in self._consumer:
             self._groups[group_id] = Group(group_id, NO_TIMESTAMP)
         self._offsets.apply(group_id, topic, partition, committed, producer_id)
+
+    def _apply_group(self, group_id: str, stored: StoredGroup | None) -> None:
+        """A record of a classic group; None deletes it."""
+        if stored is None:
+            self._remove(group_id)
+            return
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = Group(group_id, stored.state_timestamp_ms)
+        group.adopt(stored)
 
     def _remove(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)

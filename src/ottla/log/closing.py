@@ -14,7 +14,7 @@ def complete(log: LogState) -> bool:
     newest = log.epochs.entries[-1:]
     if not newest or newest[0][1] < log.log_end_offset:
         log.write_epochs()  # an epoch without a batch would be dropped by the next leader's
-    if not log.snapshots or log.snapshots[-1] != log.log_end_offset:
+    if log.durability.newest_snapshot != log.log_end_offset:
         log.write_snapshot()
     try:
         active.complete_time_index()
@@ -24,7 +24,7 @@ def complete(log: LogState) -> bool:
             return False
         active.touch_indexes()
     except OSError as error:
-        raise log.fail(f"closing {active.path} failed: {error}") from error
+        raise log.durability.fail(f"closing {active.path} failed: {error}") from error
     log.syncing.closed(active, dirty)
     return True
 
@@ -41,6 +41,6 @@ def left_by(log: LogState) -> Left | None:
         len(log.segments),
         log.size_bytes,
         log.latest_epoch,
-        checksum_of(log.files, log.epoch_path),
+        checksum_of(log.files, log.durability.epoch_path),
         checksum_of_tail(log.active),
     )

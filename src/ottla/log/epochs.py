@@ -129,6 +129,10 @@ class EpochCache:
         self._epochs.clear()
         self._starts.clear()
 
+    def written(self) -> None:
+        """The checkpoint file has these entries."""
+        self.dirty = False
+
     def encode(self) -> bytes:
         """The checkpoint file's bytes."""
         return encode_checkpoint(f"{epoch} {start}" for epoch, start in self.entries)

@@ -26,11 +26,10 @@ from ottla.log.state import LogState
 def shut(log: LogState, error: OSError) -> StorageFailed:
     """Close the log to writes after a failed fsync. Returns the exception to raise."""
     if log.failed is None:
-        log.fail(f"syncing {log.directory} failed: {error}")
-        log.in_doubt = True
+        log.durability.doubt(f"syncing {log.directory} failed: {error}")
         if log.high_watermark > log.recovery_point:
             _note(log)
-    return StorageFailed(log.failed)
+    return StorageFailed(str(log.failed))
 
 
 def _note(log: LogState) -> None:
@@ -43,13 +42,13 @@ def _note(log: LogState) -> None:
 
 def reopen(log: LogState, now: int, *, others_know: bool) -> bool:
     """See Log.reopen. False if records in doubt are acknowledged or on other replicas, or if the cut fails."""
-    point, why = log.recovery_point, log.failed
-    if not log.in_doubt or log.high_watermark > point:
+    durability, point = log.durability, log.recovery_point
+    if not durability.in_doubt or log.high_watermark > point:
         return False
     if others_know:
         _note(log)
         return False
-    log.failed = None
+    why = durability.open_for_repair()
     before = [
         (each.producer_id, each.epoch, each.batches[0].first_sequence)
         for each in log.producers.entries.values()
@@ -66,9 +65,9 @@ def reopen(log: LogState, now: int, *, others_know: bool) -> bool:
             if log.files.exists(path):
                 log.files.write_atomically(path, log.files.read_bytes(path), durable=False)
     except OSError:
-        log.failed = why
+        durability.repaired(why)
         return False
-    log.in_doubt = False
+    durability.repaired()
     for producer_id, epoch, first in before:
         log.producers.owe(producer_id, epoch, first)
     return True

@@ -37,14 +37,14 @@ from ottla.log.answers import (
 )
 from ottla.log.compaction import cleanable
 from ottla.log.config import LogConfig
-from ottla.log.files import FileSystem
+from ottla.log.files import FileSlice, FileSystem
 from ottla.log.index.offsets import IndexCache
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.left import Left
 from ottla.log.producers import marker_in
 from ottla.log.recovery.loading import load
 from ottla.log.segment import RawHeader, Segment
-from ottla.log.state import SNAPSHOT_BATCHES, SNAPSHOT_BYTES, LogState
+from ottla.log.state import LogState
 from ottla.log.syncing import Syncable
 from ottla.log.validation import Known, prepare_batch
 from ottla.machine import WallClock
@@ -62,6 +62,7 @@ from ottla.protocol.records.record import RECORD_BYTES_MIN
 PRODUCER_EXPIRATION_MS: Final = 86_400_000
 USUAL_ATTRIBUTES: Final = frozenset({0, 1, 2, 3, 4, 16, 17, 18, 19, 20})  # a codec, and perhaps transactional
 
+_COORDINATOR: Final = Origin.COORDINATOR  # a member of an enum costs 0.2 us on each use in Python 3.11
 _unpack_header = HEADER.unpack_from
 _new_tuple = tuple[Any, ...].__new__  # what a NamedTuple calls from a function of its own, which costs as much again
 _stamp = Struct(">qii").pack_into  # base_offset, batch_length (unchanged), partition_leader_epoch
@@ -152,19 +153,15 @@ class Log(LogState):
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Raise the high watermark to `offset`, which is at most the log end; never lowers it. True when it moved."""
-        assert offset <= self.log_end_offset, (offset, self.log_end_offset)
-        if offset <= self.high_watermark or self.failed is not None:
+        offsets = self.offsets
+        assert offset <= offsets.log_end_offset, (offset, offsets.log_end_offset)
+        if offset <= offsets.high_watermark or self.durability.failed is not None:
             return False
-        self.high_watermark = offset
+        offsets.committed(offset)
         if self.producers.ended:
             self.producers.high_watermark_moved(offset)
             self._update_first_unstable()
         return True
-
-    def assign_epoch(self, leader_epoch: int) -> None:
-        """Begin to lead in `leader_epoch`: note the epoch's start offset, before any append (KAFKA-7415)."""
-        self.epochs.assign(leader_epoch, self.log_end_offset)
-        self._epoch = self.epochs.latest_epoch
 
     def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end_offset): see EpochCache.end_offset_for."""
@@ -186,8 +183,9 @@ class Log(LogState):
         `batch` is writable and holds exactly one batch. Offset, epoch and, if configs require it, timestamp are set in
         place. Raises AppendRefused or StorageFailed, and the log is then unchanged.
         """
-        if self.failed is not None:
-            raise StorageFailed(self.failed)
+        durability = self.durability
+        if durability.failed is not None:
+            raise StorageFailed(durability.failed)
         if len(batch) < HEADER_BYTES:
             batch = prepare_batch(batch, self.config, self.wall.at(now), origin)
         header: RawHeader = _unpack_header(batch)
@@ -196,7 +194,7 @@ class Log(LogState):
         size = body + LOG_OVERHEAD_BYTES
         if (
             (self._rewrites_plain or size > self._max_message_bytes)
-            if origin is Origin.COORDINATOR  # this node has just made the batch
+            if origin is _COORDINATOR  # this node has just made the batch
             else size != len(batch)
             or magic != 2
             or base != 0
@@ -222,15 +220,16 @@ class Log(LogState):
             )
             if known is not None:
                 return Appended(known.first_offset, known.last_offset, known.timestamp, True)
-        first = self.log_end_offset
+        first = self.offsets.log_end_offset
         last = first + last_delta
-        active = self.active
+        segments = self.segments
+        active = segments.active
         if (
             active is None
-            or active.size + size > self._segment_bytes
-            or max_timestamp > self._roll_timestamp
-            or last > self._roll_offset
-            or active.offset_index.entries >= self._index_entries_max
+            or active.size + size > segments.size_max
+            or max_timestamp > segments.roll_timestamp
+            or last > segments.roll_offset
+            or active.offset_index.entries >= segments.index_entries_max
         ):
             active = self._segment_for(size, max_timestamp, last, now)
         if leader_epoch != self._epoch or self.epochs.dirty:
@@ -287,7 +286,7 @@ class Log(LogState):
             self.truncate_fully_and_start_at(base, now=now)
         size = body + LOG_OVERHEAD_BYTES
         active = self.active
-        if active is None or self._must_roll(active, size, max_timestamp, last, now):
+        if active is None or self.segments.must_roll(size, max_timestamp, last, now):
             active = self._segment_for(size, max_timestamp, last, now)
         if epoch >= 0 and (epoch != self._epoch or self.epochs.dirty):
             self._note_epoch(epoch, base)
@@ -296,15 +295,13 @@ class Log(LogState):
     def _write(self, active: Segment, batch: memoryview, header: RawHeader, first: int, last: int, size: int) -> None:
         """Write a batch that has its offsets, and update the state derived from it. HOT. Raises StorageFailed."""
         try:
-            active.append(batch, size, last, header[8], self._index_interval)
+            active.append(batch, size, last, header[8], self.segments.index_interval)
         except OSError as error:
             self._write_failed(active, error)
-        self.log_end_offset = last + 1
+        self.offsets.appended(last + 1)
         if header[9] >= 0:
             self._note_batch(batch, header, first)
-        self._batches_since_snapshot += 1
-        self._bytes_since_snapshot += size
-        if self._batches_since_snapshot >= SNAPSHOT_BATCHES or self._bytes_since_snapshot >= SNAPSHOT_BYTES:
+        if self.durability.appended(size):
             self.snapshot_when_due()
 
     def _note_batch(self, batch: memoryview, header: RawHeader, first: int) -> None:
@@ -317,7 +314,7 @@ class Log(LogState):
         self.producers.add(
             producer_id, epoch, sequence, first, first + last_delta, max_timestamp, transactional=transactional
         )
-        if transactional and self._first_unstable is None:
+        if transactional and self.offsets.first_unstable is None:
             self._update_first_unstable()
 
     def _note_marker(self, batch: memoryview, producer_id: int, epoch: int, offset: int, timestamp: int) -> None:
@@ -343,18 +340,13 @@ class Log(LogState):
 
     def _note_epoch(self, leader_epoch: int, first: int) -> None:
         if leader_epoch >= 0:
-            self.epochs.assign(leader_epoch, first)
-            self._epoch = self.epochs.latest_epoch
+            self._begin_epoch(leader_epoch, first)
         self.write_epochs()
 
     def _write_failed(self, segment: Segment, error: OSError) -> None:
         """Cut off a batch that may be partly in the file. If the disk refuses that now, the next append does it
         first."""
-        self._torn = True
-        with contextlib.suppress(OSError):
-            self._cut_torn_tail()
-        if self._torn:
-            self._roll_offset = -1  # sends every append to `_segment_for`
+        self.segments.write_failed()
         raise StorageFailed(f"writing {segment.file.path} failed: {error}") from error
 
     # ---- reading ---------------------------------------------------------------------------------------------------
@@ -412,6 +404,10 @@ class Log(LogState):
     def cleanable_ratio(self, now: int) -> float:
         """The share of the log that a compaction would read for the first time, 0.0 while no compaction is due."""
         return cleanable.cleanable_ratio(self, now)
+
+    def not_read(self, part: FileSlice) -> None:
+        """The I/O host could not read this part of a slice. Later reads of it fail until it can be read."""
+        self.durability.not_read(part)
 
     # ---- durability and upkeep -------------------------------------------------------------------------------------
 
@@ -503,22 +499,15 @@ class Log(LogState):
 
     def _end(self) -> None:
         """Drop all state: the partition is deleted."""
-        self.failed = "the partition was deleted"
-        self.compaction_epoch += 1
+        self.durability.fail("the partition was deleted")
+        self.segments.interrupt_compaction()
         cleanable.forget_checkpoint(self)
-        for segment in self.segments:
-            segment.close_indexes()
-        # An object that still refers to this log, perhaps in a cycle, must not keep the space of its files.
-        self.segments, self.bases, self.active, self.unreadable = [], [], None, []
-        self.syncing.log_deleted()
-        self.cursors.clear()
+        self.segments.log_deleted()
+        self.durability.log_deleted()
 
     def check(self) -> None:
-        """Invariants, for tests and the simulator."""
-        assert self.log_start_offset <= self.last_stable_offset <= self.high_watermark <= self.log_end_offset
-        assert self.syncing.recovery_point <= self.log_end_offset
-        assert self.bases == [segment.base_offset for segment in self.segments]
-        assert self.bases == sorted(set(self.bases))
-        assert (self.active is None) == (not self.segments)
+        """Invariants, for tests."""
+        self.check_parts()
+        assert self._epoch == self.epochs.latest_epoch
         self.epochs.check()
         self.producers.check()

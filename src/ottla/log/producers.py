@@ -55,6 +55,7 @@ SNAPSHOT_EARLIER: Final = Struct(">qiqiq")  # producer id, last sequence, last o
 SNAPSHOT_ENDED: Final = Struct(">qiqiq")  # ~producer id, 1 if aborted, the marker's offset, 0, first offset
 SNAPSHOT_VERSION: Final = 1
 CRC_COVERS_FROM: Final = 6
+_CLIENT: Final = Origin.CLIENT
 
 
 class SnapshotUnreadable(Exception):
@@ -246,7 +247,7 @@ class ProducerState:
             if marker is not None:
                 self.verify_marker(producer_id, producer_epoch, marker.coordinator_epoch)
             return None
-        client = origin is Origin.CLIENT
+        client = origin is _CLIENT
         if client:
             batches = entry.batches
             if entry.epoch == producer_epoch and batches and batches[-1].last_sequence + 1 == sequence:

@@ -1,7 +1,7 @@
 """Reads a log: from an offset or a timestamp to a slice of a segment's file.
 
 Finding an offset costs an index lookup and a short walk over headers. A reader that continues where its last read ended
-costs neither: the log remembers a few (offset, position) pairs where slices ended (`Log.cursors`).
+costs neither: the log remembers a few (offset, position) pairs where slices ended (`LogSegments.cursors`).
 
 Slices end at batch boundaries. Only some boundaries are in the index, so a slice may be up to one index interval
 shorter than requested. Source: Kafka's LogSegment.read, LocalLog.read, UnifiedLog.fetchOffsetByTimestamp.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from ottla.log.answers import Damage, DamagedLog, Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
 from ottla.log.files import FileSlice
@@ -29,10 +29,10 @@ from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, unpack
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.outline import PARTS_MAX, first_since
 
-CURSORS_MAX: Final = 16
 BATCHES_VERIFIED_MAX: Final = 4096
 """Maximum number of batches in a slice whose order had to be verified: they take some milliseconds."""
 _base_offset_of = Struct(">q").unpack
+_new_tuple = tuple[Any, ...].__new__  # as in log.py
 
 UNPACKED_PER_SEARCH: Final = UNPACKED_BYTES_MAX
 RECORDS_PER_SEARCH: Final = PARTS_MAX
@@ -52,21 +52,22 @@ class _Search:
 
 def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_one_batch: bool) -> ReadResult:
     """See Log.read."""
-    start, end, high_watermark = log.log_start_offset, log.log_end_offset, log.high_watermark
+    offsets, segments = log.offsets, log.segments
+    start, end, high_watermark = offsets.log_start_offset, offsets.log_end_offset, offsets.high_watermark
     if not start <= offset <= end:
         raise OffsetOutOfRange(offset, start, end)
-    stable = log.last_stable_offset
+    stable = offsets.last_stable_offset
     limit = high_watermark if isolation == 1 else end if isolation == 0 else stable
     file_slice: FileSlice | None = None
     following = offset
     if offset < limit:
-        cursor = log.cursors.get(offset)
-        if cursor is None or (cursor[1] == cursor[0].size and cursor[0] is not log.active):
+        cursor, active = segments.cursors.get(offset), segments.active
+        if cursor is None or (cursor[1] == cursor[0].size and cursor[0] is not active):
             # The second condition: a slice ended where its segment ended, so the next batch is in the next segment.
             cursor = _locate(log, offset)
         if cursor is not None:
             segment, position = cursor
-            stop = segment.size if limit == end and segment is log.active else _stop_in(log, segment, limit)
+            stop = segment.size if limit == end and segment is active else _stop_in(log, segment, limit)
             if stop - position > max_bytes:
                 stop, following = _trim(segment, position, stop, max_bytes, min_one_batch)
                 if following < 0:
@@ -74,42 +75,25 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
                 if not offset <= following <= end:
                     following = offset  # a damaged header: a reader must not continue from its offset
                 elif stop > position:
-                    _remember(log, following, segment, stop)
-            elif segment is log.active:
+                    segments.remember(following, segment, stop)
+            elif segment is active:
                 following = limit
-                _remember(log, following, segment, stop)
+                segments.remember(following, segment, stop)
             else:
                 following = min(limit, _next_base(log, segment))
             if position < segment.inherited and stop > position:
                 shorter = _verified(log, segment, position, stop, offset, with_epochs=isolation == 0)
                 if shorter is not None:
                     stop, following = shorter
-                    _remember(log, following, segment, stop)
+                    segments.remember(following, segment, stop)
             if stop > position:
-                file_slice = FileSlice(segment.file, position, stop - position)
-                if log.unreadable:
-                    _try_unreadable(log, file_slice)
+                file_slice = _new_tuple(FileSlice, (segment.file, position, stop - position))
+                if log.durability.unreadable:
+                    log.durability.read_again(file_slice)
     aborted = None
     if isolation == 2:
         aborted = aborted_transactions(log, offset, following) if file_slice is not None else []
-    return ReadResult(file_slice, following, high_watermark, stable, start, end, aborted)
-
-
-def _try_unreadable(log: LogState, wanted: FileSlice) -> None:
-    """Read the bytes of `wanted` that could not be read when they were sent, too late to report it. Raises OSError."""
-    end = wanted.position + wanted.length
-    for known in list(log.unreadable):
-        if known.file is wanted.file and known.position < end and wanted.position < known.position + known.length:
-            known.read()
-            log.unreadable.remove(known)
-
-
-def _remember(log: LogState, offset: int, segment: Segment, position: int) -> None:
-    cursors = log.cursors
-    if offset not in cursors:
-        if len(cursors) >= CURSORS_MAX:
-            del cursors[next(iter(cursors))]
-        cursors[offset] = (segment, position)
+    return _new_tuple(ReadResult, (file_slice, following, high_watermark, stable, start, end, aborted))
 
 
 def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
@@ -161,12 +145,12 @@ def _stop_in(log: LogState, segment: Segment, limit: int) -> int:
         return segment.size
     if limit <= segment.base_offset:
         return 0
-    cursor = log.cursors.get(limit)
+    cursor = log.segments.cursors.get(limit)
     if cursor is not None and cursor[0] is segment:
         return cursor[1]
     found = segment.find(limit)
     stop = segment.size if found is None else found[0]
-    _remember(log, limit, segment, stop)
+    log.segments.remember(limit, segment, stop)
     return stop
 
 

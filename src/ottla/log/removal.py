@@ -27,12 +27,11 @@ def drop_segments(log: LogState, dropped: list[Segment], now: int) -> None:
 
     In the order given, which must leave a log without gaps if the process dies in between.
     """
-    log.compaction_epoch += 1
     log.syncing.forgotten(dropped)
-    log.segments_replaced([segment for segment in log.segments if segment not in dropped])
+    log.segments.dropped(dropped)
     for segment in dropped:
         discard_files(log, segment, now)
-        log.drop_snapshot(segment.base_offset)
+        log.durability.drop_snapshot(segment.base_offset)
 
 
 def discard_files(log: LogState, segment: Segment, now: int) -> None:
@@ -43,9 +42,9 @@ def discard_files(log: LogState, segment: Segment, now: int) -> None:
         for path in reversed(segment.names()):
             if log.files.exists(path):
                 log.files.rename(path, path + DELETED_SUFFIX)
-                log.retention.deletions.append((now + log.config.file_delete_delay_ms, path + DELETED_SUFFIX))
+                log.retention.renamed(now + log.config.file_delete_delay_ms, path + DELETED_SUFFIX)
     except OSError as error:
-        raise log.fail(f"deleting {segment.path} failed: {error}") from error
+        raise log.durability.fail(f"deleting {segment.path} failed: {error}") from error
 
 
 def remove_deleted_files(log: LogState, now: int, *, at_once: bool = False) -> None:
@@ -57,7 +56,7 @@ def remove_deleted_files(log: LogState, now: int, *, at_once: bool = False) -> N
             remaining.append((when, path))
         elif log.files.exists(path):
             log.files.unlink(path)
-    upkeep.deletions = remaining
+    upkeep.unlinked(remaining)
 
 
 def fitting(name: str, suffix: str) -> str:

@@ -9,15 +9,12 @@ Source: Kafka's UnifiedLog.scala (deleteOldSegments).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from ottla.log import removal
 from ottla.log.config import LONG_MAX
 from ottla.log.segment import Segment
 from ottla.log.state import PRODUCER_CHECK_INTERVAL_MS, LogState
 from ottla.log.syncing import Syncable
-
-RETENTION_CHECK_INTERVAL_MS: Final = 300_000
 
 
 def deadline(log: LogState, now: int) -> int | None:
@@ -38,9 +35,7 @@ def deadline(log: LogState, now: int) -> int | None:
                 outlived = _newest(log, log.segments[0], now) + log.config.retention_ms + 1
                 moments.append(max(log.wall.moment(outlived), now))
         if log.unflushed > 0 and log.config.flush_ms != LONG_MAX:
-            if log.syncing.dirty_since_ms is None:
-                log.syncing.dirty_since_ms = now
-            moments.append(log.syncing.dirty_since_ms + log.config.flush_ms)
+            moments.append(log.syncing.dirty_at(now) + log.config.flush_ms)
         if log.producers.entries:
             moments.append(upkeep.producer_check_ms)
     return min(moments, default=None)
@@ -71,16 +66,15 @@ def maintaining(log: LogState, now: int) -> Iterator[Syncable]:
         wall = log.wall
         log.producers.expire(wall.at(now))
         oldest = min((entry.last_timestamp for entry in log.producers.entries.values()), default=wall.at(now))
-        upkeep.producer_check_ms = now + PRODUCER_CHECK_INTERVAL_MS
+        following = now + PRODUCER_CHECK_INTERVAL_MS
         if oldest >= 0:
-            upkeep.producer_check_ms = max(upkeep.producer_check_ms, wall.moment(oldest + log.producers.expiration_ms))
+            following = max(following, wall.moment(oldest + log.producers.expiration_ms))
+        upkeep.producers_checked(following)
 
 
 def deleting_old(log: LogState, now: int) -> Iterator[Syncable]:
     """Apply retention by log start, time and size, in the steps of `Log.maintaining`."""
-    upkeep = log.retention
-    upkeep.due = False
-    upkeep.next_check_ms = now + RETENTION_CHECK_INTERVAL_MS
+    log.retention.checked(now)
     count = _below_start(log)
     if log.config.deletes:
         if log.active is not None and log.config.retention_ms >= 0 and _is_ahead(log, log.active, now):
@@ -98,14 +92,14 @@ def _below_start(log: LogState) -> int:
 
 def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
     upkeep = log.retention
-    upkeep.start_moved = False
+    upkeep.below_start_removed()
     if count == 0:
         return
     if count == len(log.segments) and not log.roll(now):
         count -= 1  # the active segment is empty already
-    if count and log.producers.entries and (not log.snapshots or log.snapshots[-1] < log.bases_end(count - 1)):
+    if count and log.producers.entries and log.durability.newest_snapshot < log.bases_end(count - 1):
         log.write_snapshot()  # the producer state in the removed batches would be lost
-    upkeep.due = False
+    upkeep.requests_served()
     going = log.segments[:count]
     if going:
         # A log that lost the name of its newest segment would start again, at offsets that other records had. A segment
@@ -116,7 +110,7 @@ def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
             return  # truncated, compacted or deleted while the disk was waited for
         removal.drop_segments(log, [segment], now)
         move_log_start(log, log.segments[0].base_offset)
-        upkeep.start_moved = False
+        upkeep.below_start_removed()
         # One by one, because names are lost one by one too, and a log must not come back with a gap.
         yield log.files.directory(log.directory)
 
@@ -172,10 +166,9 @@ def move_log_start(log: LogState, offset: int) -> bool:
     """Raise the log start. Records below it are no longer readable; their segments are removed at the next upkeep."""
     if offset <= log.log_start_offset:
         return False
-    log.log_start_offset = offset
-    log.high_watermark = max(log.high_watermark, offset)
+    log.offsets.start_raised(offset)
     log.epochs.truncate_from_start(offset)
     log.producers.log_start_moved(offset)
     log.state_rebuilt()
-    log.retention.start_moved = True
+    log.retention.start_raised()
     return True

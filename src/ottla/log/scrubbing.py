@@ -24,9 +24,9 @@ def scrubbing(log: LogState) -> Iterator[int | Damage]:
         if at >= len(log.segments):
             return
         is_closed = at + 1 < len(log.segments)
-        segment, below, cuts = log.segments[at], log.bases_end(at), log.compaction_epoch
+        segment, below, cuts = log.segments[at], log.bases_end(at), log.segments.compaction_epoch
         base = segment.base_offset
         for found in checking(segment, below, log.epochs, joins=is_closed):
-            if segment not in log.segments or (not is_closed and log.compaction_epoch != cuts):
+            if segment not in log.segments or (not is_closed and log.segments.compaction_epoch != cuts):
                 break
             yield found

@@ -78,6 +78,16 @@ class Syncing:
         self._dirty: list[File] = []
         self._rounds: deque[_Round] = deque()
 
+    def dirty_at(self, now: int) -> int:
+        """When data that is not on the disk was first seen: now, if it was not before."""
+        if self.dirty_since_ms is None:
+            self.dirty_since_ms = now
+        return self.dirty_since_ms
+
+    def name_synced(self, *, failed: bool) -> None:
+        """An fsync of the parent directory has ended, and covered the name of this one unless it failed."""
+        self.newborn = failed
+
     @property
     def idle(self) -> bool:
         """Whether at most the active segment's batches wait for the disk."""

@@ -9,7 +9,6 @@ from ottla.log import removal
 from ottla.log.answers import StorageFailed
 from ottla.log.compaction import cleanable
 from ottla.log.recovery import state
-from ottla.log.segment import Segment
 from ottla.log.state import LogState
 
 
@@ -40,23 +39,22 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
             active.file.sync()
             log.files.sync_directory(log.directory)
     except OSError as error:
-        raise log.fail(f"truncating {log.directory} failed: {error}") from error
+        raise log.durability.fail(f"truncating {log.directory} failed: {error}") from error
     _cut_offsets(log, offset)
     log.epochs.truncate_from_end(offset)
-    for snapshot in [snapshot for snapshot in log.snapshots if snapshot > offset]:
-        log.drop_snapshot(snapshot)
+    log.durability.drop_snapshots_above(offset)
     replayed = state.rebuild_producers(
         log.files,
         log.directory,
-        log.segments,
+        log.segments.all,
         log.producers,
-        log.snapshots,
+        log.durability.snapshots,
         log.log_start_offset,
         offset,
         log.wall.at(now),
     )
-    log.segments_replaced(log.segments)
-    log.replayed(replayed)
+    log.segments.replaced(log.segments.all)
+    log.durability.replayed(replayed)
     log.state_rebuilt()
     log.write_epochs()
     return True
@@ -70,13 +68,12 @@ def truncate_fully_and_start_at(log: LogState, offset: int, now: int) -> None:
         cut_to(log, offset, now)  # a segment that begins there already is empty then
     if log.on_disk:
         _begin_at(log, offset, now)
-    for snapshot in list(log.snapshots):
-        log.drop_snapshot(snapshot)
+    log.durability.drop_snapshots_above(-1)
     log.epochs.clear()
     log.producers.clear(offset)
-    log.log_start_offset = log.high_watermark = log.log_end_offset = offset
+    log.offsets.restarted(offset)
     log.syncing.restarted(offset)
-    log.replayed(0)
+    log.durability.replayed(0)
     log.state_rebuilt()
     log.write_epochs()
 
@@ -87,24 +84,22 @@ def _begin_at(log: LogState, offset: int, now: int) -> None:
     fresh = log.active
     try:
         if fresh is None or fresh.base_offset != offset:
-            fresh = Segment(log.files, log.directory, offset, log.index_cache, now=now, create=True)
+            fresh = log.segments.create(offset, now)
             log.files.sync_directory(log.directory)
     except OSError as error:
         raise StorageFailed(f"a new segment in {log.directory} failed: {error}") from error
     old = [segment for segment in log.segments if segment is not fresh]
-    log.segments_replaced([*old, fresh])
+    log.segments.replaced([*old, fresh])
     try:
         for segment in old:  # one by one, as retention does: a log must not come back with a gap
             removal.drop_segments(log, [segment], now)
             log.files.sync_directory(log.directory)
     except OSError as error:
-        raise log.fail(f"truncating {log.directory} failed: {error}") from error
+        raise log.durability.fail(f"truncating {log.directory} failed: {error}") from error
 
 
 def _cut_offsets(log: LogState, offset: int) -> None:
-    log.log_end_offset = offset
-    log.log_start_offset = min(log.log_start_offset, offset)
-    log.high_watermark = min(log.high_watermark, offset)
+    log.offsets.truncated(offset)
     log.syncing.truncated(offset)
-    log.compaction_epoch += 1
+    log.segments.interrupt_compaction()
     cleanable.cut_checkpoint(log, offset)

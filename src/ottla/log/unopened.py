@@ -49,7 +49,8 @@ class UnopenedLog(Log):
             on_disk=True,
         )
         super().__init__(files, directory, config, topic_id, loaded, high_watermark, IndexCache(), now)
-        self.why = self.failed = why
+        self.why = why
+        self.durability.fail(why)
         self.is_damaged = is_damaged
 
     def read(

@@ -5,7 +5,8 @@ rewrites that configs require: LogAppendTime, another compression, offsets.
 
 A batch is decompressed and its records are walked only if they matter: for keys on compacted topics, for
 `message.timestamp.before.max.ms` when it is set, and for recompression. One with more than PARTS_MAX records and
-headers is then refused. Otherwise a batch stays opaque, and the timestamps in its header are believed.
+headers is then refused. Otherwise a batch stays opaque, and the timestamps in its header are believed. The records of a
+large batch are walked in slices (`look_ahead`); recompression is one step whatever the size.
 
 Source: Kafka's LogValidator.java, UnifiedLog.analyzeAndValidateRecords, ProduceRequest.validateRecords.
 """

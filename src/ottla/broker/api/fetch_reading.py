@@ -35,6 +35,7 @@ ENDPOINTS_SINCE = 16
 """From this version on, a client that asked another node gets the leader and its address (KIP-951); the field is
 older."""
 
+_LOG_END = Isolation.LOG_END
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -221,7 +222,7 @@ def _is_throttled(node: Node, fetch: Fetch, partition: Partition) -> bool:
 
 def _is_follower(fetch: Fetch, partition: Partition) -> bool:
     followers = partition.followers
-    return fetch.isolation is Isolation.LOG_END and followers is not None and fetch.replica_id in followers.followers
+    return fetch.isolation is _LOG_END and followers is not None and fetch.replica_id in followers.followers
 
 
 def _counts_on_more(fetch: Fetch, asked: FetchPartition, partition: Partition) -> bool:
@@ -232,7 +233,7 @@ def _counts_on_more(fetch: Fetch, asked: FetchPartition, partition: Partition) -
 
 def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:
     """The partition, or None with the error in `answer`."""
-    if node.access.authorizer is not None and fetch.isolation is not Isolation.LOG_END:
+    if node.access.authorizer is not None and fetch.isolation is not _LOG_END:
         name = node.image.name_of(asked.topic)
         if name is not None and not node.access.allows(fetch.identity, Operation.READ, ResourceType.TOPIC, name):
             answer.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -268,7 +269,7 @@ def begin(node: Node, now: Millis, fetch: Fetch, rack: str) -> None:
     """
     if fetch.replica_id >= 0:
         if node.peers.trusts(fetch.identity, fetch.client_id):
-            fetch.isolation = Isolation.LOG_END
+            fetch.isolation = _LOG_END
             fetch.new_since = now
     elif rack and node.settings["replica.selector.class"] == RACK_AWARE_SELECTOR:
         fetch.rack = rack
@@ -276,7 +277,7 @@ def begin(node: Node, now: Millis, fetch: Fetch, rack: str) -> None:
 
 def look_at_throttle(node: Node, now: Millis, fetch: Fetch) -> None:
     """Before partitions are read: check whether they are for a follower that is throttled now."""
-    if fetch.isolation is Isolation.LOG_END:
+    if fetch.isolation is _LOG_END:
         fetch.is_held_back = node.replication.leader_throttle.waits_ms(now) > 0
 
 

@@ -12,8 +12,8 @@ the coordinator is asked whether the partition was added; from version 12 on it 
 Not supported: transactional batches in a request without a transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
 
 This is the hottest path of the broker. `receive` reads the frame by hand if it has the common shape (flexible version,
-short names). It passes every other frame to the generated codec; `tests/broker/test_produce_parsing.py` compares the
-two. ARCHITECTURE.md has the measurements.
+short names; produce_frames.py). It passes every other frame to the generated codec. ARCHITECTURE.md has the
+measurements.
 """
 
 from __future__ import annotations
@@ -22,6 +22,17 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from ottla.broker.api.produce_frames import (
+    ATTRIBUTES_LOW,
+    BY_TOPIC_ID_SINCE,
+    FLEXIBLE_SINCE,
+    INTERNAL_TOPICS_CLIENT,
+    Parsed,
+    PartitionAppend,
+    TransactionalAppend,
+    common_answer,
+    parse_common,
+)
 from ottla.broker.api_spec import ApiSpec, RequestSize
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Identity
@@ -33,8 +44,7 @@ from ottla.broker.requests import Refused, Request
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
 from ottla.log.answers import AppendRefused, StorageFailed
 from ottla.log.cost import BEYOND_USUAL
-from ottla.log.producers import Guard
-from ottla.log.validation import RECORDS_AT_ONCE, Known, is_looked_into, look_ahead
+from ottla.log.validation import RECORDS_AT_ONCE, is_looked_into, look_ahead
 from ottla.machine import Millis, Ticket
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.acls import Operation, ResourceType
@@ -75,101 +85,18 @@ RECORD_ERRORS_MAX = 10_000
 ACKS_ALL = -1
 ACKS_0_FAILED = "a produce request with acks=0 failed"
 _SERVED_SINCE = 3
-_FLEXIBLE_SINCE = 9
 _ZSTD_SINCE = 7
 _LEADER_HINTS_SINCE = 10
-_BY_TOPIC_ID_SINCE = 13
 _ABORTABLE_SINCE = 11
 _ADDS_PARTITIONS_SINCE = 12
-_ATTRIBUTES_LOW = 22
-"""The position of the lower byte of a batch's attributes."""
 
-INTERNAL_TOPICS_CLIENT = "__admin_client"
-"""The only client id that may write to internal topics; Kafka's own admin tools use it."""
-
-_INTERNAL_TOPICS_CLIENT = INTERNAL_TOPICS_CLIENT.encode()
 _ZSTD = 4
 _WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 """Refusals without a log start offset; the others have one, as in Kafka's ReplicaManager.appendRecordsToLeader."""
-_NONE = ErrorCode.NONE
 _NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _CLIENT_ID_LENGTH = struct.Struct(">h")
-_ACKS_AND_TIMEOUT = struct.Struct(">hi")
-_INDEX = struct.Struct(">i")
 _COUNT = struct.Struct(">i")
 _Answers: TypeAlias = dict[str | bytes, TopicProduceResponse]
-_COMMON_ANSWER_HEAD = struct.Struct(">iiBB")  # size, correlation id, tags of the header, one topic
-_COMMON_ANSWER_TAIL = struct.Struct(">BihqqqBBBBiB")
-
-
-class PartitionAppend:
-    """One partition of a produce request: where its batch goes, and the result. `is_known`: the batch needs no check
-    before it is appended, or `inside` is the result of the check."""
-
-    __slots__ = (
-        "base_offset",
-        "error",
-        "index",
-        "inside",
-        "is_known",
-        "log_append_time_ms",
-        "log_start_offset",
-        "message",
-        "partition",
-        "record_errors",
-        "records",
-        "required_offset",
-        "topic",
-    )
-
-    def __init__(self, topic: str | bytes, index: int, records: memoryview | None) -> None:
-        self.topic = topic
-        self.index = index
-        self.records = records
-        self.is_known = False
-        self.inside: Known | None = None
-        self.partition: Partition | None = None
-        self.error = _NONE
-        self.message: str | None = None
-        self.record_errors: tuple[tuple[int, str], ...] = ()
-        self.base_offset = -1
-        self.log_append_time_ms = -1
-        self.log_start_offset = -1
-        self.required_offset = -1
-
-    @property
-    def committed(self) -> bool:
-        return self.partition is not None and self.partition.log.high_watermark >= self.required_offset
-
-    def refuse(self, error: ErrorCode, message: str | None = None) -> None:
-        self.error = error
-        self.message = message
-
-
-_Parsed: TypeAlias = tuple[str | None, int, int, list[PartitionAppend], str | None]
-"""Client id, acks, timeout_ms, appends and transactional id; with an id the appends are `TransactionalAppend`s."""
-
-
-class TransactionalAppend(PartitionAppend):
-    """One partition of a produce request with a transactional id. `guard`: needed by a batch that opens a transaction;
-    None if it is open. `leader_epoch`: the epoch in which this node led the partition at that check."""
-
-    __slots__ = ("guard", "leader_epoch")
-
-    def __init__(self, topic: str | bytes, index: int, records: memoryview | None) -> None:
-        super().__init__(topic, index, records)
-        self.guard: Guard | None = None
-        self.leader_epoch = -1
-
-    @property
-    def is_transactional(self) -> bool:
-        """Whether its batch belongs to the transaction."""
-        records = self.records
-        return (
-            records is not None
-            and len(records) > _ATTRIBUTES_LOW
-            and bool(records[_ATTRIBUTES_LOW] & ATTRIBUTES_TRANSACTIONAL)
-        )
 
 
 class ParkedProduce(ParkedWork):
@@ -330,8 +257,7 @@ def receive(
     if transactional_id is not None:
         opening = _opening(node, now, identity, version, transactional_id, cast(list[TransactionalAppend], appends))
         if opening and not _verified_here(node, now, version, transactional_id, opening):
-            if acks == 0:
-                _charge(node, now, channel, frame)
+            _charge_unanswered(node, now, channel, frame, acks)
             request = _request_of(channel, version, correlation_id, now, frame)
             deadline = now + max(timeout_ms, 0)
             return VerifiedProduce(node, acks, deadline, appends, transactional_id, opening).begin(request)
@@ -343,14 +269,13 @@ def receive(
         elif not append.error:
             append_one(node, now, identity, version, client_id, acks, append)
             holding = append.partition is not None and append.partition.holding
-            if acks and not holding and not append.error and version >= _FLEXIBLE_SINCE:
+            if acks and not holding and not append.error and version >= FLEXIBLE_SINCE:
                 throttle_ms = 0 if node.throttle.quotas is None else _charge(node, now, channel, frame)
-                return [_common_answer(correlation_id, append, throttle_ms)]
+                return [common_answer(correlation_id, append, throttle_ms)]
     else:
         done, holding = append_some(node, now, identity, version, client_id, acks, appends, 0)
     if done < len(appends):
-        if acks == 0:
-            _charge(node, now, channel, frame)
+        _charge_unanswered(node, now, channel, frame, acks)
         request = _request_of(channel, version, correlation_id, now, frame)
         return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
     if acks == 0:
@@ -378,13 +303,20 @@ def _charge(node: Node, now: Millis, channel: Channel, frame: memoryview) -> int
     return node.throttle.charge(now, channel, _client_id_of(frame), produced=len(frame))
 
 
+def _charge_unanswered(node: Node, now: Millis, channel: Channel, frame: memoryview, acks: int) -> None:
+    """Charge the client for a request that waits for something and gets no answer; others are charged when they are
+    answered."""
+    if acks == 0:
+        _charge(node, now, channel, frame)
+
+
 def _client_id_of(frame: memoryview) -> str:
     """The client id in a frame's header, which was decoded as UTF-8 before; '' if there is none."""
     length: int = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
     return str(frame[10 : 10 + max(length, 0)], "utf-8")
 
 
-def _parse_by_the_codec(frame: memoryview, version: int) -> _Parsed:
+def _parse_by_the_codec(frame: memoryview, version: int) -> Parsed:
     """The result of `parse_common`, for every version and shape."""
     if version < _SERVED_SINCE:
         raise Refused(f"Produce version {version} is not served")
@@ -392,7 +324,7 @@ def _parse_by_the_codec(frame: memoryview, version: int) -> _Parsed:
     if len(frame) > SMALL_BYTES:
         refuse_too_many(frame, position, version)
     body, _ = ProduceRequest.decode(frame, position, version)
-    by_id = version >= _BY_TOPIC_ID_SINCE
+    by_id = version >= BY_TOPIC_ID_SINCE
     kind = PartitionAppend if body.transactional_id is None else TransactionalAppend
     appends = [
         kind(topic.topic_id if by_id else topic.name, part.index, cast(memoryview | None, part.records))
@@ -566,9 +498,7 @@ def append_one(
         return
     partition = node.leadership.led(append.topic, append.index)
     if isinstance(partition, ErrorCode):
-        append.refuse(partition)
-        if partition is ErrorCode.KAFKA_STORAGE_ERROR:
-            node.metrics.produce_failed(node.image.name_of(append.topic))
+        _not_led(node, append, partition)
         return
     if partition.topic_name in INTERNAL_TOPICS and client_id != INTERNAL_TOPICS_CLIENT:
         append.refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic {partition.topic_name} is internal.")
@@ -583,8 +513,8 @@ def append_one(
         append.refuse(ErrorCode.INVALID_RECORD, "A produce request needs one record batch for each partition.")
         return
     transactional: TransactionalAppend | None = None
-    if len(records) > _ATTRIBUTES_LOW:
-        attributes = records[_ATTRIBUTES_LOW]
+    if len(records) > ATTRIBUTES_LOW:
+        attributes = records[ATTRIBUTES_LOW]
         if attributes & ATTRIBUTES_TRANSACTIONAL:
             if not isinstance(append, TransactionalAppend):
                 append.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -602,11 +532,7 @@ def append_one(
         else:
             appended = partition.append_transactional(now, records, transactional.guard, append.inside)
     except AppendRefused as refused:
-        append.refuse(refused.error_code, refused.sentence)
-        append.record_errors = refused.record_errors
-        if refused.error_code not in _WITHOUT_LOG_START:
-            append.log_start_offset = partition.log.log_start_offset
-        node.metrics.produce_failed(partition.topic_name)
+        _refused(node, append, partition, refused)
         return
     except StorageFailed:
         partition.log.not_written(records)
@@ -618,6 +544,22 @@ def append_one(
     append.log_append_time_ms = appended.log_append_time_ms
     append.log_start_offset = partition.log.log_start_offset
     append.required_offset = appended.last_offset + 1
+
+
+def _not_led(node: Node, append: PartitionAppend, error: ErrorCode) -> None:
+    """This node does not lead the partition, or its log is closed."""
+    append.refuse(error)
+    if error is ErrorCode.KAFKA_STORAGE_ERROR:
+        node.metrics.produce_failed(node.image.name_of(append.topic))
+
+
+def _refused(node: Node, append: PartitionAppend, partition: Partition, refused: AppendRefused) -> None:
+    """The log has refused the batch."""
+    append.refuse(refused.error_code, refused.sentence)
+    append.record_errors = refused.record_errors
+    if refused.error_code not in _WITHOUT_LOG_START:
+        append.log_start_offset = partition.log.log_start_offset
+    node.metrics.produce_failed(partition.topic_name)
 
 
 def response_of(node: Node, identity: Identity, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
@@ -662,116 +604,6 @@ def _response(node: Node, identity: Identity, version: int, topics: _Answers, le
     if leaders and version >= _LEADER_HINTS_SINCE:
         response.node_endpoints = [NodeEndpoint(*each) for each in node.members.of(identity.address, leaders)]
     return response
-
-
-class _Uncommon(Exception):
-    """The frame has a shape that the hand-written reader leaves to the codec."""
-
-
-def parse_common(frame: memoryview, version: int) -> _Parsed | None:
-    """Client id, acks, timeout_ms, appends and transactional id of a flexible request; None: use the codec.
-
-    Of client ids only INTERNAL_TOPICS_CLIENT is distinguished. Counts and names of more than one length byte, tagged
-    fields and anything malformed are left to the codec.
-    """
-    if version < _FLEXIBLE_SINCE:
-        return None
-    try:
-        client_id_length: int = _CLIENT_ID_LENGTH.unpack_from(frame, 8)[0]
-        position = 10 + max(client_id_length, 0)
-        client_id = bytes(frame[10:position])
-        if frame[position] or not client_id.isascii():  # tags of the header
-            return None
-        position += 2
-        transactional_id: str | None = None
-        kind = PartitionAppend
-        if frame[position - 1]:
-            end = position + _short_length(frame[position - 1])
-            transactional_id = str(frame[position:end], "utf-8")
-            kind = TransactionalAppend
-            position = end
-        acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position)
-        appends = _parse_topics(frame, position + 6, version >= _BY_TOPIC_ID_SINCE, kind)
-    except (_Uncommon, IndexError, struct.error, UnicodeDecodeError):
-        return None
-    internal = INTERNAL_TOPICS_CLIENT if client_id == _INTERNAL_TOPICS_CLIENT else None
-    return internal, acks, timeout_ms, appends, transactional_id
-
-
-def _parse_topics(frame: memoryview, position: int, by_id: bool, kind: type[PartitionAppend]) -> list[PartitionAppend]:
-    appends: list[PartitionAppend] = []
-    for _ in range(_short_length(frame[position])):
-        position += 1
-        if by_id:
-            topic: str | bytes = bytes(frame[position : position + 16])
-            position += 16
-        else:
-            end = position + 1 + _short_length(frame[position])
-            topic = str(frame[position + 1 : end], "utf-8")
-            position = end
-        partitions = _short_length(frame[position])
-        position += 1
-        for _ in range(partitions):
-            index: int = _INDEX.unpack_from(frame, position)[0]
-            size = frame[position + 4]
-            position += 5
-            if size >= 0x80:
-                size, position = _long_size(frame, size, position)
-            end = position + size - 1
-            if size == 0 or frame[end]:  # null records; tags of the partition
-                raise _Uncommon
-            appends.append(kind(topic, index, frame[position:end]))
-            position = end + 1
-        if frame[position]:  # tags of the topic
-            raise _Uncommon
-    if frame[position + 1]:  # tags of the request
-        raise _Uncommon
-    return appends
-
-
-def _short_length(byte: int) -> int:
-    """A compact length that has one byte and is not null."""
-    if not 0 < byte < 0x80:
-        raise _Uncommon
-    return byte - 1
-
-
-def _long_size(frame: memoryview, size: int, position: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte is `size`: the number and its end."""
-    size &= 0x7F
-    for shift in (7, 14, 21, 28):
-        byte = frame[position]
-        position += 1
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return size, position
-    raise _Uncommon
-
-
-def _common_answer(correlation_id: int, append: PartitionAppend, throttle_ms: int) -> bytes:
-    """The answer to one partition that went well: the generated encoder would write the same bytes."""
-    topic = append.topic
-    if isinstance(topic, str):
-        name = topic.encode()
-        length = len(name) + 1
-        key = (bytes((length,)) if length < 0x80 else bytes(((length & 0x7F) | 0x80, length >> 7))) + name
-    else:
-        key = topic
-    tail = _COMMON_ANSWER_TAIL.pack(
-        2,
-        append.index,
-        _NONE,
-        append.base_offset,
-        append.log_append_time_ms,
-        append.log_start_offset,
-        1,  # no record errors
-        0,  # no message
-        0,  # tags of the partition
-        0,  # tags of the topic
-        throttle_ms,
-        0,  # tags of the answer
-    )
-    return _COMMON_ANSWER_HEAD.pack(6 + len(key) + len(tail), correlation_id, 0, 2) + key + tail
 
 
 def _refuse_all(appends: list[PartitionAppend], error: ErrorCode) -> None:

@@ -74,6 +74,7 @@ _SESSIONS_SINCE = 7
 _BY_TOPIC_ID_SINCE = 13
 
 _NONE = ErrorCode.NONE
+_LOG_END, _TXN_COMMITTED = Isolation.LOG_END, Isolation.TXN_COMMITTED
 
 
 class ParkedFetch(ParkedWork):
@@ -158,7 +159,7 @@ def receive(
         header, body = decoded
     fetch = Fetch(channel, version, header, body, node.settings["fetch.max.bytes"])
     begin(node, now, fetch, body.rack_id)
-    if node.throttle.quotas is not None and fetch.isolation is not Isolation.LOG_END:
+    if node.throttle.quotas is not None and fetch.isolation is not _LOG_END:
         fetch.max_bytes = node.throttle.fetched_max(channel, fetch.client_id, fetch.max_bytes)
     if decoded is not None and sum(len(topic.partitions) for topic in body.topics) > PARTITIONS_AT_ONCE:
         request = Request(channel, _KEY, version, correlation_id, header.client_id, now, None)
@@ -177,12 +178,12 @@ def receive(
         return finish(node, now, fetch, answers)
     request = Request(channel, _KEY, version, correlation_id, header.client_id, now, None)
     watched = _to_watch(fetch, answers)
-    if fetch.isolation is Isolation.TXN_COMMITTED:
+    if fetch.isolation is _TXN_COMMITTED:
         parked: ParkedFetch = ParkedCommittedFetch(node, fetch, min_bytes - size, watched, min_bytes)
     else:
         parked = ParkedFetch(node, fetch, min_bytes - size, watched)
     ticket = _park(request, now + body.max_wait_ms, parked)
-    if fetch.isolation is Isolation.LOG_END and _has_more(fetch, answers):
+    if fetch.isolation is _LOG_END and _has_more(fetch, answers):
         node.parking.grew(ticket, LOOK_AGAIN)
     return Parked(ticket)
 
@@ -214,7 +215,7 @@ def _to_watch(fetch: Fetch, answers: list[PartitionAnswer]) -> list[Partition]:
 
 def _park(request: Request, deadline: Millis, parked: ParkedFetch) -> Ticket:
     node, fetch = parked.node, parked.fetch
-    is_follower = fetch.isolation is Isolation.LOG_END
+    is_follower = fetch.isolation is _LOG_END
     ticket = node.parking.park(request, deadline, parked)
     for partition in parked.watched:
         partition.watch(ticket, to_the_end=is_follower)
@@ -291,7 +292,7 @@ def _wait(
     for answer in answers:
         partition = answer.partition
         if partition is not None and (
-            partition.log.high_watermark != answer.high_watermark or fetch.isolation is Isolation.LOG_END
+            partition.log.high_watermark != answer.high_watermark or fetch.isolation is _LOG_END
         ):
             again = read_one(node, fetch, answer.asked, fetch.max_bytes, True)
             missing -= _length(again) - _length(answer)
@@ -320,7 +321,7 @@ def finish(node: Node, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]
 
 def _charge(node: Node, fetch: Fetch, answers: list[PartitionAnswer], now: Millis) -> int:
     """For how long the client is throttled; a follower is not."""
-    if fetch.isolation is Isolation.LOG_END:
+    if fetch.isolation is _LOG_END:
         return 0
     return node.throttle.charge_fetch(now, fetch.channel, fetch.client_id, sum(map(_length, answers)))
 
@@ -343,7 +344,7 @@ def _refused(node: Node, now: Millis, fetch: Fetch, error: ErrorCode) -> list[Pa
 
 def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[PartitionAnswer]:
     """The client's answers for these partitions; an incremental answer leaves out those without changes."""
-    if fetch.isolation is Isolation.LOG_END:
+    if fetch.isolation is _LOG_END:
         count_throttled(node, answers)
     session = fetch.fetch_session
     if session is not None:
@@ -361,7 +362,7 @@ def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Parti
                 told.append(answer)
             if has_records and fetch.incremental:
                 session.move_to_end(asked)
-            if fetch.isolation is Isolation.LOG_END and not has_records and answer.partition is not None:
+            if fetch.isolation is _LOG_END and not has_records and answer.partition is not None:
                 asked.caught_up_with = answer.partition, answer.partition.partition_epoch
         answers = told
     for answer in answers:
@@ -373,7 +374,7 @@ def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Parti
         traffic.fetch_requests += 1
         if answer.error:
             traffic.failed_fetch_requests += 1
-        elif answer.records is not None and fetch.isolation is not Isolation.LOG_END:
+        elif answer.records is not None and fetch.isolation is not _LOG_END:
             traffic.bytes_out += answer.records.length  # sent to clients: followers are not counted
     return answers
 

@@ -1,7 +1,8 @@
 """Makes the settings of each machine from the configuration of the node, so that machines know no property names.
 
-A shard keeps the settings that it was created with. Settings that a running node must apply at once are read while a
-machine decides (`groups.metadata_view`), or made again for each group (`config.share_groups`).
+A shard keeps the settings that it was created with, except for the size of a batch (`GroupShard.batch_size_is`).
+Settings that a running node must apply at once are read while a machine decides (`groups.metadata_view`), or made again
+for each group (`config.share_groups`).
 """
 
 from ottla.broker.config.values import Settings

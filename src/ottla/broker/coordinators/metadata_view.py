@@ -31,6 +31,8 @@ class NodeMetadataView(Subscriber):
         self._heartbeating = self._asked = 0
         self.shards: Callable[[], Iterable[object]] = tuple
         """The shards of groups that the node has loaded."""
+        self.every_shard: Callable[[], Iterable[object]] = tuple
+        """The shards of groups, including those that are being loaded."""
         settings.subscribe("group coordinator", self)
 
     def topic(self, name: str) -> tuple[bytes, int] | None:
@@ -87,6 +89,10 @@ class NodeMetadataView(Subscriber):
     def settings_changed(self, now: Millis) -> None:
         self._share_groups.clear()
         self._consumer_groups.clear()
+        size_max = group_settings(self._settings).batch_size_max
+        for shard in self.every_shard():
+            if isinstance(shard, GroupShard):
+                shard.batch_size_is(size_max)
 
     def group_configured(self, group_id: str) -> None:
         self._share_groups.pop(group_id, None)

@@ -398,6 +398,10 @@ class ShardHost:
         """Every loaded shard, for checks and metrics."""
         return [hosted.shard for _, hosted in sorted(self._hosted.items()) if hosted.loaded]
 
+    def every_shard(self) -> list[Shard]:
+        """Every shard, including those that are being loaded."""
+        return [hosted.shard for _, hosted in sorted(self._hosted.items())]
+
     def loaded(self) -> list[tuple[Partition, Shard]]:
         """Every loaded shard with the partition that is its memory."""
         return [(hosted.partition, hosted.shard) for _, hosted in sorted(self._hosted.items()) if hosted.loaded]

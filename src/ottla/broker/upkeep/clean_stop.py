@@ -57,7 +57,7 @@ def _names_of_newborn(logs: Sequence[Log], directory: Syncable) -> Generator[lis
         finally:
             directory.unpin()
         for log in newborn:
-            log.syncing.newborn = bool(failures)
+            log.syncing.name_synced(failed=bool(failures))
 
 
 def _completed(logs: list[tuple[Partition, int, range]], failures: Mapping[int, str]) -> None:

@@ -150,7 +150,9 @@ class Failures:
 
     def _reopen_all(self, now: Millis) -> None:
         """Try to reopen the closed logs that are closed only because a truncation failed."""
-        shut = [partition for partition, what in self._wrong.items() if what == SHUT and partition.log.in_doubt]
+        shut = [
+            partition for partition, what in self._wrong.items() if what == SHUT and partition.log.durability.in_doubt
+        ]
         left = [partition for partition in shut if not self._reopen(now, partition, str(partition.log.failed))]
         if left:
             self._reopening.set(now + REOPEN_MS)

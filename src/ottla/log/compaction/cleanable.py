@@ -76,14 +76,16 @@ def _within(log: LogState, first: int, end: int) -> list[Segment]:
 
 def cleaned_to(log: LogState) -> int:
     """The offset at which the last compaction ended, 0 if there was none."""
-    if log.cleaned_to is None:
-        log.cleaned_to = _read(log).get(_key(log), 0)
-    return log.cleaned_to
+    known = log.segments.cleaned_to
+    if known is None:
+        known = _read(log).get(_key(log), 0)
+        log.segments.cleaned(known)
+    return known
 
 
 def write_checkpoint(log: LogState, offset: int) -> None:
     """A compaction ended at `offset`. Raises OSError."""
-    log.cleaned_to = offset
+    log.segments.cleaned(offset)
     offsets = _read(log)
     offsets[_key(log)] = offset
     _write(log, offsets)

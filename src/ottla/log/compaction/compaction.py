@@ -84,7 +84,7 @@ class Compaction:
         self._in_sync = in_sync
         self._notes = notes
         self._keys_max = max(1, map_bytes_max // MAP_ENTRY_BYTES)
-        self._epoch = log.compaction_epoch
+        self._epoch = log.segments.compaction_epoch
         self._offsets: dict[bytes, int] = {}
         self._latest = -1  # last offset that the map has seen
         self._upper_bound = 0
@@ -113,7 +113,7 @@ class Compaction:
             return
 
     def _check(self) -> None:
-        if self.log.compaction_epoch != self._epoch or self.log.failed is not None:
+        if self.log.segments.compaction_epoch != self._epoch or self.log.failed is not None:
             raise GaveUp
 
     def _pause(self, records: int, size: int) -> bool:
@@ -220,7 +220,7 @@ class Compaction:
             log.files,
             log.directory,
             group[0].base_offset,
-            log.index_cache,
+            log.segments.index_cache,
             now=group[-1].created_ms,
             create=True,
             suffix=CLEANED_SUFFIX,
@@ -315,14 +315,13 @@ class Compaction:
                 removal.discard_files(log, segment, self.now)
             cleaned.rename_files(SWAP_SUFFIX, "")
         except OSError as error:
-            raise log.fail(f"replacing compacted segments of {log.directory} failed: {error}") from error
+            raise log.durability.fail(f"replacing compacted segments of {log.directory} failed: {error}") from error
         log.syncing.forgotten(group)
         log.syncing.created()
         replaced = {segment.base_offset for segment in group}
-        others = [segment for segment in log.segments if segment.base_offset not in replaced]
-        log.segments_replaced(sorted([*others, cleaned], key=lambda segment: segment.base_offset))
+        log.segments.compacted(group, cleaned)
         for base_offset in replaced - {cleaned.base_offset}:
-            log.drop_snapshot(base_offset)
+            log.durability.drop_snapshot(base_offset)
 
 
 def _short(key: bytes) -> bytes:

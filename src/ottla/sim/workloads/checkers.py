@@ -121,6 +121,7 @@ class Watch:
             raise Broken(f"{partition.name}: LSTART {start}, LSO {stable}, HW {high}, LEO {end}")
         if log.recovery_point > end:
             raise Broken(f"{partition.name}: recovery point {log.recovery_point} beyond the end {end}")
+        log.check_parts()
         before = self._high_watermarks.get(partition, 0)
         if high < before:
             raise Broken(f"{partition.name}: the high watermark goes back from {before} to {high}")

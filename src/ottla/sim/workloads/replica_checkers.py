@@ -196,12 +196,11 @@ class ReplicaChecker:
 
     def _read(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
         log = partition.log
-        if log.unopened or (
-            partition is copy.partition and log.log_end_offset == copy.end and log.compaction_epoch == copy.cuts
-        ):
+        is_same = partition is copy.partition and log.segments.compaction_epoch == copy.cuts
+        if log.unopened or (is_same and log.log_end_offset == copy.end):
             return
         before = copy.batches
-        if partition is copy.partition and log.compaction_epoch == copy.cuts:
+        if is_same:
             at = max(copy.end, log.log_start_offset)
         else:
             copy.batches, at = [], log.log_start_offset
@@ -231,7 +230,7 @@ class ReplicaChecker:
         took_back = partition.fsyncs_each and node_id not in self._in_sync.get(index, ())
         if copy.batches is not before and before and not took_back:
             self._look_at_cut(node_id, index, before, copy, same_life=partition is copy.partition)
-        copy.partition, copy.end, copy.cuts = partition, log.log_end_offset, log.compaction_epoch
+        copy.partition, copy.end, copy.cuts = partition, log.log_end_offset, log.segments.compaction_epoch
 
     def _decoded(self, node_id: int, index: int, at: int, octets: bytes) -> list[Batch] | None:
         """Return the batches that were read; None if a spoiled disk has damaged one, even where no checksum covers
@@ -286,6 +285,7 @@ class ReplicaChecker:
         log = partition.log
         if not log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset:
             raise Broken(f"5: {partition.name} on node {node_id}: {log.log_start_offset} {log.high_watermark}")
+        log.check_parts()
         leadership = partition.leader_epoch, partition.leads
         if leadership == copy.leadership and partition.leads and log.high_watermark < copy.high_watermark:
             raise Broken(
@@ -429,7 +429,7 @@ def _seen(partition: Partition) -> tuple[object, ...]:
         log.last_stable_offset,
         log.high_watermark,
         log.log_end_offset,
-        log.compaction_epoch,
+        log.segments.compaction_epoch,
         log.unopened,
         partition.leader_epoch,
         partition.leads,
