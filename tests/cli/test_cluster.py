@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from ottla.cli.cluster import planned, processes, stop_node, tend
 from ottla.cli.cluster.plan import Plan, checked
 from ottla.cli.main import main
 from ottla.cli.output import Failure, NotUnderstood
+from tests.waiting import soon
 from tools.node_process import held_ports
 
 
@@ -40,13 +40,6 @@ def described(port: int) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
-
-
-def soon(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.05)
 
 
 def pid_of(directory: str, node: int) -> int:
