@@ -20,7 +20,7 @@ from ottla.testing import EmbeddedCluster
 from tests.waiting import soon
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster() as cluster:
         yield cluster
@@ -112,6 +112,8 @@ def write_and_read(cluster: EmbeddedCluster, topic: str, total: int) -> None:
 def test_a_node_that_stops_in_order_is_missed_at_once(cluster: EmbeddedCluster) -> None:
     cluster.stop_node(2)
     soon(lambda: cluster.active(1) == cluster.active(3) == [1, 3])
+    cluster.start_node(2)
+    soon(lambda: cluster.active(1) == cluster.active(3) == [1, 2, 3])
 
 
 def test_every_node_names_one_coordinator(cluster: EmbeddedCluster) -> None:

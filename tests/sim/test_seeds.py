@@ -65,7 +65,7 @@ def printed_under_hash_seeds(script: str) -> set[str]:
     }
 
 
-TRACED = {"log": 3, "transactions": 4, "groups": 4, "share": 4, "cluster": 4, "cluster-transactions": 4}
+TRACED = {"log": 2, "transactions": 0, "groups": 0, "share": 2, "cluster": 4, "cluster-transactions": 1}
 """A short run of each kind of workload."""
 
 
