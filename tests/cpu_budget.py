@@ -170,7 +170,8 @@ class CpuBudgets:
             return
         self._add(self._meter.figures())
         if self._mode == "write":
-            kept = {file: figure for file, figure in read_table(TABLE.read_text()).items() if Path(file).exists()}
+            root = self._config.rootpath
+            kept = {file: figure for file, figure in read_table(TABLE.read_text()).items() if (root / file).exists()}
             TABLE.write_text(write_table(kept | self._used))
         elif self._mode in ("report", "fail"):
             self._over = over_budget(self._used, read_table(TABLE.read_text()))

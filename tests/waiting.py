@@ -1,7 +1,7 @@
 """Waiting for what another thread, process or node does, where the test gets no event for it.
 
-This is the only place that polls. A test that can wait for an event, such as an answer, a line or a file descriptor,
-waits for that. No test sleeps to show that nothing happens: it waits for something that happens later.
+A test that can wait for an event, such as an answer, a line or a file descriptor, waits for that. To show that nothing
+happens, a test waits for something that happens later.
 """
 
 import asyncio
