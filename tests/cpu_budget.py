@@ -136,7 +136,7 @@ class CpuBudgets:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._mode: str = config.getoption("cpu_budgets")
+        self._mode = str(config.getoption("cpu_budgets"))
         self._meter = Meter()
         self._used: dict[str, float] = defaultdict(float)
         self._over: list[str] = []
@@ -187,6 +187,7 @@ class CpuBudgets:
             terminalreporter.section("over the CPU budget")
             for line in self._over:
                 terminalreporter.write_line(line)
+            terminalreporter.write_line("Make them cheaper, or record the growth with `make cpu-budgets`.")
 
     def _add(self, figures: dict[str, float]) -> None:
         for file, figure in figures.items():

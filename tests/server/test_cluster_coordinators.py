@@ -71,7 +71,7 @@ def test_transactions_are_seen_whole_and_once_whoever_is_killed(cluster: Embedde
 
     def go_on() -> None:
         before = ended()
-        soon(lambda: ended() > before + 20)
+        soon(lambda: ended() > before + 8)
 
     try:
         go_on()

@@ -91,7 +91,8 @@ class Load:
         number = 0
         while not self._over.is_set():
             self._producer.produce(self.topic, key=str(number), on_delivery=self._delivered)
-            self._producer.poll(0.01)
+            self._producer.poll(0)
+            self._over.wait(0.01)
             number += 1
         self._producer.flush(60)
 
