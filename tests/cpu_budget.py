@@ -17,9 +17,10 @@ import pytest
 TABLE = Path(__file__).parent / "cpu_budgets.txt"
 HEADING = """\
 # The CPU of each test file that uses much, in runs of the loop of tests/cpu_budget.py (about 0.1 s each).
-# `make cpu-budgets` writes this file; .ci/run fails if a file uses more than 2.5 times its figure, and 30 more.
+# `make cpu-budgets` writes this file; .ci/run fails if a file uses more than 3 times its figure, and 30 more.
 """
-FACTOR = 2.5
+FACTOR = 3.0
+"""Tests with real processes use up to twice as much beside other busy processes, which slow them more than the loop."""
 SLACK = 30
 """Added to each budget: what the first test of a process pays for imports, and caches that are still empty."""
 RECORDED_FROM = 20
