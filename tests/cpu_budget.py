@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 TABLE = Path(__file__).parent / "cpu_budgets.txt"
-HEADING = """\
-# The CPU of each test file that uses much, in runs of the loop of tests/cpu_budget.py (about 0.1 s each).
-# `make cpu-budgets` writes this file; .ci/run fails if a file uses more than 3 times its figure, and 30 more.
-"""
 FACTOR = 3.0
 """Tests with real processes use up to twice as much beside other busy processes, which slow them more than the loop."""
 SLACK = 30
 """Added to each budget: what the first test of a process pays for imports, and caches that are still empty."""
+HEADING = f"""\
+# The CPU of each test file that uses much, in runs of the loop of tests/cpu_budget.py (about 0.1 s each).
+# `make cpu-budgets` writes this file; .ci/run fails if a file uses more than {FACTOR:g} times its figure, and {SLACK} more.
+"""
 RECORDED_FROM = 20
 """A file that uses less is not in the table. Its budget is that of a file with this figure."""
 LOOP_STEPS = 1_000_000
