@@ -21,7 +21,7 @@ SLACK = 30
 """Added to each budget: what the first test of a process pays for imports, and caches that are still empty."""
 HEADING = f"""\
 # The CPU of each test file that uses much, in runs of the loop of tests/cpu_budget.py (about 0.1 s each).
-# `make cpu-budgets` writes this file; .ci/run fails if a file uses more than {FACTOR:g} times its figure, and {SLACK} more.
+# `make cpu-budgets` writes this file. .ci/run fails if a file uses more than {FACTOR:g} times its figure + {SLACK}.
 """
 RECORDED_FROM = 20
 """A file that uses less is not in the table. Its budget is that of a file with this figure."""
