@@ -4,7 +4,7 @@ SEEDS ?= 200
 ROUNDS ?= 20
 NODES ?= 1
 .DEFAULT_GOAL = help
-.PHONY: conform-franz-go conform-kminion conform-librdkafka crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release upgrade
+.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release upgrade
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,10 @@ test-slow:  ## run the tests that ./test leaves to .ci/run, because quicker ones
 
 test-long: setup  ## run the tests that kill for minutes
 	$(PYTHON) -m pytest -m long $(ARGS)
+
+cpu-budgets:  ## run the tests as .ci/run does, with empty caches, and record the CPU of each file
+	rm -rf .venv/pycache
+	./test -m 'not long' --cpu-budgets write $(ARGS)
 
 explore: setup  ## let hypothesis look for new examples (ROUNDS=20); what it finds becomes a test
 	for round in $$(seq $(ROUNDS)); do $(PYTHON) -m pytest -q -n auto --explore $$(grep -rl "^from hypothesis\|^import hypothesis" tests --include="test_*.py") || exit 1; done

@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 
 from tests import java_archive
+from tests.cpu_budget import CpuBudgets
 from tests.zookeepers import ZooKeepers
 
 ON_ZOOKEEPER = pytest.mark.xdist_group("zookeeper")
@@ -26,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JAVA_TOOL_OPTIONS", f"{QUICK_JAVA} {java_archive.options()}")
     if getattr(config.option, "numprocesses", None):  # in the process that has the workers, of a run of many tests
         config.stash[ARCHIVING] = java_archive.begin_to_make()
+    config.pluginmanager.register(CpuBudgets(config))
     hypothesis.settings.register_profile(
         "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )  # a change fails by its own fault only, not by a busy machine's
@@ -46,6 +48,13 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write transcripts anew instead of comparing with them")
     parser.addoption("--explore", action="store_true", help="let hypothesis try other examples than last time")
+    parser.addoption(
+        "--cpu-budgets",
+        choices=("report", "fail", "write", "files", "tests"),
+        default="report",
+        help="report test files that use more CPU than recorded, fail if there are any, record the use of this run, "
+        "or show what uses most: the files, or the tests",
+    )
 
 
 ID_MAX = 60

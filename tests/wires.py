@@ -23,6 +23,8 @@ class Wire:
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self.asks = threading.Event()
         self.answers = threading.Event()
+        self.held = threading.Event()
+        """Set once something was held back."""
         self.admits = True
         self._ends: list[socket.socket] = []
         self.open()
@@ -57,7 +59,7 @@ class Wire:
                 far = socket.create_connection(("127.0.0.1", self._to))
                 self._ends += [near, far]
                 for source, target, gate in ((near, far, self.asks), (far, near, self.answers)):
-                    threading.Thread(target=_hand_on, args=(source, target, gate), daemon=True).start()
+                    threading.Thread(target=_hand_on, args=(source, target, gate, self.held), daemon=True).start()
 
     def __enter__(self) -> Wire:
         return self
@@ -68,9 +70,11 @@ class Wire:
         self.open()
 
 
-def _hand_on(source: socket.socket, target: socket.socket, gate: threading.Event) -> None:
+def _hand_on(source: socket.socket, target: socket.socket, gate: threading.Event, held: threading.Event) -> None:
     with suppress(OSError):
         while part := source.recv(1 << 16):
+            if not gate.is_set():
+                held.set()
             gate.wait()
             target.sendall(part)
     for end in (source, target):

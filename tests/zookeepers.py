@@ -12,11 +12,12 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.waiting import soon
 
 if TYPE_CHECKING:
     from ottla.metadata.zookeeper.store import ZooKeeperStore
@@ -25,7 +26,6 @@ TICK_MS = 200
 """Session time-outs are at least two of them, and at most twenty."""
 LISTENED_ON = range(10_000, 32_768)
 """Ports below those that Linux takes for the near ends of connections."""
-START_S = 60.0
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
@@ -86,12 +86,17 @@ class ZooKeeperServer:
 
     def wait(self) -> None:
         """Return when it serves."""
-        until = time.monotonic() + START_S
-        while not self.mode():
-            assert self._process is not None
-            assert self._process.poll() is None, (self.directory / "log").read_text()[-3000:]
-            assert time.monotonic() < until, (self.directory / "log").read_text()[-3000:]
-            time.sleep(0.02)
+        soon(self._serves_or_ended, self._log)
+        assert self._process is not None
+        assert self._process.poll() is None, self._log()
+
+    def _serves_or_ended(self) -> bool:
+        assert self._process is not None
+        return bool(self.mode()) or self._process.poll() is not None
+
+    def _log(self) -> str:
+        """The end of its log."""
+        return (self.directory / "log").read_text()[-3000:]
 
     def mode(self) -> str:
         """ "standalone", "leader" or "follower"; nothing where it does not serve."""

@@ -1,7 +1,6 @@
 """`ottla cluster move-metadata`, and one node that becomes three without losing anything."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,11 @@ from ottla.server.listeners import ServeRefused
 from ottla.server.presence import LockedPresence
 from ottla.testing import EmbeddedBroker, EmbeddedCluster
 from tests.cli.conftest import Run
+from tests.waiting import soon
 from tests.zookeepers import ZooKeepers, fresh
 
 RECORDS = 300
 COMMITTED = 100
-
-
-def soon(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.05)
 
 
 def produce(bootstrap: str, first: int, count: int) -> None:

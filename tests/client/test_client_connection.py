@@ -183,6 +183,7 @@ def fetch_answer(header: RequestHeader, records: bytes) -> bytes:
 def test_a_large_answer_comes_in_pieces(ahead: bool) -> None:
     """`ahead`: it follows another answer in one piece, so that its beginning has been read already."""
     records = bytes(range(256)) * 4096
+    begun = threading.Event()
 
     def behave(peer: socket.socket) -> None:
         versions = ApiVersionsResponse(0, [ApiVersion(18, 0, 3)])
@@ -194,13 +195,13 @@ def test_a_large_answer_comes_in_pieces(ahead: bool) -> None:
         pieces = [start + pieces[0], *pieces[1:]] if ahead else [start, *pieces]
         for piece in pieces:
             peer.sendall(piece)
+            begun.set()
             time.sleep(0.01)
 
     with Peer(behave) as peer, Connection("127.0.0.1", peer.port) as connection:
         versions = connection.post(ApiVersionsRequest(), 3)
         fetch = connection.post(FetchRequest(topics=[FetchTopic("t", partitions=[FetchPartition(0)])]), 12)
-        if ahead:
-            time.sleep(0.03)
+        assert not ahead or begun.wait(30)
         assert connection.take(versions).api_keys
         (part,) = connection.take(fetch).responses[0].partitions
         assert part.records == records

@@ -1,7 +1,6 @@
 """Every admin call that Ottla serves, by the admin clients of confluent-kafka, kafka-python and aiokafka."""
 
 import asyncio
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -41,6 +40,7 @@ from kafka.errors import (
 )
 
 from ottla.testing import EmbeddedBroker
+from tests import waiting
 
 WAIT_S = 30
 
@@ -59,10 +59,7 @@ def produce(broker: EmbeddedBroker, topic: str, count: int, **how: Any) -> None:
 
 def soon(ask: Callable[[], Any], wanted: Any) -> None:
     """Ask until this is the answer: one node of several hears of a change later than another."""
-    until = time.monotonic() + WAIT_S
-    while (found := ask()) != wanted:
-        assert time.monotonic() < until, found
-        time.sleep(0.01)
+    waiting.soon(lambda: ask() == wanted, ask)
 
 
 # ---- confluent-kafka -----------------------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ import os
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.testing import EmbeddedCluster
+from tests.waiting import soon
 
 LIBS = os.environ.get("KAFKA_LIBS")
 JAVA = shutil.which("java")
@@ -172,9 +172,7 @@ def test_the_message_copier_moves_every_message_once_while_a_node_is_killed(
         producer.produce("input", b"%d" % number, partition=number % 2)
     assert producer.flush(60) == 0
     copiers = [copier(cluster, partition, tmp_path / f"copier-{partition}") for partition in range(2)]
-    wait_for(
-        lambda: all((tmp_path / f"copier-{partition}").read_text().count("ProcessLoop") > 3 for partition in range(2))
-    )
+    soon(lambda: all((tmp_path / f"copier-{partition}").read_text().count("ProcessLoop") > 3 for partition in range(2)))
     cluster.kill(2)
     cluster.start_node(2)
     for each in copiers:
@@ -208,10 +206,3 @@ def committed(cluster: EmbeddedCluster, topic: str, partition: int) -> list[byte
     finally:
         consumer.close()
     return values
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.1)

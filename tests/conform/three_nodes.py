@@ -4,12 +4,14 @@ and who kills them one after the other meanwhile."""
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from itertools import cycle
 from typing import Any
 
 from ottla.client import Client, ClientFailure
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.testing import EmbeddedBroker, EmbeddedCluster
+from tests.waiting import soon
 
 SETTINGS = {
     "min.insync.replicas": 2,
@@ -26,11 +28,8 @@ def wait_until_known(bootstrap: str, topic: str) -> None:
     """Return when every one of these nodes knows of the topic: a leader that does not yet loses what a producer with
     acks=0 sends, and a consumer that asks such a node hears that there is no such topic."""
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    until = time.monotonic() + 30
     for address in bootstrap.split(","):
-        while not knows(address, asked):
-            assert time.monotonic() < until, f"{address} does not know of {topic}"
-            time.sleep(0.01)
+        soon(partial(knows, address, asked), f"{address} knows of {topic}")
 
 
 def knows(address: str, asked: MetadataRequest) -> bool:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from array import array
 from collections import Counter
 from contextlib import suppress
@@ -26,6 +25,7 @@ from ottla.demo.cluster import ThreeNodes
 from ottla.demo.demonstration import Demonstration, per_second
 from ottla.demo.run import run
 from ottla.demo.tally import Tally, digest
+from tests.waiting import soon
 
 ACCESS_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "activity" / "apache_access.log"
 
@@ -38,22 +38,19 @@ def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
         process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
     try:
         code = process.wait(280)
-        assert ends(process.pid), "the demo has ended and left processes behind"
+        soon(lambda: is_gone(process.pid), "the demo ends and leaves no processes behind")
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     return subprocess.CompletedProcess(command, code, said.read_text(), complained.read_text())
 
 
-def ends(group: int) -> bool:
-    """Whether the last process of a group ends within seconds."""
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
+def is_gone(group: int) -> bool:
+    """Whether the last process of a group has ended."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
     return False
 
 

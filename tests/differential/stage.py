@@ -133,11 +133,17 @@ class Stage:
         message = None
         for version in self._wanted(api, versions):
             made = fields | (make(version) if make else {})
-            message = self.take(step, self.post(api, version, on=on, **made), ours=ours, keep=keep)
+            message = self.take(step, self._post(api, version, on=on, **made), ours=ours, keep=keep)
         return message
 
     def post(self, api: str, version: int | None = None, *, on: str = "a", **fields: Any) -> Pending:
         """Send and do not wait for the answer."""
+        pending = self._post(api, version, on=on, **fields)
+        if on != "a":
+            time.sleep(0.05)  # the broker shall see it before what another connection sends next
+        return pending
+
+    def _post(self, api: str, version: int | None = None, *, on: str = "a", **fields: Any) -> Pending:
         cls = request_class(api)
         version = self.versions(api)[-1] if version is None else version
         body = build(cls, fields)
@@ -145,8 +151,6 @@ class Stage:
             token = self.connection(on).post(body, version)
         except ConnectionClosed:
             token = None
-        if on != "a":
-            time.sleep(0.05)  # the broker shall see it before what another connection sends next
         return Pending(self, on, api, version, token)
 
     def take(
@@ -200,7 +204,7 @@ class Stage:
 
     def send(self, api: str, version: int | None = None, *, on: str = "a", **fields: Any) -> Any:
         """Ask without writing it down."""
-        message = self._read(self.post(api, version, on=on, **fields))
+        message = self._read(self._post(api, version, on=on, **fields))
         assert message is not None, f"the broker closed the connection on {api}"
         self.learn(message)
         return message

@@ -12,13 +12,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.reader import Block, Reader, blocks_of
+from tests.waiting import soon
 from tests.zookeepers import ZooKeepers, free_ports
 
 RACKS = "abc"
@@ -85,10 +85,11 @@ class Machines:
         return told
 
     def wait_until_whole(self) -> None:
-        until = time.monotonic() + 60
-        while (told := self.described())["lacking"] or len(told["nodes"]) < 3:
-            assert time.monotonic() < until, told
-            time.sleep(0.2)
+        def is_whole() -> bool:
+            told = self.described()
+            return not told["lacking"] and len(told["nodes"]) == 3
+
+        soon(is_whole, self.described)
 
     def stop(self) -> None:
         """In order, as systemd does."""

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from ottla.kmq import KmqClient, KmqConfig, RedeliveryTracker, create_topics
 from ottla.testing import EmbeddedBroker
 from tests.topics import every_record
+from tests.waiting import soon
 
 PATIENCE_S = 30.0
 QUICK = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
@@ -117,10 +118,7 @@ def take(client: KmqClient, count: int, handle: Callable[[Message], object] | No
 
 def until(holds: Callable[[], object], what: str) -> None:
     """Wait until something is so."""
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < PATIENCE_S, f"not so after {PATIENCE_S:g} s: {what}"
-        time.sleep(0.02)
+    soon(holds, what)
 
 
 def new_stage(bootstrap: str) -> QueueStage:

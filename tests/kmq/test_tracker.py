@@ -166,7 +166,6 @@ def test_a_tracker_that_starts_gives_nothing_again_that_was_finished(stage: Queu
     with stage.client() as client:
         for message in take(client, 3_000)[:-1]:
             client.processed(message)
-    time.sleep(0.2)
     with stage.tracker() as tracker, stage.client() as client:
         take(client, 1, client.processed)
         until(lambda: tracker.figures.redelivered, "the one that is open comes again")

@@ -27,6 +27,7 @@ from ottla.metadata.zookeeper import batches, rows, session
 from ottla.metadata.zookeeper.ensemble import ensemble_of
 from ottla.metadata.zookeeper.session import Set
 from ottla.metadata.zookeeper.store import ZooKeeperStore
+from tests.waiting import PATIENCE_S, soon
 from tests.wires import Wire
 from tests.zookeepers import ZooKeepers, fresh, opened
 
@@ -38,13 +39,6 @@ def behind(wire: Wire, address: str) -> Iterator[ZooKeeperStore]:
     """The store at this address, reached by that wire."""
     with closing(opened(f"zookeeper://{wire.address}/{address.rpartition('/')[2]}", TIMEOUT_MS)) as store:
         yield store
-
-
-def soon(holds: Callable[[], bool], seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.01)
 
 
 def raised(call: Callable[[], object]) -> Exception | None:
@@ -266,8 +260,7 @@ def test_a_commit_that_never_came_to_the_server_is_never_done(zookeeper: ZooKeep
         store.commit([Put("commits/1", b"before")])
         with once_it_has_read(store, wire.asks.clear), ThreadPoolExecutor(1) as pool:
             committing = pool.submit(store.commit, [Put("topic/a", b"1"), Put("commits/1", b"mark")])
-            soon(lambda: not wire.asks.is_set())
-            time.sleep(0.05)
+            assert wire.held.wait(PATIENCE_S)
             wire.cut()
             wire.open()
             assert isinstance(committing.exception(30), CommitUnknown)

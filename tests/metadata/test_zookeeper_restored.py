@@ -1,8 +1,7 @@
 """ZooKeeper's data is restored from a backup while nodes run."""
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from ottla.metadata.store import CommitUnknown, Put, StoreFailed, StoreGone
 from ottla.metadata.zookeeper.session import Set
 from ottla.metadata.zookeeper.store import ZooKeeperStore
+from tests.waiting import soon
 from tests.zookeepers import ZooKeepers, ZooKeeperServer, fresh, opened
 
 TIMEOUT_MS = 1000
@@ -21,13 +21,6 @@ def ensemble() -> Iterator[ZooKeepers]:
     """One of its own, as its data is changed."""
     with ZooKeepers() as servers:
         yield servers
-
-
-def soon(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.01)
 
 
 def data_of(server: ZooKeeperServer) -> Path:

@@ -1,7 +1,7 @@
 """Three processes over one SQLite file, each registered and answering for all, one of them the controller."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,9 +17,10 @@ from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPart
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.testing import EmbeddedCluster
+from tests.waiting import soon
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster() as cluster:
         yield cluster
@@ -28,13 +29,6 @@ def cluster() -> Iterator[EmbeddedCluster]:
 def ask(cluster: EmbeddedCluster, node: int, message: Any) -> Any:
     with Client(cluster.address_of(node)) as client:
         return client.send(message)
-
-
-def soon(holds: Callable[[], bool], seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.01)
 
 
 def create(cluster: EmbeddedCluster, node: int, name: str, partitions: int, factor: int = 1) -> int:
@@ -117,7 +111,9 @@ def write_and_read(cluster: EmbeddedCluster, topic: str, total: int) -> None:
 
 def test_a_node_that_stops_in_order_is_missed_at_once(cluster: EmbeddedCluster) -> None:
     cluster.stop_node(2)
-    soon(lambda: cluster.active(1) == cluster.active(3) == [1, 3], 5)
+    soon(lambda: cluster.active(1) == cluster.active(3) == [1, 3])
+    cluster.start_node(2)
+    soon(lambda: cluster.active(1) == cluster.active(3) == [1, 2, 3])
 
 
 def test_every_node_names_one_coordinator(cluster: EmbeddedCluster) -> None:

@@ -23,7 +23,7 @@ from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.testing import EmbeddedCluster
 from tests.conform.test_share_groups import configure
-from tests.server.test_cluster import soon
+from tests.waiting import soon
 from tools.crash_transactions import PARTITIONS, SOURCE, TARGET, TOPIC, Loop, Writer, note_ledger, note_moved
 from tools.history import History, check
 from tools.recorded_clients import Sender
@@ -71,7 +71,7 @@ def test_transactions_are_seen_whole_and_once_whoever_is_killed(cluster: Embedde
 
     def go_on() -> None:
         before = ended()
-        soon(lambda: ended() > before + 20)
+        soon(lambda: ended() > before + 8)
 
     try:
         go_on()
@@ -171,11 +171,11 @@ def test_what_a_share_group_has_accepted_never_comes_again(cluster: EmbeddedClus
     try:
         for topic in ("jobs", SHARE_GROUP_STATE_TOPIC):
             produce(150)
-            soon(lambda: len(accepted) > sent - 100, 60)
+            soon(lambda: len(accepted) > sent - 100)
             victim = leader(admin, topic)
             cluster.kill(victim)
             produce(150)
-            soon(lambda: set(range(sent)) <= accepted.union(*(member.unknown for member in members)), 60)
+            soon(lambda: set(range(sent)) <= accepted.union(*(member.unknown for member in members)))
             cluster.start_node(victim)
     finally:
         for member in members:

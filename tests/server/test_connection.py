@@ -121,7 +121,8 @@ def test_a_large_frame_may_come_in_any_two_pieces(broker, raw, cut):
     value = os.urandom(4_000_000)
     frame = produce_frame(1, topic, [value]) + versions_frame(2)
     raw.sendall(frame[:cut])
-    time.sleep(0.05)
+    with Connection("127.0.0.1", broker.port) as other:  # its answer shows that the node has read the first piece
+        other.send(MetadataRequest(topics=[]))
     raw.sendall(frame[cut:])
     assert [correlation_of(read_frame(raw)) for _ in range(2)] == [1, 2]
     raw.sendall(fetch_frame(3, topic, 0, max_bytes=8_000_000))
@@ -238,7 +239,10 @@ def test_a_slow_reader_holds_little_memory_and_gets_everything(broker):
     with connect(broker) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         slow.sendall(b"".join(fetch_frame(n, topic, 0, max_bytes=30_000_000) for n in range(20)))
-        time.sleep(0.3)
+        assert select.select([slow], [], [], 30)[0]
+        with Connection("127.0.0.1", broker.port) as other:
+            for _ in range(50):
+                other.send(MetadataRequest(topics=[]))
         before = resident_bytes()
         with Connection("127.0.0.1", broker.port) as other:
             for _ in range(50):

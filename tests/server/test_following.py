@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from ottla.metadata.row_kinds import Row
 from ottla.metadata.store import MetadataStore, StoreFailed
 from ottla.server.following import AGAIN_S, LOOK_S, REST_S, Following
 from ottla.server.store import StoreThread, Told
+from tests.waiting import in_virtual_time
 
 
 class Stage:
@@ -71,6 +71,7 @@ class Stage:
         heard(self.failure or self.news)
 
 
+@in_virtual_time
 async def test_a_lease_counts_only_with_what_was_committed_until_then() -> None:
     stage = Stage()
     stage.presence.generation = 7  # others have committed before this node's place was renewed
@@ -83,6 +84,7 @@ async def test_a_lease_counts_only_with_what_was_committed_until_then() -> None:
     stage.following.stop()
 
 
+@in_virtual_time
 async def test_who_stood_still_beyond_its_lease_trusts_no_mark() -> None:
     """A process that was killed between its commit and the mark may have been the one that had others lead."""
     stage = Stage()
@@ -98,6 +100,7 @@ async def test_who_stood_still_beyond_its_lease_trusts_no_mark() -> None:
     stage.following.stop()
 
 
+@in_virtual_time
 async def test_who_is_told_of_news_looks_rarely_and_when_it_is_told() -> None:
     told, restless = Stage(after_news=1), Stage()
     for stage in (told, restless):
@@ -112,6 +115,7 @@ async def test_who_is_told_of_news_looks_rarely_and_when_it_is_told() -> None:
         stage.following.stop()
 
 
+@in_virtual_time
 async def test_news_after_the_end_are_nobodys() -> None:
     stage = Stage(after_news=1)
     stage.following.look()
@@ -122,17 +126,19 @@ async def test_news_after_the_end_are_nobodys() -> None:
     assert stage.looks == before
 
 
+@in_virtual_time
 async def test_a_store_that_does_not_answer_is_told_of_once_and_left_alone_for_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = Stage()
     stage.marked, stage.failure = -1, StoreFailed("no server of it answers")
-    begun = time.monotonic()
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
     with caplog.at_level(logging.WARNING):
         stage.following.look()
         while stage.store_looks < 3:
             await asyncio.sleep(0.01)
-    assert time.monotonic() - begun > 1.9 * AGAIN_S
+    assert loop.time() - begun > 1.9 * AGAIN_S
     assert caplog.text.count("the metadata store can't be read; will retry: no server of it answers") == 1
     assert stage.confirmed == []
     stage.failure = None
@@ -141,6 +147,7 @@ async def test_a_store_that_does_not_answer_is_told_of_once_and_left_alone_for_a
     stage.following.stop()
 
 
+@in_virtual_time
 async def test_a_store_whose_look_fails_as_nobody_expected_is_looked_at_again() -> None:
     """A node that stopped looking would serve nothing, and be taken for one that is there."""
 
@@ -160,6 +167,7 @@ async def test_a_store_whose_look_fails_as_nobody_expected_is_looked_at_again() 
     assert "a row that cannot be read" in str(told)
 
 
+@in_virtual_time
 async def test_a_change_that_the_node_fails_over_does_not_end_its_looks(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage()
 
@@ -180,6 +188,7 @@ async def test_a_change_that_the_node_fails_over_does_not_end_its_looks(caplog: 
 
 
 @pytest.mark.parametrize(("generation", "ends"), [(6, False), (4, True)])
+@in_virtual_time
 async def test_news_of_another_history_end_the_node(generation: int, ends: bool) -> None:
     """A node has started, at that generation: this node knows the store up to 5, and no start behind 2."""
     stage = Stage()

@@ -19,6 +19,7 @@ from ottla.server.directory import DirectoryLock
 from ottla.server.following import Following
 from ottla.server.listeners import Listener, ServeRefused, SettingsRefused, between_nodes, open_listeners
 from ottla.server.main import Server, ServerOptions
+from tests.waiting import soon_in_loop
 
 
 class Opening(Server):
@@ -150,9 +151,7 @@ async def test_a_node_registers_all_its_listeners(tmp_path: Path) -> None:
     await server.start()
     try:
         outside, inside = (("127.0.0.1", each.port) for each in server.listening)
-        async with asyncio.timeout(60):
-            while "1" not in server.node.image.nodes:
-                await asyncio.sleep(0.01)
+        await soon_in_loop(lambda: "1" in server.node.image.nodes)
         row = server.node.image.nodes["1"]
         assert (row.host, row.port) == inside
         assert row.endpoints == {BETWEEN_NODES: inside, "EXTERNAL": outside, "INTERNAL": inside}

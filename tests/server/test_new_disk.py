@@ -1,7 +1,6 @@
 """A node that comes back with another disk: what others have of its partitions is not given up for what it has not."""
 
 import shutil
-import time
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -12,6 +11,7 @@ from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.protocol.messages.elect_leaders import TopicPartitions as Places
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.testing import EmbeddedCluster
+from tests.waiting import soon
 
 UNCLEAN = 1
 RECORDS = 10
@@ -48,10 +48,7 @@ def test_a_node_with_an_empty_disk_leads_nothing_that_others_have_some_of() -> N
         with Client(cluster.bootstrap_servers) as client:
             (told,) = client.send(ElectLeadersRequest(UNCLEAN, [Places("t", [0])])).replica_election_results
         assert told.partition_result[0].error_code == 0
-        until = time.monotonic() + 30
-        while any(leader(cluster, by=node) == -1 for node in cluster.nodes):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        soon(lambda: all(leader(cluster, by=node) != -1 for node in cluster.nodes))
         consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"})
         assert consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=30) == (0, RECORDS)
         consumer.close()

@@ -12,6 +12,7 @@ import pytest
 from ottla.client import Client, ClientFailure
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from tests.server.test_metadata_store import create
+from tests.waiting import soon
 from tools.node_process import held_port
 
 
@@ -27,7 +28,7 @@ def test_a_node_whose_metadata_is_replaced_ends_with_a_sentence(tmp_path: Path, 
         try:
             assert "serves Kafka clients" in node.stdout.readline()
             with Client(address) as client:
-                assert soon_created(client)
+                create_soon(client)
                 shutil.copy(store, tmp_path / "older")
                 (tmp_path / "older").rename(store)
                 ask_until_refused(client)
@@ -46,10 +47,5 @@ def ask_until_refused(client: Client) -> None:
             time.sleep(0.01)
 
 
-def soon_created(client: Client) -> bool:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        if create(client, "t")[0] == 0:
-            return True
-        time.sleep(0.05)
-    return False
+def create_soon(client: Client) -> None:
+    soon(lambda: create(client, "t")[0] == 0)

@@ -15,6 +15,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
 )
 from ottla.protocol.records.record import Record, build_batch
 from tests.server.fairness import Probe, running_node
+from tests.waiting import soon
 
 SLOWLY = """
 import os, time
@@ -56,6 +57,5 @@ def test_nobody_waits_for_the_fsyncs_of_first_records_and_of_retention(tmp_path:
         with probe.watch() as seen:
             resource = AlterConfigsResource(2, "long", [AlterableConfig("retention.bytes", 0, "0")])
             client.send(IncrementalAlterConfigsRequest([resource], False))
-            while client.fetch_raw("long", 0, SEGMENTS).log_start_offset < SEGMENTS - 1:
-                time.sleep(0.02)
+            soon(lambda: client.fetch_raw("long", 0, SEGMENTS).log_start_offset >= SEGMENTS - 1)
         seen.must_be_fair(idle)

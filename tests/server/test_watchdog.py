@@ -13,6 +13,7 @@ import pytest
 from ottla.client import Client, ClientFailure
 from ottla.server import hang_up
 from ottla.testing import EmbeddedCluster
+from tests.waiting import soon
 
 LEASE_MS = 1000
 
@@ -59,11 +60,8 @@ def serves_soon(cluster: EmbeddedCluster) -> bool:
     return False
 
 
-def soon_gone(process: int) -> bool:
-    until = time.monotonic() + 30
-    while Path(f"/proc/{process}").exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    return not Path(f"/proc/{process}").exists()
+def wait_until_gone(process: int) -> None:
+    soon(lambda: not Path(f"/proc/{process}").exists())
 
 
 def test_a_node_that_stands_still_is_hung_up_on_and_goes_on_when_it_wakes(cluster: EmbeddedCluster) -> None:
@@ -81,8 +79,9 @@ def test_a_node_that_stands_still_is_hung_up_on_and_goes_on_when_it_wakes(cluste
 
 
 def test_a_node_whose_watchdog_is_killed_goes_on_without(cluster: EmbeddedCluster) -> None:
-    os.kill(watchdog_of(cluster), signal.SIGKILL)
-    time.sleep(LEASE_MS / 1000 / 5)
+    watchdog = Path(f"/proc/{watchdog_of(cluster)}/stat")
+    os.kill(int(watchdog.parent.name), signal.SIGKILL)
+    soon(lambda: not watchdog.exists() or watchdog.read_text().rpartition(")")[2].split()[0] == "Z")
     assert serves_soon(cluster)
     cluster.kill(1)
     cluster.start_node(1)
@@ -99,8 +98,8 @@ def test_the_watchdog_ends_with_its_node_and_outlives_the_signals_that_are_meant
     with connected(cluster) as connection:
         assert hung_up(connection), "it holds the listener now"
     cluster.kill(1)
-    assert soon_gone(first)
+    wait_until_gone(first)
     cluster.start_node(1)
     second = watchdog_of(cluster)
     assert cluster.stop_node(1) == 0
-    assert soon_gone(second)
+    wait_until_gone(second)

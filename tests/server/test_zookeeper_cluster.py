@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPart
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.testing import EmbeddedCluster
+from tests.waiting import soon
 from tests.wires import Wire
 from tests.zookeepers import ZooKeepers, fresh, opened
 
@@ -50,13 +51,6 @@ def cluster(place: str) -> Iterator[EmbeddedCluster]:
     settings = {"min.insync.replicas": 2, "broker.session.timeout.ms": SESSION_MS}
     with EmbeddedCluster(settings=settings, metadata=place) as nodes:
         yield nodes
-
-
-def soon(holds: Callable[[], bool], seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.02)
 
 
 def ask(cluster: EmbeddedCluster, node: int, message: Any) -> Any:
@@ -97,7 +91,8 @@ class Load:
         number = 0
         while not self._over.is_set():
             self._producer.produce(self.topic, key=str(number), on_delivery=self._delivered)
-            self._producer.poll(0.01)
+            self._producer.poll(0)
+            self._over.wait(0.01)
             number += 1
         self._producer.flush(60)
 

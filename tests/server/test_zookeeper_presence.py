@@ -17,6 +17,7 @@ from ottla.server.doors import Life
 from ottla.server.listeners import ServeRefused
 from ottla.server.shared_metadata import TRUST
 from ottla.server.zookeeper_presence import ZooKeeperPresence
+from tests.waiting import soon_in_loop
 from tests.wires import Wire
 from tests.zookeepers import ZooKeepers, fresh, opened
 
@@ -68,20 +69,14 @@ async def node(number: int, place: str, name: str, directory: str = "") -> Async
         await in_thread(store.close)
 
 
-async def soon(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 async def test_nodes_see_each_other_come_and_go(zookeeper: ZooKeepers) -> None:
     place = fresh(zookeeper)
     async with node(1, place, "a") as one:
         async with node(2, place, "b") as two:
-            await soon(lambda: one.sees() == two.sees() == {1: "a", 2: "b"})
-        await soon(lambda: one.sees() == {1: "a"})
+            await soon_in_loop(lambda: one.sees() == two.sees() == {1: "a", 2: "b"})
+        await soon_in_loop(lambda: one.sees() == {1: "a"})
         async with node(2, place, "c"):  # another life of it
-            await soon(lambda: one.sees() == {1: "a", 2: "c"})
+            await soon_in_loop(lambda: one.sees() == {1: "a", 2: "c"})
 
 
 async def test_who_listens_is_told_of_commits_of_nodes_that_come_and_of_ports_that_refuse(
@@ -104,7 +99,7 @@ async def test_who_listens_is_told_of_commits_of_nodes_that_come_and_of_ports_th
             assert one.store.marked() >= 0
             await in_thread(two.store.commit, [Put("topics/t", b"")])
             await told_until(lambda: one.store.marked() == -1)
-            await soon(lambda: bool(two.ends))  # somebody knocked
+            await soon_in_loop(lambda: bool(two.ends))  # somebody knocked
             two.stop_listening()
             await told_until(lambda: one.sees() == {1: "a"})
 
@@ -112,13 +107,13 @@ async def test_who_listens_is_told_of_commits_of_nodes_that_come_and_of_ports_th
 async def test_a_node_whose_port_refuses_is_missed_before_its_session_expires(zookeeper: ZooKeepers) -> None:
     place = fresh(zookeeper)
     async with node(1, place, "a") as one, node(2, place, "b") as two:
-        await soon(lambda: one.sees() == {1: "a", 2: "b"})
+        await soon_in_loop(lambda: one.sees() == {1: "a", 2: "b"})
         before = two.presence.renewed_at
         two.stop_listening()
-        await soon(lambda: two.presence.renewed_at > before)  # its session lives
-        await soon(lambda: one.sees() == {1: "a"})
+        await soon_in_loop(lambda: two.presence.renewed_at > before)  # its session lives
+        await soon_in_loop(lambda: one.sees() == {1: "a"})
         again = await asyncio.start_server(lambda *_: None, "127.0.0.1", two.life.port)
-        await soon(lambda: one.sees() == {1: "a", 2: "b"})  # it was somebody else who refused
+        await soon_in_loop(lambda: one.sees() == {1: "a", 2: "b"})  # it was somebody else who refused
         again.close()
 
 
@@ -130,28 +125,28 @@ async def test_a_node_that_is_cut_off_trusts_nothing_before_others_miss_it_and_c
     with Wire(zookeeper.servers[0].port) as wire:
         behind = f"zookeeper://{wire.address}/{place.rpartition('/')[2]}"
         async with node(1, place, "a") as one, node(2, behind, "b") as two:
-            await soon(lambda: one.sees() == {1: "a", 2: "b"} and two.presence.renewed_at > 0)
+            await soon_in_loop(lambda: one.sees() == {1: "a", 2: "b"} and two.presence.renewed_at > 0)
             wire.hold()
             begun = moment()
-            await soon(lambda: one.sees() == {1: "a"})
+            await soon_in_loop(lambda: one.sees() == {1: "a"})
             assert moment() - two.presence.renewed_at > TRUST * TIMEOUT_MS
             assert two.presence.renewed_at <= begun
             wire.cut()
             wire.open()
-            await soon(lambda: one.sees() == two.sees() == {1: "a", 2: "b"})
-            await soon(lambda: two.presence.renewed_at > begun)
+            await soon_in_loop(lambda: one.sees() == two.sees() == {1: "a", 2: "b"})
+            await soon_in_loop(lambda: two.presence.renewed_at > begun)
 
 
 async def test_who_came_while_the_watch_was_lost_is_seen(zookeeper: ZooKeepers) -> None:
     place = fresh(zookeeper)
     with Wire(zookeeper.servers[0].port) as wire:
         async with node(1, f"zookeeper://{wire.address}/{place.rpartition('/')[2]}", "a") as one:
-            await soon(lambda: one.presence.renewed_at > 0)
+            await soon_in_loop(lambda: one.presence.renewed_at > 0)
             wire.hold()
             async with node(2, place, "b"):
                 wire.cut()
                 wire.open()
-                await soon(lambda: one.sees() == {1: "a", 2: "b"})
+                await soon_in_loop(lambda: one.sees() == {1: "a", 2: "b"})
 
 
 # ---- whose place it is ---------------------------------------------------------------------------------------------
@@ -161,10 +156,10 @@ async def test_an_earlier_life_in_the_same_directory_is_replaced_at_once(zookeep
     """It listens still, or somebody else at its address."""
     place = fresh(zookeeper)
     async with node(1, place, "a") as one, node(2, place, "old", "boot:1:7") as old:
-        await soon(lambda: one.sees() == {1: "a", 2: "old"})
+        await soon_in_loop(lambda: one.sees() == {1: "a", 2: "old"})
         old.presence._left = True  # as a process that was killed: its session lives on for a while
         async with node(2, place, "new", "boot:1:7"):
-            await soon(lambda: one.sees() == {1: "a", 2: "new"})
+            await soon_in_loop(lambda: one.sees() == {1: "a", 2: "new"})
 
 
 @pytest.mark.parametrize("directory", ["", "boot:1:8"])
@@ -174,7 +169,7 @@ async def test_an_earlier_life_elsewhere_is_waited_for_until_its_session_ends(
     """As on another machine, or in another directory: it may be alive, although its port refuses connections."""
     place = fresh(zookeeper)
     async with node(2, place, "old", "boot:1:7") as old:
-        await soon(lambda: old.presence.renewed_at > 0)
+        await soon_in_loop(lambda: old.presence.renewed_at > 0)
         await in_thread(old.presence.leave)  # it renews its place no more
         old.stop_listening()
         store = opened(place, TIMEOUT_MS)
@@ -204,24 +199,24 @@ async def test_another_process_with_the_same_number_is_refused(zookeeper: ZooKee
             "--node-id."
         )
         before = there.presence.renewed_at
-        await soon(lambda: there.presence.renewed_at > before)
+        await soon_in_loop(lambda: there.presence.renewed_at > before)
 
 
 async def test_the_znode_of_an_expired_session_of_ones_own_is_replaced(zookeeper: ZooKeepers) -> None:
     """ZOOKEEPER-2985: it is still there, or somebody has removed it."""
     place = fresh(zookeeper)
     async with node(1, place, "a") as one:
-        await soon(lambda: one.presence.renewed_at > 0)
+        await soon_in_loop(lambda: one.presence.renewed_at > 0)
         other, path = opened(place), f"{one.store.session.ensemble.root}/ids/1"
         other.session.carry_out([Remove(path), Create(path, one.life.encode(), ephemeral=True)])
         before = moment()
-        await soon(lambda: one.presence.renewed_at > before)
+        await soon_in_loop(lambda: one.presence.renewed_at > before)
         (znode,) = other.session.read([path])
         assert znode is not None
         assert znode.session == one.store.session.id
         other.session.carry_out([Remove(path)])
         before = moment()
-        await soon(lambda: one.presence.renewed_at > before)
+        await soon_in_loop(lambda: one.presence.renewed_at > before)
         other.close()
 
 
@@ -230,12 +225,12 @@ async def test_a_place_that_somebody_else_has_taken_is_not_fought_for(
 ) -> None:
     place = fresh(zookeeper)
     async with node(1, place, "a") as one:
-        await soon(lambda: one.presence.renewed_at > 0)
+        await soon_in_loop(lambda: one.presence.renewed_at > 0)
         other, path = opened(place), f"{one.store.session.ensemble.root}/ids/1"
         taken = Life(1, "b", "127.0.0.1", 7)
         other.session.carry_out([Remove(path), Create(path, taken.encode(), ephemeral=True)])
         with caplog.at_level(logging.ERROR):
-            await soon(lambda: "another process has taken the place of node 1, at 127.0.0.1:7" in caplog.text)
+            await soon_in_loop(lambda: "another process has taken the place of node 1, at 127.0.0.1:7" in caplog.text)
         since = one.presence.renewed_at
         await asyncio.sleep(TIMEOUT_MS / 2000)
         assert one.presence.renewed_at == since
@@ -243,7 +238,7 @@ async def test_a_place_that_somebody_else_has_taken_is_not_fought_for(
         assert znode is not None
         assert znode.content == taken.encode()
         await in_thread(other.close)  # and is taken again when that has ended
-        await soon(lambda: one.presence.renewed_at > since)
+        await soon_in_loop(lambda: one.presence.renewed_at > since)
 
 
 async def test_a_place_that_was_taken_without_an_answer_is_found_taken(
@@ -262,6 +257,6 @@ async def test_a_place_that_was_taken_without_an_answer_is_found_taken(
 
     monkeypatch.setattr(store.session, "carry_out", and_lose_the_answer)
     presence = ZooKeeperPresence(store, Life(1, "a", "127.0.0.1", 1))
-    await soon(lambda: presence.renewed_at > 0)
+    await soon_in_loop(lambda: presence.renewed_at > 0)
     await in_thread(presence.leave)
     store.close()

@@ -18,12 +18,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from ottla.client import Client
 from ottla.ship import runner
 from ottla.ship.failures import ShipFailed
 from ottla.ship.follow import Bounds
 from ottla.ship.rules import Traces
 from ottla.ship.runner import Shipping, Totals, ship
 from ottla.testing import EmbeddedBroker
+from tests.waiting import soon
 
 PARTITIONS = 3
 
@@ -108,15 +110,18 @@ def read(broker: EmbeddedBroker, topic: str) -> list[Message]:
     return messages
 
 
+def count(broker: EmbeddedBroker, topic: str) -> int:
+    """How many records there are."""
+    with Client(broker.bootstrap_servers) as client:
+        return sum(client.list_offsets(topic, range(PARTITIONS)).values())
+
+
 def lines_of(messages: list[Message]) -> list[bytes]:
     return [message.value() or b"" for message in messages]
 
 
 def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline, "waited for a minute"
-        time.sleep(0.05)
+    soon(done)
 
 
 class Writer:
@@ -177,12 +182,14 @@ def test_every_line_once_through_rotation(
         for number in range(1, 4):
             seen = writer.written
             writer.write(700)
-            until(lambda: len(read(broker, topic)) > seen)  # noqa: B023 - what is never seen, nobody can read
+            until(lambda: count(broker, topic) > seen)  # noqa: B023 - what is never seen, nobody can read
             writer.write(700)
             rotate(writer, number)
             writer.write(500)
-        until(lambda: len(read(broker, topic)) >= writer.written)
-        time.sleep(0.6)  # whatever came twice would come now
+        for _ in range(2):  # a line that came twice would come before those that are written later
+            until(lambda: count(broker, topic) >= writer.written)
+            writer.write(1)
+        until(lambda: count(broker, topic) >= writer.written)
     counted = numbers(read(broker, topic))
     assert counted == dict.fromkeys(range(writer.written), 1)
     assert totals.records == totals.lines == writer.written
@@ -249,9 +256,9 @@ def test_a_line_waits_for_its_end_and_a_trace_for_its_rest(
         file.write(b"ERROR x\n\tat a\n\tat")
         time.sleep(0.05)
         file.write(b" b\nINFO y\nhal")
-        until(lambda: len(read(broker, topic)) == 2)
+        until(lambda: count(broker, topic) == 2)
         file.write(b"f\n")
-        until(lambda: len(read(broker, topic)) == 3)
+        until(lambda: count(broker, topic) == 3)
     assert lines_of(read(broker, topic)) == [b"ERROR x\n\tat a\n\tat b", b"INFO y", b"half"]
 
 
@@ -268,13 +275,13 @@ def test_waits_for_the_broker_and_says_so(tmp_path: Path) -> None:
         with running(shipping, said) as totals:
             until(lambda: bool(said))
             other.start()
-            until(lambda: len(read(other, topic)) == 10)
+            until(lambda: count(other, topic) == 10)
             other._stop()
             with log.open("ab") as file:
                 file.write(b"line 1 x\n" * 10)
             time.sleep(1)
             other.start()
-            until(lambda: len(read(other, topic)) == 20)
+            until(lambda: count(other, topic) == 20)
         assert totals.records == 20
         assert "Waiting for a broker" in said[0]
 
@@ -340,8 +347,11 @@ def test_kill_9_loses_nothing_and_doubles_nothing(broker: EmbeddedBroker, topic:
             writers[0].reopen()
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     total = sum(writer.written for writer in writers)
-    until(lambda: len(read(broker, topic)) >= total)
-    time.sleep(1)
+    until(lambda: count(broker, topic) >= total)
+    for writer in writers:  # a line that came twice would come before those that are written later
+        writer.write(1)
+    total += len(writers)
+    until(lambda: count(broker, topic) >= total)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate()
     assert process.returncode == 0, said

@@ -76,5 +76,5 @@ def one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_deadlines_on_a_clock_that_is_set_are_noticed(kind: type[Run], by_ms: int | None, noticed: str) -> None:
     """In one of a few runs: where the clock is set in every one, and where it is one of the random faults."""
-    runs = (kind(seed) if by_ms is None else kind(seed, by_ms) for seed in (5, 7, 13, *range(18, 50)))  # type: ignore[arg-type]
+    runs = (kind(seed) if by_ms is None else kind(seed, by_ms) for seed in (5, 20, 7, 13, *range(18, 50)))  # type: ignore[arg-type]
     assert any(noticed in (run.outcome().failure or "") for run in runs)

@@ -117,16 +117,13 @@ def test_one_at_a_time_has_the_lease(seed: int) -> None:
     ],
 )
 def test_planted_bugs_are_found(run: Callable[..., Any], bug: str) -> None:
-    """By three of some seeds."""
-    caught = 0
-    for seed in range(150):
+    """By one of some seeds."""
+    for seed in range(50):
         try:
             run(seed, **{bug: True})
         except Broken:
-            caught += 1
-            if caught == 3:
-                return
-    pytest.fail(f"found by {caught} of 150 seeds")
+            return
+    pytest.fail("found by none of 50 seeds")
 
 
 @pytest.mark.parametrize("run", [run_copies, run_lease])

@@ -60,13 +60,12 @@ def test_a_correct_node_passes(seed: int) -> None:
     ids=lambda bug: next(iter(bug)),
 )
 def test_planted_bugs_are_found(bug: dict[str, bool]) -> None:
-    caught = 0
     for seed in range(20):
         try:
             run_toy(seed, **bug)
         except Broken:
-            caught += 1
-    assert caught >= 5
+            return
+    pytest.fail("found by none of 20 seeds")
 
 
 def test_one_seed_one_trace() -> None:

@@ -3,14 +3,14 @@
 import pytest
 
 from ottla.sim.workloads.spoiled_run import SpoiledRun
-from tests.sim.test_seeds import kept
+from tests.sim.test_seeds import each_of, kept
 
 FRESH = (2_003, 2_004, 2_005)
 """The first one has five nodes, two of which lie."""
 HARM = ("bit", "cut from", "has lost /data/", "restored from a backup", "metadata store")
 
 
-@pytest.mark.parametrize("seed", kept("spoiled"))
+@pytest.mark.parametrize("seed", each_of((), kept("spoiled")))
 def test_all_promises_hold(seed: int) -> None:
     outcome = SpoiledRun(seed).outcome()
     assert outcome.failure is None, f"again: python -m ottla.sim --workload spoiled --seed {seed}"

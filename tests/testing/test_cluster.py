@@ -1,7 +1,6 @@
 """The cluster for users' tests: what its methods refuse, and nodes that are killed or cut off from each other."""
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.testing import EmbeddedCluster
+from tests.waiting import soon
 
 LAG_MS = 1000
 
@@ -36,13 +36,6 @@ def seen(cluster: EmbeddedCluster) -> tuple[int, list[int], int]:
     told = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics("t", timeout=10)
     part = told.topics["t"].partitions[0]
     return part.leader, sorted(part.isrs), told.controller_id
-
-
-def soon(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.02)
 
 
 def producer(cluster: EmbeddedCluster) -> Producer:
