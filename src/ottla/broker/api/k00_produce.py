@@ -51,7 +51,7 @@ from ottla.protocol.messages.produce import (
 from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL, HEADER_BYTES, RECORD_COUNT_AT, peek
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
     from ottla.broker.partitions.leadership import Leadership
     from ottla.broker.partitions.partition import Partition
 
@@ -175,7 +175,7 @@ class ParkedProduce(ParkedWork):
 
     __slots__ = ("appends", "node", "waits_for")
 
-    def __init__(self, node: Node, appends: list[PartitionAppend], waits_for: dict[Partition, int]) -> None:
+    def __init__(self, node: Core, appends: list[PartitionAppend], waits_for: dict[Partition, int]) -> None:
         self.node = node
         self.appends = appends
         self.waits_for = waits_for
@@ -226,7 +226,7 @@ class ParkedSlice(ParkedProduce):
     __slots__ = ("piece",)
 
     def __init__(
-        self, node: Node, piece: Piece, appends: list[PartitionAppend], waits_for: dict[Partition, int]
+        self, node: Core, piece: Piece, appends: list[PartitionAppend], waits_for: dict[Partition, int]
     ) -> None:
         super().__init__(node, appends, waits_for)
         self.piece = piece
@@ -249,7 +249,7 @@ class SlicedProduce:
 
     __slots__ = ("_acks", "_appends", "_deadline", "_done", "_errors_left", "_node")
 
-    def __init__(self, node: Node, acks: int, deadline: Millis, appends: list[PartitionAppend], done: int) -> None:
+    def __init__(self, node: Core, acks: int, deadline: Millis, appends: list[PartitionAppend], done: int) -> None:
         self._node = node
         self._acks = acks
         self._deadline = deadline
@@ -316,7 +316,7 @@ class SlicedProduce:
 
 
 def receive(
-    node: Node, now: Millis, session: Session, version: int, correlation_id: int, frame: memoryview
+    node: Core, now: Millis, session: Session, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part] | Parked | None:
     """Serve one Produce frame; see `Node.receive`. Raises MalformedFrame, Refused."""
     client_id, acks, timeout_ms, appends, transactional_id = parse_common(frame, version) or _parse_by_the_codec(
@@ -373,7 +373,7 @@ def _request_of(session: Session, version: int, correlation_id: int, now: Millis
     return Request(session, _KEY, version, correlation_id, _client_id_of(frame), now, None, produced=len(frame))
 
 
-def _charge(node: Node, now: Millis, session: Session, frame: memoryview) -> int:
+def _charge(node: Core, now: Millis, session: Session, frame: memoryview) -> int:
     """For how long the client that sent this frame is throttled."""
     return node.throttle.charge(now, session, _client_id_of(frame), produced=len(frame))
 
@@ -406,7 +406,7 @@ def _parse_by_the_codec(frame: memoryview, version: int) -> _Parsed:
 
 
 def _opening(
-    node: Node, now: Millis, session: Session, version: int, transactional_id: str, appends: list[TransactionalAppend]
+    node: Core, now: Millis, session: Session, version: int, transactional_id: str, appends: list[TransactionalAppend]
 ) -> list[TransactionalAppend]:
     """The appends that open a transaction in their partition: each has its guard from now on."""
     transactional = [append for append in appends if append.is_transactional]
@@ -433,10 +433,10 @@ def _opening(
             append.leader_epoch = partition.leader_epoch
             if append.guard is not None:
                 opening.append(append)
-    return opening if opening and node.verifier.asks(second_version=second_version) else []
+    return opening if opening and node.coordinators.verifier.asks(second_version) else []
 
 
-def _may_write(node: Node, session: Session, topic: str | bytes) -> bool:
+def _may_write(node: Core, session: Session, topic: str | bytes) -> bool:
     """Whether the client may write to a topic; to a missing one it may, as that has no effect."""
     name = None if node.access.authorizer is None else node.image.name_of(topic)
     return name is None or node.access.allows(session, Operation.WRITE, ResourceType.TOPIC, name)
@@ -455,7 +455,7 @@ def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
     return error, None
 
 
-def _asked_of(node: Node, opening: list[TransactionalAppend]) -> tuple[tuple[int, int], list[tuple[str, int]]]:
+def _asked_of(node: Core, opening: list[TransactionalAppend]) -> tuple[tuple[int, int], list[tuple[str, int]]]:
     """The transaction's producer id and epoch, and the partitions of the appends in order."""
     header = peek(cast(memoryview, opening[0].records))
     places = [(node.image.name_of(append.topic) or "", append.index) for append in opening]
@@ -471,7 +471,7 @@ def _refuse_those_of(
 
 
 def _verified_here(
-    node: Node, now: Millis, version: int, transactional_id: str, opening: list[TransactionalAppend]
+    node: Core, now: Millis, version: int, transactional_id: str, opening: list[TransactionalAppend]
 ) -> bool:
     """Whether this node is the coordinator and has said which of the appends are in the transaction.
 
@@ -479,7 +479,7 @@ def _verified_here(
     """
     producer, places = _asked_of(node, opening)
     adds = version >= _ADDS_PARTITIONS_SINCE
-    errors = node.verifier.verify_here(now, transactional_id, producer, dict.fromkeys(places), adds=adds)
+    errors = node.coordinators.verifier.verify_here(now, transactional_id, producer, dict.fromkeys(places), adds=adds)
     if errors is None:
         return False
     _refuse_those_of(errors, places, opening, version)
@@ -493,7 +493,7 @@ class VerifiedProduce(SlicedProduce):
 
     def __init__(
         self,
-        node: Node,
+        node: Core,
         acks: int,
         deadline: Millis,
         appends: list[PartitionAppend],
@@ -506,14 +506,14 @@ class VerifiedProduce(SlicedProduce):
 
     def _work(self, request: Request) -> Work:
         producer, places = _asked_of(self._node, self._opening)
-        adds = request.version >= _ADDS_PARTITIONS_SINCE
-        question = Verification(self._node.verifier, self._transactional_id, producer, dict.fromkeys(places), adds=adds)
+        verifier, adds = self._node.coordinators.verifier, request.version >= _ADDS_PARTITIONS_SINCE
+        question = Verification(verifier, self._transactional_id, producer, dict.fromkeys(places), adds=adds)
         errors: Errors = yield Piece(request, None, question.begin, is_light=True)
         _refuse_those_of(errors, places, self._opening, request.version)
         return (yield from super()._work(request))
 
 
-def _looked_into(node: Node, now: Millis, session: Session, append: PartitionAppend) -> Partition | None:
+def _looked_into(node: Core, now: Millis, session: Session, append: PartitionAppend) -> Partition | None:
     """The partition, if its configs require a check of the batch that is too long for one slice."""
     records = append.records
     if records is None or len(records) < HEADER_BYTES or append.is_known or append.error:
@@ -529,7 +529,7 @@ def _looked_into(node: Node, now: Millis, session: Session, append: PartitionApp
 
 
 def append_some(
-    node: Node,
+    node: Core,
     now: Millis,
     session: Session,
     version: int,
@@ -558,7 +558,7 @@ def append_some(
 
 
 def append_one(
-    node: Node, now: Millis, session: Session, version: int, client_id: str | None, acks: int, append: PartitionAppend
+    node: Core, now: Millis, session: Session, version: int, client_id: str | None, acks: int, append: PartitionAppend
 ) -> None:
     """Find the partition and append its batch, or record the error in `append`."""
     if node.access.authorizer is not None and not _may_write(node, session, append.topic):
@@ -594,7 +594,7 @@ def append_one(
             append.refuse(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer.")
             return
     try:
-        if transactional is None or not node.verifier.asks(second_version=version >= _ADDS_PARTITIONS_SINCE):
+        if transactional is None or not node.coordinators.verifier.asks(version >= _ADDS_PARTITIONS_SINCE):
             appended = partition.append(now, records, inside=append.inside)
         elif transactional.leader_epoch != partition.leader_epoch:
             append.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # elsewhere its transaction may have ended meanwhile
@@ -620,7 +620,7 @@ def append_one(
     append.required_offset = appended.last_offset + 1
 
 
-def response_of(node: Node, session: Session, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
+def response_of(node: Core, session: Session, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
     """The wire answer, partitions grouped by topic in the order of the request."""
     topics: _Answers = {}
     leaders = _add_answers(node.leadership, topics, appends)
@@ -657,7 +657,7 @@ def _add_answers(leadership: Leadership, topics: _Answers, appends: list[Partiti
     return leaders
 
 
-def _response(node: Node, session: Session, version: int, topics: _Answers, leaders: list[int]) -> ProduceResponse:
+def _response(node: Core, session: Session, version: int, topics: _Answers, leaders: list[int]) -> ProduceResponse:
     response = ProduceResponse(responses=list(topics.values()))
     if leaders and version >= _LEADER_HINTS_SINCE:
         response.node_endpoints = [NodeEndpoint(*each) for each in node.members.of(session.address, leaders)]
@@ -790,7 +790,7 @@ def uncommitted(appends: list[PartitionAppend], acks: int) -> dict[Partition, in
     return waits_for
 
 
-def park(node: Node, request: Request, deadline: Millis, parked: ParkedProduce) -> Parked:
+def park(node: Core, request: Request, deadline: Millis, parked: ParkedProduce) -> Parked:
     """Wait for the commit of all that `parked` names."""
     for append in parked.appends:
         append.records = None  # the frame's memory belongs to the I/O host again

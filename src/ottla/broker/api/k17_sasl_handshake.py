@@ -22,7 +22,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -32,7 +32,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(_: Node, request: Request) -> SaslHandshakeResponse:
+def handle(_: Core, request: Request) -> SaslHandshakeResponse:
     """Raises Refused on a session that has yet to be authenticated."""
     refuse_the_unauthenticated(request.session)
     return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)

@@ -19,7 +19,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_acls import DescribeAclsResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -32,7 +32,7 @@ SPEC = ApiSpec(
 DISABLED = "No Authorizer is configured on the broker"
 
 
-def handle(node: Node, request: Request) -> DescribeAclsResponse:
+def handle(node: Core, request: Request) -> DescribeAclsResponse:
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeAclsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=DISABLED)

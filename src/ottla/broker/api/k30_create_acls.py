@@ -19,7 +19,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -32,7 +32,7 @@ SPEC = ApiSpec(
 DISABLED = "No Authorizer is configured."
 
 
-def handle(node: Node, request: Request) -> CreateAclsResponse:
+def handle(node: Core, request: Request) -> CreateAclsResponse:
     body: CreateAclsRequest = request.body
     result = AclCreationResult(ErrorCode.SECURITY_DISABLED, DISABLED)
     if not node.access.on_cluster(request, Operation.ALTER):

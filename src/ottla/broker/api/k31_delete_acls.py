@@ -20,7 +20,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -30,7 +30,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> DeleteAclsResponse:
+def handle(node: Core, request: Request) -> DeleteAclsResponse:
     body: DeleteAclsRequest = request.body
     result = DeleteAclsFilterResult(ErrorCode.SECURITY_DISABLED, DISABLED)
     if not node.access.on_cluster(request, Operation.ALTER):

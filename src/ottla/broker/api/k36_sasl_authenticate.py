@@ -22,7 +22,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -35,7 +35,7 @@ SPEC = ApiSpec(
 OUT_OF_PLACE = "There is nothing to authenticate for: this client is let in as it is."
 
 
-def handle(_: Node, request: Request) -> SaslAuthenticateResponse:
+def handle(_: Core, request: Request) -> SaslAuthenticateResponse:
     """Raises Refused on a session that has yet to be authenticated."""
     refuse_the_unauthenticated(request.session)
     return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, OUT_OF_PLACE)

@@ -26,7 +26,7 @@ from ottla.protocol.messages.create_delegation_token import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -39,7 +39,7 @@ SPEC = ApiSpec(
 USER = "User"
 
 
-def handle(node: Node, request: Request) -> CreateDelegationTokenResponse:
+def handle(node: Core, request: Request) -> CreateDelegationTokenResponse:
     body: CreateDelegationTokenRequest = request.body
     requester = request.session.principal
     owner = f"{body.owner_principal_type}:{body.owner_principal_name}" if body.owner_principal_name else requester

@@ -29,7 +29,7 @@ from ottla.protocol.messages.alter_user_scram_credentials import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -54,13 +54,13 @@ TOO_MANY: _Error = (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
 NOT_BUILT: _Error = (ErrorCode.UNSUPPORTED_VERSION, "Passwords can't be set: this version of Ottla has none.")
 
 
-def handle(node: Node, request: Request) -> AlterUserScramCredentialsResponse | Parked:
+def handle(node: Core, request: Request) -> AlterUserScramCredentialsResponse | Parked:
     body: AlterUserScramCredentialsRequest = request.body
     is_long = len(body.deletions) + len(body.upsertions) > SLICE_STEPS
     return node.slices.begin(request, _answer(node, request), is_long=is_long)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     body: AlterUserScramCredentialsRequest = request.body
     allowed = node.access.on_cluster(request, Operation.ALTER)
     errors: dict[str, _Error] = {}

@@ -31,8 +31,8 @@ from ottla.protocol.framing import decode_request_header
 from ottla.protocol.messages.share_fetch import ShareFetchRequest
 
 if TYPE_CHECKING:
+    from ottla.broker.core import Core
     from ottla.broker.delivery.host import ShareHost
-    from ottla.broker.node import Node
 
 
 SPEC = ApiSpec(
@@ -51,7 +51,7 @@ _KEY = int(SPEC.key)
 
 
 def receive(
-    node: Node,
+    node: Core,
     now: Millis,
     session: Session,
     version: int,
@@ -67,7 +67,7 @@ def receive(
         header, body = decoded
     body.max_bytes = min(body.max_bytes, node.settings["fetch.max.bytes"])
     request = Request(session, _KEY, version, correlation_id, header.client_id, now, body)
-    fetch = ShareFetch(node.share, node.access, node.throttle, request)
+    fetch = ShareFetch(node.coordinators.share, node.access, node.throttle, request)
     error = fetch.refusal()
     if error is None:
         if body.is_renew_ack and _asks_for_records(body):

@@ -1,6 +1,6 @@
 """Hosts share groups on this node: the share partitions of the partitions that it leads, their sessions and state.
 
-The interface for other packages (`node.share`, a ShareHost, and `node.share_state`, the ShardHost of
+The interface for other packages (`coordinators.share`, a ShareHost, and `coordinators.share_state`, the ShardHost of
 `__share_group_state`):
 
     ShareFetch does not ask the group coordinator for membership (Kafka's does not either): a session is enough.
@@ -9,8 +9,8 @@ The interface for other packages (`node.share`, a ShareHost, and `node.share_sta
 
     state_call(now, InitializeShareGroupState | ReadShareGroupStateSummary | DeleteShareGroupState, group_id, topic_id,
                partition, start_offset=-1, state_epoch=0) -> (shard index, Call)
-        For the `calls` of a CoordinatorRequest submitted to `node.share_state` (one call a partition; replies are those
-        messages with one result). Creates `__share_group_state` if it does not exist.
+        For the `calls` of a CoordinatorRequest submitted to `coordinators.share_state` (one call a partition; replies
+        are those messages with one result). Creates `__share_group_state` if it does not exist.
         AlterShareGroupOffsets = initialize with the next state epoch, then `forget`.
     forget(now, group_id, topic_id=None, partition=None)
         The state of these share partitions was altered or deleted: their loaded state is dropped, acknowledgements of
@@ -514,7 +514,7 @@ class ShareHost(Subscriber):
         start_offset: int = UNINITIALIZED,
         state_epoch: int = 0,
     ) -> tuple[int, Call]:
-        """(shard index, Call) for a CoordinatorRequest to `node.share_state`; see the module's docstring."""
+        """(shard index, Call) for a CoordinatorRequest to `coordinators.share_state`; see the module's docstring."""
         self.prune_later(now)
         key = Key(group_id, topic_id, partition)
         if kind is initialize.InitializeShareGroupStateRequest:
