@@ -422,9 +422,7 @@ class NodeStage:
     def check(self) -> None:
         """The invariants of the timers, and of the coordinators that are in use."""
         self.node.schedule.check()
-        for name in ("groups", "share", "share_members", "share_state"):
-            if name in vars(self.node):
-                getattr(self.node, name).check()
+        self.node.coordinators.in_use.check()
 
     # ---- records ---------------------------------------------------------------------------------------------------
 

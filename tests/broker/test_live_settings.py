@@ -8,6 +8,7 @@ import pytest
 from ottla.broker.cluster.metadata import Metadata, Planned
 from ottla.broker.config.live import EVERY_BROKER, LiveSettings, Subscriber
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
+from ottla.broker.coordination import InUse
 from ottla.broker.effects import Outbox
 from ottla.broker.schedule import Schedule
 from ottla.machine import Millis, WallClock
@@ -87,4 +88,4 @@ def test_this_brokers_own_properties_stand_over_those_of_all(settings: LiveSetti
 def test_configuring_a_group_begins_no_coordinator(tmp_path: Path) -> None:
     stage = NodeStage(tmp_path)
     assert change(stage, GROUP, "g", ("share.auto.offset.reset", SET, "earliest")) == (0, None)
-    assert {"share", "share_state", "groups", "group_shards"}.isdisjoint(vars(stage.node))
+    assert stage.node.coordinators.in_use == InUse()

@@ -119,7 +119,7 @@ def test_a_long_write_of_a_share_partitions_state_is_there_whole(
 
     assert write(2) == ErrorCode.FENCED_STATE_EPOCH
     assert write(3) == ErrorCode.NONE
-    (shard,) = stage.node.share_state.shards()
+    (shard,) = stage.node.coordinators.share_state.shards()
     assert isinstance(shard, ShareStateShard)
     image: Any = shard.image()
     (kept,) = image.values()

@@ -69,12 +69,12 @@ def test_a_long_commit_is_there_after_a_restart(stage: NodeStage) -> None:
         "t": {**dict.fromkeys(range(20), 0), **dict.fromkeys((30, 31), ErrorCode.OFFSET_METADATA_TOO_LARGE)},
     }
     assert committed(stage) == {"t": list(range(20)), "u": [1, 2]}
-    (shard,) = stage.node.groups.shards()
+    (shard,) = stage.node.coordinators.groups.shards()
     image = shard.image()
     stage.restart()
     stage.run()
     assert committed(stage) == {"t": list(range(20)), "u": [1, 2]}
-    (shard,) = stage.node.groups.shards()
+    (shard,) = stage.node.coordinators.groups.shards()
     assert shard.image() == image
 
 

@@ -359,7 +359,11 @@ def test_a_group_of_which_all_is_asked_again_is_told_once(stage: NodeStage) -> N
 
 def test_one_commit_in_slices_is_one_batch(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a"]), 4)
-    log = stage.node.replicas.by_name["__consumer_offsets"].partitions[stage.node.groups.partition_for("a")].log
+    log = (
+        stage.node.replicas.by_name["__consumer_offsets"]
+        .partitions[stage.node.coordinators.groups.partition_for("a")]
+        .log
+    )
     cut_small(monkeypatch, 2)
     stage.ask(OffsetCommitRequest("a", -1, topics=committed((3, 99, 1))), 8)
     base_offset, last_offset_delta = struct.unpack_from(">q15xi", log.segments[-1].file.read(0, 61))

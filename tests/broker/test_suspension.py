@@ -136,7 +136,7 @@ def test_what_a_coordinator_has_left_to_do_it_does_once_it_hears_again(tmp_path:
     for _ in range(20):
         hear(stage)
         stage.run(1_000)
-    (shard,) = [shard for shard in stage.node.transactions.shards() if shard.image()]  # type: ignore[attr-defined]
+    (shard,) = [shard for shard in stage.node.coordinators.transactions.shards() if shard.image()]  # type: ignore[attr-defined]
     assert [str(each.state.name) for each in shard.image().values()] == ["COMPLETE_ABORT"]  # type: ignore[attr-defined]
 
 

@@ -127,7 +127,7 @@ def test_a_coordinator_that_fails_by_itself_starts_over_and_takes_nobody_along(
     stage.coordinate()
     stage.ask(commit(3), 9)
     stage.ask(commit(7, "simple"), 9)
-    broken = dict((partition.index, shard) for partition, shard in stage.node.groups.loaded())[DAMAGED]
+    broken = dict((partition.index, shard) for partition, shard in stage.node.coordinators.groups.loaded())[DAMAGED]
     assert isinstance(broken, GroupShard)
     usual = GroupShard.expire
 
@@ -152,7 +152,7 @@ def test_a_part_of_the_node_that_fails_rests_and_the_rest_goes_on(monkeypatch: p
     stage = HostStage(faults)
     stage.coordinate()
     stage.ask(commit(3), 9)
-    stage.node.groups._timers.set(0, stage.now)
+    stage.node.coordinators.groups._timers.set(0, stage.now)
     stage.run(200_000)
     assert 1 <= len(faults) <= 4, "about once a minute"
     assert stage.disk.exists("/data/recovery-point-offset-checkpoint"), "checkpoints are written meanwhile"

@@ -257,7 +257,7 @@ def test_a_coordinator_goes_and_comes_with_the_leadership(stage: HostStage) -> N
     stage.ask(commit(5), 9)
     member = stage.ask(join()).member_id
     waiting = stage.send(join(member=member))
-    index = stage.node.groups.partition_for("g")
+    index = stage.node.coordinators.groups.partition_for("g")
 
     def led_by(leader: int, epoch: int) -> None:
         led = {"leader": leader, "leader_epoch": epoch, "replicas": (1, 7), "isr": (leader,)}
@@ -267,7 +267,7 @@ def test_a_coordinator_goes_and_comes_with_the_leadership(stage: HostStage) -> N
     stage.settle()
     assert waiting.answer.error_code == E.NOT_COORDINATOR
     assert stage.ask(HeartbeatRequest("g", 1, member)).error_code == E.NOT_COORDINATOR
-    assert index not in stage.node.groups.active()
+    assert index not in stage.node.coordinators.groups.active()
     led_by(1, 2)
     stage.run()
     assert committed(stage) == 5
@@ -287,7 +287,7 @@ def test_a_lost_connection_leaves_nothing_behind(stage: HostStage) -> None:
     stage.hang_up(connection)
     assert len(stage.node.parking) == 0
     stage.run(1)
-    stage.node.groups.check()
+    stage.node.coordinators.groups.check()
     again = stage.ask(join(member=member))
     assert again.generation_id == 1, "the member is still one and has only to ask again"
 
@@ -295,11 +295,11 @@ def test_a_lost_connection_leaves_nothing_behind(stage: HostStage) -> None:
 def test_partitions_without_records_cost_nothing() -> None:
     stage = HostStage(offsets_topic_num_partitions="50")
     stage.coordinate()
-    assert stage.node.groups.active() == []
+    assert stage.node.coordinators.groups.active() == []
     stage.ask(commit(1), 9)
-    assert stage.node.groups.active() == [partition_of("g", 50)]
+    assert stage.node.coordinators.groups.active() == [partition_of("g", 50)]
     stage.restart(clean=False)
-    assert stage.node.groups.active() == [partition_of("g", 50)]
+    assert stage.node.coordinators.groups.active() == [partition_of("g", 50)]
 
 
 def test_offsets_by_topic_id(stage: HostStage) -> None:

@@ -49,7 +49,7 @@ def start_offset(stage: HostStage) -> int:
 
 
 def shard(stage: HostStage) -> GroupShard:
-    (found,) = [each for each in stage.node.groups.shards() if isinstance(each, GroupShard) and each.share]
+    (found,) = [each for each in stage.node.coordinators.groups.shards() if isinstance(each, GroupShard) and each.share]
     return found
 
 
@@ -119,15 +119,15 @@ def test_a_deletion_that_a_crash_broke_off_is_finished_by_the_next_one() -> None
     stage = started()
     alter(stage, 5)
     index, call = question(stage.node, BeginDeletion("g", None))
-    stage.node.groups.tell(stage.now, "g", call)
+    stage.node.coordinators.groups.tell(stage.now, "g", call)
     stage.restart(clean=False)
     stage.run(10)
     found = shard(stage).share.of("g")
     assert found is not None
     assert [name for _, name in found.shares.deleting] == ["t"]
     assert stage.ask(DeleteGroupsRequest(["g"])).results[0].error_code == ErrorCode.NONE
-    assert [each.image() for each in stage.node.share_state.shards() if each.image()] == []  # type: ignore[attr-defined]
-    assert index == stage.node.groups.partition_for("g")
+    assert [each.image() for each in stage.node.coordinators.share_state.shards() if each.image()] == []  # type: ignore[attr-defined]
+    assert index == stage.node.coordinators.groups.partition_for("g")
     beat(stage, 0)
     assert start_offset(stage) == -1, "a later group of that name begins anew"
 
@@ -147,7 +147,7 @@ def test_a_lost_connection_is_told_to_the_group() -> None:
     assert assigned(beat(stage, 2, "b", other)) == [0, 1]
     beat(stage, -1, "b", other)
     stage.hang_up(other)
-    stage.node.share_members.check()
+    stage.node.coordinators.share_members.check()
     assert list(found.members) == ["a"]
 
 
@@ -162,7 +162,7 @@ def test_a_deleted_topic_leaves_the_group_and_the_share_coordinator() -> None:
     found = shard(stage).share.of("g")
     assert found is not None
     assert list(found.shares.topics()) == []
-    assert not any(each.image() for each in stage.node.share_state.shards())  # type: ignore[attr-defined]
+    assert not any(each.image() for each in stage.node.coordinators.share_state.shards())  # type: ignore[attr-defined]
 
 
 def test_coordinators_of_share_partitions_are_found() -> None:
@@ -189,4 +189,4 @@ def test_describing_several_groups_in_the_order_asked() -> None:
     assert [group.group_state for group in described] == ["", "Stable", ""]
     index, call = question(stage.node, AskShares("g"))
     assert call.body == AskShares("g")
-    assert index == stage.node.groups.partition_for("g")
+    assert index == stage.node.coordinators.groups.partition_for("g")

@@ -11,4 +11,4 @@ from share_stage import ShareStage
 def stage(tmp_path: Path) -> Iterator[ShareStage]:
     made = ShareStage(tmp_path)
     yield made
-    made.node.share.check()
+    made.node.coordinators.share.check()

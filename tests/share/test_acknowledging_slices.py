@@ -38,7 +38,7 @@ def begun(directory: Path) -> tuple[ShareStage, Member, bytes]:
 
 def counts(stage: ShareStage, topic_id: bytes, what: str) -> list[int]:
     """Of each share partition that the group has read."""
-    hosted = (stage.node.share.known("g", (topic_id, index)) for index in range(PARTITIONS))
+    hosted = (stage.node.coordinators.share.known("g", (topic_id, index)) for index in range(PARTITIONS))
     return [getattr(each.machine, what) for each in hosted if each is not None and each.machine is not None]
 
 
@@ -150,7 +150,7 @@ def test_a_lock_that_ends_in_the_middle_refuses_the_rest(tmp_path: Path, monkeyp
     stage.run()
     assert told(asked) == [(0, ErrorCode.INVALID_RECORD_STATE)]
     assert counts(stage, topic_id, "in_flight")[0] == 0
-    hosted = stage.node.share.known("g", (topic_id, 0))
+    hosted = stage.node.coordinators.share.known("g", (topic_id, 0))
     assert hosted is not None
     assert hosted.machine is not None
     assert hosted.machine.start == 1, "what was taken before stands"

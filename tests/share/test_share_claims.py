@@ -88,7 +88,7 @@ def test_a_batch_that_can_not_be_read_gets_one_letter(stage: ShareStage) -> None
     letters = [dict(letter.headers) for letter in stage.read("dlq.jobs")]
     assert [letter["__dlq.errors.offset"] for letter in letters] == [b"0", b"1", b"151"]
     assert letters[1]["__dlq.errors.last.offset"] == b"150"
-    assert stage.node.share.describe(stage.now)[0].start_offset == 152
+    assert stage.node.coordinators.share.describe(stage.now)[0].start_offset == 152
 
 
 def test_letters_that_an_older_version_owes_for_phantoms_are_few(stage: ShareStage) -> None:
@@ -100,9 +100,9 @@ def test_letters_that_an_older_version_owes_for_phantoms_are_few(stage: ShareSta
     stage.put(claiming(COUNT_MAX, b""), origin=Origin.REPLICATION)
     stage.produce(1)
     stage.member(topic).fetch(records=1, exactly=True)
-    hosted = stage.node.share.known("g", (topic, 0))
+    hosted = stage.node.coordinators.share.known("g", (topic, 0))
     assert hosted is not None
-    letters = stage.node.share.letters
+    letters = stage.node.coordinators.share.letters
     parcel = PendingRange(hosted, 1, COUNT_MAX + 2, 1, True)
     assert letters._part_end(parcel, LETTERS_PER_STEP) == COUNT_MAX + 1
     assert len(letters._records(parcel)) == 2

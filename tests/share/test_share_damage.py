@@ -33,7 +33,7 @@ def test_a_share_group_is_told_and_passes_over_nothing(stage: ShareStage, at: in
         stage.run()
     for _ in range(2):
         assert member.part(member.ask()).error_code == ErrorCode.CORRUPT_MESSAGE
-    assert stage.node.share.describe(stage.now)[0].start_offset == 4
+    assert stage.node.coordinators.share.describe(stage.now)[0].start_offset == 4
     assert any("is damaged: " in note and "offset 4: " in note for note in stage.notes), stage.notes
 
 
@@ -52,9 +52,9 @@ def test_letters_for_what_was_damaged_since_are_written_and_end(stage: ShareStag
     stage.topic("dlq.jobs", 1, errors_deadletterqueue_group_enable="true")
     _, member = damaged(stage, at, errors_deadletterqueue_topic_name="dlq.jobs")
     member.ask()
-    hosted = stage.node.share.known("g", member.places[0])
+    hosted = stage.node.coordinators.share.known("g", member.places[0])
     assert hosted is not None
-    found = stage.node.share.letters._records(PendingRange(hosted, 0, 8, 1, True))
+    found = stage.node.coordinators.share.letters._records(PendingRange(hosted, 0, 8, 1, True))
     assert [record.offset for record in found[:4]] == [0, 1, 2, 3]
     if at:
         assert [(record.offset, record.headers) for record in found[4:]] == [(4, [("__dlq.errors.last.offset", b"7")])]

@@ -19,7 +19,7 @@ def begun(stage: ShareStage, count: int = 10, *, headers: object = (), **overrid
 
 
 def state(stage: ShareStage) -> tuple[int, int, int]:
-    seen = stage.node.share.describe(stage.now)[0]
+    seen = stage.node.coordinators.share.describe(stage.now)[0]
     return seen.start_offset, seen.archiving, seen.dead_letters
 
 
@@ -236,7 +236,7 @@ def test_too_many_letters_pause_the_group(stage: ShareStage) -> None:
     assert member.fetch(records=2, exactly=True) == [(5, 6, 1)]
     member.said((3, 4, [REJECT]))
     stage.run()
-    assert stage.node.share.describe(stage.now)[0].paused
+    assert stage.node.coordinators.share.describe(stage.now)[0].paused
     configs = stage.node.settings.of_group("g")
     assert configs["share.delivery.paused"] == "true"
     assert configs["share.delivery.paused.by"] == "the breaker: more than 3 dead letters within a minute"
@@ -340,14 +340,14 @@ def test_who_holds_what_is_described(stage: ShareStage) -> None:
     stage.run(7000)
     other = stage.member(member.places[0][0])
     other.fetch()
-    seen = stage.node.share.describe(stage.now, "g")[0]
+    seen = stage.node.coordinators.share.describe(stage.now, "g")[0]
     assert (seen.topic, seen.partition, seen.in_flight, seen.lag) == ("jobs", 0, 10, 10)
     first, second = seen.held
     assert (first.first, first.last, first.member, first.delivery_count) == (0, 3, member.name, 1)
     assert (second.first, second.last, second.member) == (4, 9, other.name)
     assert stage.now - first.since == 7000
     assert first.lock_deadline - first.since == 30_000
-    assert stage.node.share.describe(stage.now, "nobody") == []
+    assert stage.node.coordinators.share.describe(stage.now, "nobody") == []
     assert other.said((4, 9, [ACCEPT])) == ErrorCode.NONE
 
 

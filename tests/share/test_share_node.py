@@ -52,7 +52,7 @@ def test_records_are_acquired_acknowledged_and_gone(stage: ShareStage) -> None:
     topic, member = begun(stage)
     assert member.fetch() == [(0, 9, 1)]
     assert member.fetch([(0, 9, [ACCEPT])]) == []
-    assert stage.node.share.describe(stage.now)[0].start_offset == 10
+    assert stage.node.coordinators.share.describe(stage.now)[0].start_offset == 10
     other = stage.member(topic)
     assert other.fetch() == []
 
@@ -62,7 +62,7 @@ def test_each_record_has_its_own_acknowledgement(stage: ShareStage) -> None:
     member.fetch()
     types = [ACCEPT, RELEASE, ACCEPT, REJECT, GAP, RELEASE, RELEASE, ACCEPT, ACCEPT, ACCEPT]
     assert member.fetch([(0, 9, types)]) == [(1, 1, 2), (5, 6, 2)]
-    seen = stage.node.share.describe(stage.now)[0]
+    seen = stage.node.coordinators.share.describe(stage.now)[0]
     assert seen.acknowledged == {"gap": 1, "accept": 5, "release": 3, "reject": 1, "renew": 0}
     assert (seen.start_offset, seen.in_flight, seen.complete_count, seen.lag) == (1, 3, 6, 3)
 
@@ -99,7 +99,7 @@ def test_what_is_no_valid_acknowledgement_changes_nothing(
     _, member = begun(stage)
     member.fetch()
     assert member.said(*batches) == error
-    assert stage.node.share.describe(stage.now)[0].in_flight == (0 if error is ErrorCode.NONE else 10)
+    assert stage.node.coordinators.share.describe(stage.now)[0].in_flight == (0 if error is ErrorCode.NONE else 10)
 
 
 def test_nobody_acknowledges_for_another_or_twice(stage: ShareStage) -> None:
@@ -108,7 +108,7 @@ def test_nobody_acknowledges_for_another_or_twice(stage: ShareStage) -> None:
     other = stage.member(topic)
     assert other.fetch() == [(5, 9, 1)]
     assert other.said((4, 5, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
-    assert stage.node.share.describe(stage.now)[0].members == {member.name: 5, other.name: 5}
+    assert stage.node.coordinators.share.describe(stage.now)[0].members == {member.name: 5, other.name: 5}
     assert other.said((5, 9, [ACCEPT])) == 0
     assert other.said((5, 9, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
     assert member.said((0, 4, [ACCEPT])) == 0
@@ -142,7 +142,7 @@ def test_a_lock_that_runs_out_gives_the_records_to_others(stage: ShareStage) -> 
     stage.run(1_100)
     assert other.acquired(waiting) == [(0, 9, 2)]
     assert member.said((0, 9, [ACCEPT])) == ErrorCode.INVALID_RECORD_STATE
-    assert stage.node.share.describe(stage.now)[0].lock_timeouts == 10
+    assert stage.node.coordinators.share.describe(stage.now)[0].lock_timeouts == 10
 
 
 def test_renewing_keeps_the_lock(stage: ShareStage) -> None:
@@ -178,7 +178,7 @@ def test_a_record_is_delivered_no_more_often_than_its_limit(stage: ShareStage) -
     for attempt in range(1, 4):
         assert member.fetch([] if attempt == 1 else [(0, 0, [RELEASE])]) == [(0, 0, attempt)]
     assert member.fetch([(0, 0, [RELEASE])]) == []
-    assert stage.node.share.describe(stage.now)[0].start_offset == 1
+    assert stage.node.coordinators.share.describe(stage.now)[0].start_offset == 1
 
 
 def test_suspects_come_in_ever_smaller_slices_and_last_alone(stage: ShareStage) -> None:
@@ -238,7 +238,7 @@ def test_a_stuck_record_does_not_stop_the_partition(stage: ShareStage) -> None:
         assert busy.fetch(acks) == [(first, first + 99, 1)]
         acks = [(first, first + 99, [ACCEPT])]
     busy.fetch(acks)
-    seen = stage.node.share.describe(stage.now)[0]
+    seen = stage.node.coordinators.share.describe(stage.now)[0]
     assert (seen.start_offset, seen.end_offset, seen.in_flight, seen.runs) == (0, 2001, 1, 2)
 
 
@@ -371,7 +371,7 @@ def test_who_has_no_name_gets_nothing(stage: ShareStage) -> None:
 def test_epochs_wrap(stage: ShareStage) -> None:
     _, member = begun(stage)
     member.fetch()
-    session = stage.node.share.sessions.get("g", member.name)
+    session = stage.node.coordinators.share.sessions.get("g", member.name)
     assert session is not None
     session.epoch = member.epoch = (1 << 31) - 1
     member.fetch()
@@ -384,7 +384,7 @@ def test_a_new_session_keeps_what_is_held_and_a_good_bye_releases_it(stage: Shar
     member.fetch()
     member.epoch = 0
     assert member.fetch() == []
-    assert stage.node.share.describe(stage.now)[0].members == {member.name: 10}
+    assert stage.node.coordinators.share.describe(stage.now)[0].members == {member.name: 10}
     member.close()
     assert member.ask(epoch=0).answer.error_code == 0
     member.close()
@@ -392,7 +392,7 @@ def test_a_new_session_keeps_what_is_held_and_a_good_bye_releases_it(stage: Shar
     assert other.fetch(records=5, exactly=True) == [(0, 4, 2)]
     asked = other.ask([(0, 3, [ACCEPT])], epoch=-1)
     assert other.part(asked).acknowledge_error_code == 0
-    assert len(stage.node.share.sessions) == 0
+    assert len(stage.node.coordinators.share.sessions) == 0
     assert stage.member(topic).fetch(records=1)[0][0] == 4
 
 
@@ -443,7 +443,7 @@ def test_partitions_in_sessions_are_bounded_and_the_largest_go_first(
     assert stage.member(topic, partitions=2).ask().answer.error_code == 0
     assert large.ask().answer.error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
     assert small.ask().answer.error_code == 0
-    stage.node.share.check()
+    stage.node.coordinators.share.check()
 
 
 def test_a_session_that_grows_out_of_bounds_ends(stage: ShareStage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,7 +454,7 @@ def test_a_session_that_grows_out_of_bounds_ends(stage: ShareStage, monkeypatch:
     ended = [(0, 0, [ACCEPT])]
     assert member.ask({(topic, 2): ended}).answer.error_code == 0
     assert member.ask({(topic, 3): ended}).answer.error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
-    assert len(stage.node.share.sessions) == 0
+    assert len(stage.node.coordinators.share.sessions) == 0
 
 
 def test_forgotten_partitions_are_not_read(stage: ShareStage) -> None:
@@ -510,7 +510,7 @@ def test_deleted_records_are_not_waited_for(stage: ShareStage) -> None:
     other = stage.member(topic)
     assert other.fetch() == [(12, 19, 1)]
     assert member.said((0, 4, [ACCEPT])) == 0
-    assert stage.node.share.describe(stage.now)[0].start_offset == 12
+    assert stage.node.coordinators.share.describe(stage.now)[0].start_offset == 12
 
 
 def test_holes_and_markers_are_passed_over(stage: ShareStage) -> None:
@@ -523,7 +523,7 @@ def test_holes_and_markers_are_passed_over(stage: ShareStage) -> None:
     assert member.fetch([(0, 2, [ACCEPT]), (4, 5, [ACCEPT])]) == []
     stage.put(marker(5, True), origin=Origin.COORDINATOR)
     assert member.fetch() == []
-    assert stage.node.share.describe(stage.now)[0].start_offset == 7
+    assert stage.node.coordinators.share.describe(stage.now)[0].start_offset == 7
     assert topic
 
 
@@ -555,14 +555,17 @@ def test_a_topic_that_goes_and_comes_back_is_another_one(stage: ShareStage) -> N
     assert member.stage is stage
     part = waiting.answer.responses[0].partitions[0]
     assert part.error_code == ErrorCode.UNKNOWN_TOPIC_ID
-    assert stage.node.share.describe(stage.now) == []
+    assert stage.node.coordinators.share.describe(stage.now) == []
     again = stage.topic()
     stage.produce(4)
     stage.run(1)
     assert stage.member(again).fetch() == [(0, 3, 1)]
     assert again != topic
     kept = [
-        key for shard in stage.node.share_state.shards() if isinstance(shard, ShareStateShard) for key in shard.known()
+        key
+        for shard in stage.node.coordinators.share_state.shards()
+        if isinstance(shard, ShareStateShard)
+        for key in shard.known()
     ]
     assert [key.topic_id for key in kept] == [again]
 
@@ -576,7 +579,7 @@ def test_a_new_leader_epoch_loads_share_partitions_anew(stage: ShareStage) -> No
     stage.settle()
     part = waiting.answer.responses[0].partitions[0]
     assert (part.error_code, part.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 7)
-    assert stage.node.share.describe(stage.now) == []
+    assert stage.node.coordinators.share.describe(stage.now) == []
     place(stage.node, stage.store, stage.now, "jobs", 0, leader=1, leader_epoch=2)
     assert member.fetch() == [(5, 9, 1)], "nothing was persisted of who held what"
     place(stage.node, stage.store, stage.now, "jobs", 0, leader=1, leader_epoch=3)
@@ -595,7 +598,7 @@ def test_a_topic_that_goes_costs_what_it_had(stage: ShareStage) -> None:
     topic, member = begun(stage)
     member.fetch()
     stage.member(stage.topic("other")).fetch()
-    host = stage.node.share
+    host = stage.node.coordinators.share
     host._hosted = Unsearched(host._hosted)
     stage.delete("other")
     host._hosted = {key: host._hosted[key] for key in host._of_group["g"]}
@@ -659,7 +662,7 @@ def test_an_acknowledgement_that_can_not_be_written_may_be_repeated(stage: Share
     )
     before, partition.log.durability.failed = partition.log.failed, "no room"
     assert member.said((0, 4, [ACCEPT])) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert stage.node.share.describe(stage.now)[0].members == {member.name: 10}
+    assert stage.node.coordinators.share.describe(stage.now)[0].members == {member.name: 10}
     partition.log.durability.failed = before
     assert member.said((0, 4, [ACCEPT])) == 0
 
@@ -756,7 +759,7 @@ def test_a_fetch_is_bounded_by_the_node_too(tmp_path: Path) -> None:
     for _ in range(3):
         stage.produce(100)
     assert stage.member(topic).fetch(max_bytes=2**31 - 1) == [(0, 99, 1)]
-    stage.node.share.check()
+    stage.node.coordinators.share.check()
 
 
 # ---- many partitions -----------------------------------------------------------------------------------------------
@@ -767,7 +770,7 @@ def test_a_session_of_many_partitions_is_loaded_some_at_a_time(
 ) -> None:
     monkeypatch.setattr(loading, "LOADS_AT_ONCE", 3)
     turns = [0]
-    loader = stage.node.share._loader
+    loader = stage.node.coordinators.share._loader
     begin, tick = loader._begin, stage.node.tick
 
     def counted(now: int, hosted: Any) -> None:
@@ -794,7 +797,7 @@ def test_a_session_of_many_partitions_is_loaded_some_at_a_time(
 def test_what_was_dropped_stays_dropped_and_the_next_fetch_hosts_another(stage: ShareStage) -> None:
     topic, member = begun(stage)
     member.fetch()
-    share = stage.node.share
+    share = stage.node.coordinators.share
     hosted = share.known("g", (topic, 0))
     assert hosted is not None
     machine = hosted.machine

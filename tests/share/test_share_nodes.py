@@ -113,11 +113,11 @@ class SharePair(NodePair):
         stage = self.stages[READS]
         partition = stage.node.replicas.get("jobs", 0)
         assert partition is not None
-        stage.node.share.forget(stage.now, "g")
+        stage.node.coordinators.share.forget(stage.now, "g")
 
     def states(self) -> list[Any]:
         """What the other node keeps."""
-        return [shard.image() for shard in self.stages[KEEPS].node.share_state.shards() if shard.image()]  # type: ignore[attr-defined]
+        return [shard.image() for shard in self.stages[KEEPS].node.coordinators.share_state.shards() if shard.image()]  # type: ignore[attr-defined]
 
     def letters(self) -> list[Record]:
         partition = self.stages[KEEPS].node.replicas.get("dlq.jobs", 0)
@@ -144,8 +144,8 @@ def test_what_was_acknowledged_is_kept_by_the_other_node(pair: SharePair) -> Non
     assert (key.group_id, key.partition, kept[2]) == ("g", 0, 1)
     pair.anew()
     assert pair.fetch(pair.member("n")) == [(1, 1, 2)]
-    assert len(pair.stages[KEEPS].node.share_state.loaded()) == 1
-    assert not pair.stages[READS].node.share_state.loaded()
+    assert len(pair.stages[KEEPS].node.coordinators.share_state.loaded()) == 1
+    assert not pair.stages[READS].node.coordinators.share_state.loaded()
 
 
 def test_a_write_waits_while_its_coordinator_is_away_and_fails_after_a_while(pair: SharePair) -> None:
@@ -337,10 +337,10 @@ def test_the_state_of_a_deleted_topic_goes_also_where_nobody_has_read_since_the_
     assert member.fetch() == [(0, 0, 1)]
     assert member.said((0, 0, [ACCEPT])) == E.NONE
     stage.restart()
-    assert [shard for shard in stage.node.share_state.shards() if shard.image()]  # type: ignore[attr-defined]
+    assert [shard for shard in stage.node.coordinators.share_state.shards() if shard.image()]  # type: ignore[attr-defined]
     stage.delete("jobs")
     stage.run(100)
-    assert not [shard for shard in stage.node.share_state.shards() if shard.image()]  # type: ignore[attr-defined]
+    assert not [shard for shard in stage.node.coordinators.share_state.shards() if shard.image()]  # type: ignore[attr-defined]
 
 
 def test_no_request_holds_two_writes_of_one_share_partition(pair: SharePair) -> None:
@@ -349,7 +349,7 @@ def test_no_request_holds_two_writes_of_one_share_partition(pair: SharePair) -> 
     member = pair.member("m")
     assert pair.fetch(member) == [(0, 1, 1)]
     pair.away.add(KEEPS)
-    states = pair.stages[READS].node.share_state
+    states = pair.stages[READS].node.coordinators.share_state
     body = WriteShareGroupStateRequest(
         "g", [WriteStateData(pair.id, [PartitionData(0, -1, -1, 0, -1, [StateBatch(0, 0, 2, 1)])])]
     )

@@ -99,5 +99,5 @@ def test_only_committed_records_are_delivered_and_all_of_them(stage: ShareStage,
     assert accepted == writers.committed
     partition = stage.node.replicas.get("jobs", 0)
     assert partition is not None
-    (standing,) = stage.node.share.describe(stage.now)
+    (standing,) = stage.node.coordinators.share.describe(stage.now)
     assert standing.start_offset == partition.log.log_end_offset

@@ -125,7 +125,7 @@ def test_groups_forget_deleted_topics_while_others_are_served(monkeypatch: pytes
     story.run(SECOND_US)
     story.told.clear()
     shard: Any
-    (shard,) = node_of(story.host.life).groups.shards()
+    (shard,) = node_of(story.host.life).coordinators.groups.shards()
     story.greedy.ask(DeleteTopicsRequest(topics=[DeleteTopicState("t")]), 6)
     left: list[int] = []
     while not left or left[-1]:

@@ -32,8 +32,10 @@ class Damage:
         content[batches[-1] + HEADER_BYTES + 3] ^= 4
         world.run(world.clock.now_us + 8_000 * MS)
         assert host.up
-        coordinator = {"__consumer_offsets": "groups", "__share_group_state": "share_state"}[topic]
-        assert len(getattr(node_of(host.life), coordinator)._damaged) == 1
+        in_use = node_of(host.life).coordinators.in_use
+        coordinator = {"__consumer_offsets": in_use.groups, "__share_group_state": in_use.share_state}[topic]
+        assert coordinator is not None
+        assert len(coordinator._damaged) == 1
         host.stop()
         content[: len(backup)] = backup
         self.faults.heal()

@@ -301,7 +301,7 @@ def test_a_disk_that_is_full_is_not_asked_again_at_once(monkeypatch: pytest.Monk
     producer = Producer(stage)
     producer.add()
     producer.write(b"a")
-    index = stage.node.transactions.partition_for(NAME)
+    index = stage.node.coordinators.transactions.partition_for(NAME)
     states = stage.node.replicas.get(TRANSACTION_STATE_TOPIC, index).log  # type: ignore[union-attr]
     written, original = 0, Log.append_as_leader
 

@@ -29,156 +29,44 @@ Sources: ARCHITECTURE.md, section 2, rule 7; Kafka's KafkaApis.scala and Replica
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterable, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Final, cast
 
-from ottla.broker import served
 from ottla.broker.api_spec import RequestSize
 from ottla.broker.channel import Channel
-from ottla.broker.cluster.members import Members
-from ottla.broker.cluster.metadata import Metadata
-from ottla.broker.cluster.peers import Peers
-from ottla.broker.config.live import LiveSettings
-from ottla.broker.config.values import BrokerSettings, super_users_of, topic_value
-from ottla.broker.connection_quotas import ConnectionQuotas
-from ottla.broker.effects import Close, CommitOutcome, Effect, Outbox, Parked, Part, Reading, Unread
-from ottla.broker.environment import Environment
-from ottla.broker.fetch.sessions import FetchSessions
-from ottla.broker.forwarding import Forwarding
-from ottla.broker.metrics import Metrics
-from ottla.broker.parking import Parking
-from ottla.broker.partitions.leadership import Leadership
-from ottla.broker.partitions.own_logs import OwnLogs
-from ottla.broker.partitions.partition import Partition
-from ottla.broker.partitions.replicas import LocalTopic, Replicas
-from ottla.broker.quotas import Throttle
-from ottla.broker.requests import Decoded, Listening, Refused, Request
-from ottla.broker.schedule import Schedule
-from ottla.broker.security.authorizer import Access, Authorizer
-from ottla.broker.slices import Slices
-from ottla.broker.topics.topics import Topics
+from ottla.broker.core import Core
+from ottla.broker.effects import Close, CommitOutcome, Effect, Parked, Part, Reading, Unread
+from ottla.broker.requests import Decoded, Refused, Request
 from ottla.broker.upkeep.clean_stop import completing
 from ottla.broker.upkeep.identity import StartRefused, identify, is_identified, shared_secret, too_old_for
-from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.checkpoints import forget_seen
-from ottla.log.cost import Stopwatch, counted_us
-from ottla.log.files import FileSlice, FileSystem
+from ottla.log.files import FileSlice
 from ottla.log.syncing import Syncable
-from ottla.machine import Entropy, Millis, Unanswered, WallClock
-from ottla.metadata.acls import ACLS
-from ottla.metadata.credentials import CREDENTIALS
+from ottla.machine import Millis, Unanswered
 from ottla.metadata.features import FEATURES
-from ottla.metadata.image import MetadataDelta, MetadataImage
+from ottla.metadata.image import MetadataDelta
 from ottla.metadata.nodes import NODES, NodeState
 from ottla.metadata.quotas import QUOTAS
-from ottla.metadata.store import MetadataStore
-from ottla.metadata.topics import TOPICS, PartitionRecord, TopicImage
+from ottla.metadata.topics import TOPICS, PartitionRecord
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
 from ottla.protocol.wire import Buffer, has_elements
 
 if TYPE_CHECKING:
-    from ottla.broker.cluster.membership import Joining, Membership
-    from ottla.broker.cluster.store_memory import StoreMemory
-    from ottla.broker.coordinators.metadata_view import GroupShards
-    from ottla.broker.coordinators.shards import ShardClass, ShardHost
-    from ottla.broker.coordinators.verification import Verifier
-    from ottla.broker.delivery.host import ShareHost
-    from ottla.broker.delivery.members import ShareMembers
-    from ottla.broker.replication.replication import Replication
-    from ottla.broker.security.sasl import Sasl
+    from ottla.broker.cluster.membership import Membership
 
 LONG_BYTES_MAX: Final = 16 << 20
 """Longer requests are refused, except those that carry client data: records, subscriptions, assignments."""
 LONG_ELEMENTS_MAX: Final = 250_000
 """Requests that name more are refused: a node has 100,000 partitions at most, each perhaps in a topic of its own."""
 _PREFIX = struct.Struct(">hhi")
-_COORDINATORS: Final = {
-    CONSUMER_OFFSETS_TOPIC: "groups",
-    SHARE_GROUP_STATE_TOPIC: "share_state",
-    TRANSACTION_STATE_TOPIC: "transactions",
-}
-"""Topic: the hosts of the coordinators whose state it holds."""
 CLOCK_STEP_MS: Final = 1_000
 """A smaller change of the wall clock is drift or slewing, and needs no timer to be set again."""
 
 
-def _let_through(what: str, error: Exception) -> None:
-    raise error
-
-
-"""Places in one log that are remembered because they could not be read."""
-
-
-class Node:
+class Node(Core):
     """A single broker. The module's docstring describes how an I/O host drives it."""
-
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        files: FileSystem,
-        directory: str,
-        store: MetadataStore,
-        *,
-        entropy: Entropy,
-        same_boot: bool,
-        notes: Callable[[str], None],
-        faults: Callable[[str, Exception], None] = _let_through,
-        wall: WallClock | None = None,
-        warnings: Callable[[str], None] | None = None,
-        joining: Joining | None = None,
-        stopwatch: Stopwatch = counted_us,
-    ) -> None:
-        self.files = files
-        self.directory = directory
-        self.store = store
-        self.notes = notes
-        self.fault = faults
-        self.wall = wall if wall is not None else WallClock()
-        self.node_id: int = settings["node.id"]
-        self.outbox = Outbox()
-        self.schedule = Schedule(faults)
-        self.metadata = Metadata(store, self.outbox, self.schedule, self.changed, node_id=self.node_id, entropy=entropy)
-        self.settings = LiveSettings(settings, self.metadata, self.wall, warnings or notes)
-        self.cluster_id = ""
-        self.metrics = Metrics()
-        self.throttle = Throttle(self.outbox)
-        self.connection_quotas = ConnectionQuotas(self.settings)
-        self.listening: tuple[Listening, ...] = ()
-        """The listeners of this node's I/O host, if it has set them."""
-        self.parking = Parking(self.outbox, self.schedule, self.throttle, faults)
-        self.environment = Environment(
-            node_id=self.node_id,
-            files=files,
-            directory=directory,
-            settings=self.settings,
-            entropy=entropy,
-            wall=self.wall,
-            outbox=self.outbox,
-            schedule=self.schedule,
-            same_boot=same_boot,
-            notes=notes,
-            warn=warnings or notes,
-            fault=faults,
-            stopwatch=stopwatch,
-        )
-        self.peers = Peers(self.outbox, self.schedule, self.node_id)
-        self.access = Access(self._authorizer(settings), self.peers.trusts)
-        self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self._taken_back)
-        self.failures = self.upkeep.failures
-        self.replicas = Replicas()
-        self.members = Members(self.metadata, self.node_id, settings["broker.rack"], joining and joining.incarnation)
-        self.leadership = Leadership(self.metadata, self.replicas, self.members)
-        self.topics = self._topics()
-        self.store_memory = None if joining is None else self._store_memory()
-        self.membership = None if joining is None else self._membership(joining)
-        self.forwarding = self._forwarding()
-        self.fetch_sessions = FetchSessions(self.settings, entropy)
-        self.slices = Slices(self.parking, self.schedule, self.metadata)
-        self._served = served.load(internal=joining is not None)
 
     # ---- lifecycle -------------------------------------------------------------------------------------------------
 
@@ -204,7 +92,7 @@ class Node:
         if too_old is not None:
             raise StartRefused(too_old)
         self.settings.load()
-        self._keep_to_quotas()
+        self.keep_to_quotas()
         if self.membership is not None:
             known = self.image.nodes.get(str(self.node_id))
             self.upkeep.written.read(
@@ -213,9 +101,7 @@ class Node:
             )
         self.topics.load(now, clean_shutdown=clean)
         self._replicate(now, list(self.image.topics))
-        for name, host in _COORDINATORS.items():
-            if name in self.image.topics:
-                getattr(self, host).start(now)
+        self.coordinators.start(now)
         self.upkeep.start(now)
         if self.membership is not None:
             kept, by_fsync = clean or self.environment.same_boot, self.upkeep.commits.by_fsync
@@ -233,29 +119,6 @@ class Node:
             self.upkeep.written.begin(self.upkeep.partitions)
             self.failures.has_news = True
 
-    def _topics(self) -> Topics:
-        return Topics(
-            self.environment,
-            self.metadata,
-            self.members,
-            self.store,
-            self.replicas,
-            self.upkeep,
-            self.parking,
-            self.metrics,
-            self,
-        )
-
-    def _authorizer(self, settings: BrokerSettings) -> Authorizer | None:
-        """The authorizer that the settings name, None if they name none."""
-        if not settings["authorizer.class.name"]:
-            return None
-        from ottla.broker.security.acls import AclAuthorizer
-
-        return AclAuthorizer(
-            lambda: self.image[ACLS], super_users_of(settings), settings["allow.everyone.if.no.acl.found"]
-        )
-
     def _compare_store(self) -> None:
         """Find out whether the store is older than the one that an earlier incarnation here has seen; sets
         `store.lost`."""
@@ -264,50 +127,6 @@ class Node:
         else:
             self.store_memory.begin(self.store, self.membership.joining.incarnation)
         self.topics.producer_ids.lost(self.store.lost)
-
-    def _store_memory(self) -> StoreMemory:
-        from ottla.broker.cluster.store_memory import StoreMemory
-
-        by_fsync = self.upkeep.commits.by_fsync
-        environment = self.environment
-        return StoreMemory(environment.files, environment.directory, self.node_id, environment.warn, durable=by_fsync)
-
-    def _forwarding(self) -> Forwarding:
-        def refused(request: Request, error: ErrorCode, sentence: str) -> Any:
-            return self._served[request.api_key].refused(request, error, sentence)
-
-        return Forwarding(
-            self.metadata, self.members, self.topics, self.peers, self.parking, self.schedule, self.settings, refused
-        )
-
-    def _membership(self, joining: Joining) -> Membership:
-        from ottla.broker.cluster.elections import Rules
-        from ottla.broker.cluster.membership import Membership
-
-        def rules_of(topic: TopicImage) -> Rules:
-            return Rules(
-                topic_value(self.settings, topic.configs, "min.insync.replicas"),
-                topic_value(self.settings, topic.configs, "unclean.leader.election.enable"),
-            )
-
-        def return_every_ms() -> int | None:
-            every_s: int = self.settings["leader.imbalance.check.interval.seconds"]
-            return every_s * 1000 if self.settings["auto.leader.rebalance.enable"] else None
-
-        rack = self.settings["broker.rack"]
-        logs = OwnLogs(self.metadata, self.replicas, self.failures.takes_nothing)
-        return Membership(
-            self.metadata,
-            self.members,
-            self.peers,
-            joining,
-            rack,
-            rules_of,
-            return_every_ms,
-            logs,
-            self.notes,
-            self.schedule,
-        )
 
     def completing(self) -> Generator[list[Syncable], Mapping[int, str], None]:
         """Before `stop`, for an I/O host that can sync many files at once: yields batches of files, each to be synced
@@ -323,119 +142,10 @@ class Node:
         """Close cleanly: parked requests are not answered (the process closes their connections), and no timer fires
         any more."""
         self.schedule.stop()
-        for host in self._in_use(*_COORDINATORS.values()):
-            host.stop()
         self.topics.removals.finish(now)
         if self.store_memory is not None:
             self.store_memory.finish(self.image)
         self.upkeep.finish(now, self.store)
-
-    # Coordinators are created by the first request for them, or at start if their topic exists. Most nodes in tests
-    # never need one, and their modules are a third of what a node imports.
-
-    @cached_property
-    def group_shards(self) -> GroupShards:
-        from ottla.broker.coordinators.metadata_view import GroupShards
-
-        return GroupShards(self.metadata, self.settings)
-
-    @cached_property
-    def groups(self) -> ShardHost:
-        """The coordinator of consumer and share groups."""
-        host = self._shard_host(CONSUMER_OFFSETS_TOPIC, self.group_shards, "offsets.commit.timeout.ms")
-        self.group_shards.metadata.shards = host.shards
-        self.group_shards.metadata.every_shard = host.every_shard
-        return host
-
-    @cached_property
-    def share_state(self) -> ShardHost:
-        """The coordinator of share groups' delivery state."""
-        from ottla.broker.coordinators.elsewhere import Elsewhere
-        from ottla.broker.coordinators.share_state_shards import ShareStateShards
-
-        shards = ShareStateShards(self.settings)
-        host = self._shard_host(SHARE_GROUP_STATE_TOPIC, shards, "share.coordinator.write.timeout.ms")
-        if not self.members.is_alone:
-            host.elsewhere = Elsewhere(
-                SHARE_GROUP_STATE_TOPIC, self.node_id, self.leadership, self.peers, self.settings, self.schedule
-            )
-        return host
-
-    @cached_property
-    def transactions(self) -> ShardHost:
-        """The coordinator of transactional ids."""
-        from ottla.broker.coordinators.transaction_shards import TransactionShards
-
-        shards = TransactionShards(self.metadata, self.topics.producer_ids, self.settings)
-        return self._shard_host(TRANSACTION_STATE_TOPIC, shards, "request.timeout.ms")
-
-    @cached_property
-    def verifier(self) -> Verifier:
-        """Asks coordinators before a transaction's first batch in a partition."""
-        from ottla.broker.coordinators.verification import Verifier
-
-        return Verifier(self.transactions, self.leadership, self.parking, self.peers, self.settings)
-
-    def _shard_host(self, topic_name: str, shard_class: ShardClass, commits_within: str) -> ShardHost:
-        from ottla.broker.coordinators.shards import ShardHost
-
-        return ShardHost(
-            self.environment,
-            self.metadata,
-            self.leadership,
-            self.parking,
-            self.peers,
-            topic_name,
-            shard_class,
-            commits_within,
-        )
-
-    @cached_property
-    def share(self) -> ShareHost:
-        """The share partitions, sessions and parked share fetches."""
-        from ottla.broker.delivery.host import ShareHost
-
-        return ShareHost(
-            self.environment,
-            self.metadata,
-            self.leadership,
-            self.forwarding,
-            self.parking,
-            self.peers,
-            self.failures,
-            self.share_state,
-        )
-
-    @cached_property
-    def share_members(self) -> ShareMembers:
-        """Which connection speaks for which member of a share group."""
-        from ottla.broker.delivery.members import ShareMembers
-
-        return ShareMembers(self.groups)
-
-    @cached_property
-    def sasl(self) -> Sasl:
-        """The authentication of clients on listeners with SASL."""
-        from ottla.broker.security.sasl import Sasl
-
-        return Sasl(
-            self.settings.of_listener,
-            lambda: self.image[CREDENTIALS],
-            self.outbox,
-            self.schedule,
-            self.environment.entropy,
-        )
-
-    @cached_property
-    def replication(self) -> Replication:
-        """The replication of this node: its fetches from other leaders, and the fetches of its followers."""
-        from ottla.broker.replication.replication import Replication
-
-        return Replication(self.environment, self.metadata, self.replicas, self.peers, self.upkeep, self.parking)
-
-    def _in_use(self, *names: str) -> list[Any]:
-        """Those of these coordinators that a request has used."""
-        return [self.__dict__[name] for name in names if name in self.__dict__]
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -446,7 +156,7 @@ class Node:
         needs.
         """
         api_key, version, _ = _PREFIX.unpack_from(frame)
-        served = self._served.get(api_key)
+        served = self.served.get(api_key)
         if served is None or (size := served.spec.size) is RequestSize.READ_BY_HANDLER:
             return None
         if len(frame) > LONG_BYTES_MAX and size is not RequestSize.LARGE_FIELDS:
@@ -474,11 +184,11 @@ class Node:
         if self.membership is not None:
             self._look_at_lease(self.membership, now)
         if channel.bare_tokens:
-            return self._served[ApiKey.SASL_AUTHENTICATE].module().receive_bare(self, now, channel, bytes(frame))
+            return self.served[ApiKey.SASL_AUTHENTICATE].module().receive_bare(self, now, channel, bytes(frame))
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
         api_key, version, correlation_id = _PREFIX.unpack_from(frame)
-        served = self._served.get(api_key)
+        served = self.served.get(api_key)
         if served is None:
             raise Refused(f"API key {api_key} is not served")
         if not (channel.authenticated or served.before_authentication):
@@ -515,12 +225,7 @@ class Node:
 
     def disconnected(self, now: Millis, connection: int) -> None:
         """This connection is closed: drop the requests that wait for an answer on it."""
-        self.parking.disconnected(connection)
-        self.fetch_sessions.connection_lost(connection)
-        for host in self._in_use("share", "share_members"):
-            host.disconnected(now, connection)
-        for sasl in self._in_use("sasl"):
-            sasl.disconnected(connection)
+        self.events.disconnected(now, connection)
 
     # ---- the disk --------------------------------------------------------------------------------------------------
 
@@ -538,8 +243,7 @@ class Node:
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
         """The fsyncs of a Sync effect have ended; see there for `failures`. A log checks only its own files."""
         self.upkeep.synced(now, token, failures)
-        for replication in self._in_use("replication"):
-            replication.synced(now)
+        self.events.synced(now)
 
     def derived(self, now: Millis, token: int, mechanism: str, salted_password: bytes) -> None:
         """Handle the result of a Derive effect."""
@@ -548,14 +252,6 @@ class Node:
     def not_stored(self, path: str) -> None:
         """The file of a Store effect could not be written: its content is requested again."""
         self.upkeep.checkpoints.not_stored(path)
-
-    def _taken_back(self, now: Millis, partition: Partition) -> None:
-        """The uncommitted end of this partition's log was cut off. No client had seen it, but the coordinator on this
-        node had."""
-        for host in self._in_use(*_COORDINATORS.values()):
-            host.taken_back(now, partition)
-        for replication in self._in_use("replication"):
-            replication.taken_back(now, partition)
 
     # ---- time and effects ------------------------------------------------------------------------------------------
 
@@ -578,9 +274,7 @@ class Node:
         by_ms, self.wall.ahead_ms = ahead_ms - self.wall.ahead_ms, ahead_ms
         if abs(by_ms) >= CLOCK_STEP_MS:
             self.notes(f"the wall clock was set {'forward' if by_ms > 0 else 'back'} by {abs(by_ms)} ms")
-            self.upkeep.wall_clock_was_set(now)
-            for host in self._in_use("share"):
-                host.wall_clock_was_set(now, by_ms)
+            self.events.clock_stepped(now, by_ms)
 
     def take_effects(self, now: Millis) -> list[Effect]:
         """The effects that the host has to carry out now, in order. Fetches that became ready are answered here, once
@@ -590,8 +284,8 @@ class Node:
             self._look_at_lease(membership, now)
             if self.failures.has_news:
                 self.failures.has_news = False
-                for replication in self._in_use("replication"):
-                    replication.look_at_damage(now)
+                if self.replicates:
+                    self.replication.look_at_damage(now)
                 membership.look_at_logs(now)
         self.slices.serve_resumed(now)
         self.parking.serve_ready(now)
@@ -614,17 +308,12 @@ class Node:
     def _serve_own(self, now: Millis) -> None:
         """Serve the requests that the node sent to itself, and deliver the answers that are ready."""
         for request in self.peers.take_own(now):
-            answer = self._served[request.api_key].handle(self, request)
+            answer = self.served[request.api_key].handle(self, request)
             if not isinstance(answer, Parked):
                 request.take_answer(answer)
         self.peers.hand_over(now)
 
     # ---- metadata --------------------------------------------------------------------------------------------------
-
-    @property
-    def image(self) -> MetadataImage:
-        """The newest metadata of the cluster that this node has received."""
-        return self.metadata.image
 
     def committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None:
         """Handle the outcome of a Commit effect."""
@@ -641,13 +330,12 @@ class Node:
             self.store_memory.reported(self.image)
         self.settings.follow(now, delta)
         if delta.names(QUOTAS):
-            self._keep_to_quotas()
+            self.keep_to_quotas()
         if delta.names(FEATURES):
             too_old = too_old_for(self.image)
             if too_old is not None:  # set while this node was registering; the controller does not take it in
                 self.environment.warn(too_old)
-            for host in self._in_use("share"):
-                host.features_changed(now)
+            self.events.features_changed(now)
         names = delta.names(TOPICS)
         if self.store_memory is not None:  # first of all that follows
             self.store_memory.follow(before, self.image, names)
@@ -664,64 +352,21 @@ class Node:
         if self.membership is not None:
             self.membership.follow(now, delta)
 
-    def _keep_to_quotas(self) -> None:
-        """Charge clients by the quotas of the image; without any quota nothing is counted."""
-        quotas, settings = self.image[QUOTAS], self.settings
-        self.connection_quotas.keep_to(quotas)
-        self.throttle.quotas = None
-        if quotas:
-            from ottla.broker.client_quotas import ClientQuotas
-
-            samples, window_ms = settings["quota.window.num"], settings["quota.window.size.seconds"] * 1000
-            burst_s = settings["controller.quota.window.num"] * settings["controller.quota.window.size.seconds"]
-            self.throttle.quotas = ClientQuotas(quotas, samples, window_ms, burst_s * 1000, self.peers.trusts)
-
     def _replicate(self, now: Millis, names: list[str]) -> None:
         """Follow the leaders of these topics' partitions, once there is one that has more than one replica."""
         topics = [self.image.topics[name] for name in names if name in self.image.topics]
-        if self._in_use("replication") or any(len(each.replicas) > 1 for topic in topics for each in topic.partitions):
+        if self.replicates or any(len(each.replicas) > 1 for topic in topics for each in topic.partitions):
             self.replication.follow(now, names)
         for topic in topics:
-            if topic.name in _COORDINATORS and any(self._may_lead_later(each) for each in topic.partitions):
-                self._load_code_of(topic.name)
+            if any(self._may_lead_later(each) for each in topic.partitions):
+                self._be_ready_for(topic.name)
 
     def _may_lead_later(self, placed: PartitionRecord) -> bool:
         return len(placed.replicas) > 1 and self.node_id in placed.replicas
 
-    def _load_code_of(self, topic_name: str) -> None:
-        """Load the code that this node needs as such a coordinator.
-
-        It may have to coordinate when another node fails: then its clients wait, and loading takes some 200 ms of
-        CPU.
-        """
-        getattr(self, _COORDINATORS[topic_name])
-        if topic_name == SHARE_GROUP_STATE_TOPIC:
-            _ = self.share
-        for each in self._served.values():
-            if each.spec.loaded_with == topic_name:
-                each.module()
-
-    def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
-        """Another node now leads this partition, or this one in a new epoch: notify the requests that wait for it.
-
-        A new coordinator at once completes what its predecessor left unfinished, whether or not a client asks for
-        it.
-        """
-        partition.resign(now)
-        self.failures.leader_changed(partition)
-        if partition.leads and topic.name in _COORDINATORS:
-            getattr(self, _COORDINATORS[topic.name])
-        for host in self._in_use(*_COORDINATORS.values(), "share"):
-            host.leader_changed(now, topic, partition)
-
-    def topic_deleted(self, now: Millis, topic: TopicImage, partitions: Iterable[Partition]) -> None:
-        """The topic was deleted, with these partitions of it on this node: notify the requests that wait for one of
-        them."""
-        self.metrics.topic_deleted(topic.name)
-        for partition in partitions:
-            partition.resign(now)
-            self.upkeep.forget(partition)
-        if self._in_use("share_state"):
-            _ = self.share  # it has its coordinators forget the topic
-        for host in self._in_use(*_COORDINATORS.values(), "share"):
-            host.topic_deleted(now, topic)
+    def _be_ready_for(self, topic_name: str) -> None:
+        """Load the code that this node needs to coordinate with this topic, if it is a coordinator's."""
+        if self.coordinators.may_coordinate(topic_name):
+            for each in self.served.values():
+                if each.spec.loaded_with == topic_name:
+                    each.module()

@@ -99,8 +99,8 @@ async def take(node: Node, now: Millis) -> Figures:
     metrics = node.metrics
     wall_ms = node.wall.at(now)
     partitions, offline = await _partitions(node, now)
-    groups = cast("list[GroupShard]", list(coordinated(node, now, "groups")))
-    transactions = cast("list[TransactionShard]", list(coordinated(node, now, "transactions")))
+    groups = cast("list[GroupShard]", list(coordinated(node, now, node.coordinators.in_use.groups)))
+    transactions = cast("list[TransactionShard]", list(coordinated(node, now, node.coordinators.in_use.transactions)))
     standings = [standing for shard in transactions for standing in shard.standings()]
     begun = [start_ms for state, start_ms in standings if state in UNDER_WAY]
     return Figures(
@@ -175,9 +175,8 @@ def is_late(log: Log, before_ms: int) -> bool:
     )
 
 
-def coordinated(node: Node, now: Millis, host: str) -> Iterator[Shard]:
+def coordinated(node: Node, now: Millis, found: ShardHost | None) -> Iterator[Shard]:
     """The loaded shards of one kind of coordinator that this node is now; none if no client has used it yet."""
-    found = cast("ShardHost | None", vars(node).get(host))
     if found is not None and share_groups.is_fresh(node, now):
         yield from (shard for partition, shard in found.loaded() if node.leadership.holds(partition))
 

@@ -21,9 +21,7 @@ from ottla.machine import Millis
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from ottla.broker.coordinators.shards import ShardHost
     from ottla.broker.delivery.describing import DescribedPartition
-    from ottla.broker.delivery.host import ShareHost
     from ottla.broker.node import Node
     from ottla.groups.shard import GroupShard
 
@@ -59,7 +57,7 @@ def is_fresh(node: Node, now: Millis) -> bool:
 
 def take(node: Node, now: Millis, group_id: str | None = None, held_max: int = 0) -> ShareFigures:
     """Read the node. Runs on its event loop; a coordinator that no client has used yet stays unused."""
-    share = cast("ShareHost | None", vars(node).get("share"))
+    share = node.coordinators.in_use.share
     partitions = share.describe(now, group_id, held_max) if share is not None else []
     groups = _coordinated_here(node, now, group_id)
     for name in {each.group_id for each in partitions} - groups.keys():
@@ -70,7 +68,7 @@ def take(node: Node, now: Millis, group_id: str | None = None, held_max: int = 0
 
 
 def _coordinated_here(node: Node, now: Millis, group_id: str | None) -> dict[str, GroupFigures]:
-    host = cast("ShardHost | None", vars(node).get("groups"))
+    host = node.coordinators.in_use.groups
     loaded = host.loaded() if host is not None and is_fresh(node, now) else []
     return {
         group.group_id: GroupFigures(
@@ -95,7 +93,7 @@ def _unknown_here(node: Node, now: Millis, group_id: str) -> GroupFigures:
         return GroupFigures(group_id, None, None, {})
     index = partition_of(group_id, len(topic.partitions))
     leader = topic.partitions[index].leader
-    host = cast("ShardHost | None", vars(node).get("groups"))
+    host = node.coordinators.in_use.groups
     loaded = host.loaded() if host is not None and is_fresh(node, now) else []
     is_here = any(partition.index == index and node.leadership.holds(partition) for partition, _ in loaded)
     return GroupFigures(group_id, "Dead" if is_here else None, leader if leader >= 0 else None, {})

@@ -33,7 +33,7 @@ from ottla.metadata.topics import TopicImage
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
     from ottla.broker.requests import Request
 
 
@@ -91,7 +91,7 @@ class Configurable:
     """The error for a value that can't be."""
 
 
-def denial(node: Node, request: Request, operation: Operation, resource_type: int, name: str) -> ErrorCode | None:
+def denial(node: Core, request: Request, operation: Operation, resource_type: int, name: str) -> ErrorCode | None:
     """The error if this client may not do this to the resource's configuration; None if it may."""
     match resource_type:
         case ConfigResourceType.TOPIC:
@@ -104,7 +104,7 @@ def denial(node: Node, request: Request, operation: Operation, resource_type: in
 
 
 def alter_all(
-    node: Node,
+    node: Core,
     request: Request,
     changes_of: Callable[[Any], Changes],
     *,
@@ -141,7 +141,7 @@ def alter_all(
 
 
 def _altering(
-    node: Node,
+    node: Core,
     request: Request,
     resource_type: int,
     name: str,
@@ -188,7 +188,7 @@ def _check_shape(changes: Changes, replace: bool) -> None:
 
 
 def _find(
-    node: Node, request: Request, now: Millis, resource_type: int, name: str, changes: Changes, replace: bool
+    node: Core, request: Request, now: Millis, resource_type: int, name: str, changes: Changes, replace: bool
 ) -> Configurable:
     match resource_type:
         case ConfigResourceType.TOPIC:
@@ -208,7 +208,7 @@ def _find(
             )
 
 
-def existing_topic(node: Node, name: str) -> TopicImage:
+def existing_topic(node: Core, name: str) -> TopicImage:
     """Raises ResourceRefused."""
     fault = fault_of(name)
     if fault is not None:
@@ -219,7 +219,7 @@ def existing_topic(node: Node, name: str) -> TopicImage:
     return topic
 
 
-def broker_id_of(node: Node, name: str, expected: str) -> int:
+def broker_id_of(node: Core, name: str, expected: str) -> int:
     """This node's id, if `name` is it. Raises ResourceRefused; `expected` is the end of the message."""
     try:
         number = int(name)
@@ -230,7 +230,7 @@ def broker_id_of(node: Node, name: str, expected: str) -> int:
     return number
 
 
-def _topic(node: Node, name: str) -> Configurable:
+def _topic(node: Core, name: str) -> Configurable:
     if not name:
         raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     topic = existing_topic(node, name)
@@ -244,7 +244,7 @@ def _topic(node: Node, name: str) -> Configurable:
     )
 
 
-def _broker(node: Node, name: str) -> Configurable:
+def _broker(node: Core, name: str) -> Configurable:
     entity = EVERY_BROKER if name == EVERY_BROKER else str(broker_id_of(node, name, "expected {}, but received {}"))
     settings = node.settings
     return Configurable(
@@ -257,7 +257,7 @@ def _broker(node: Node, name: str) -> Configurable:
     )
 
 
-def _group(node: Node, request: Request, now: Millis, name: str) -> Configurable:
+def _group(node: Core, request: Request, now: Millis, name: str) -> Configurable:
     if not name:
         raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     settings = node.settings

@@ -27,7 +27,7 @@ from ottla.protocol.framing import RequestHeader
 from ottla.protocol.messages.fetch import FetchRequest
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
     from ottla.broker.partitions.partition import Partition
 
 _OF_ANY_REPLICA_SINCE = 11
@@ -90,7 +90,7 @@ class Fetch:
 
 
 def read_all(
-    node: Node, fetch: Fetch, partitions: list[FetchPartition] | None = None, size: int = 0
+    node: Core, fetch: Fetch, partitions: list[FetchPartition] | None = None, size: int = 0
 ) -> tuple[list[PartitionAnswer], int, bool]:
     """Read every partition in turn. Returns the answers, the bytes in them, and whether the fetch must be answered at
     once.
@@ -115,7 +115,7 @@ def read_all(
     return answers, size, hurry
 
 
-def stands(node: Node, fetch: Fetch, asked: FetchPartition) -> bool:
+def stands(node: Core, fetch: Fetch, asked: FetchPartition) -> bool:
     """Whether this partition has nothing to report, and the follower is still caught up."""
     assert asked.caught_up_with is not None
     partition, _ = asked.caught_up_with
@@ -135,7 +135,7 @@ def stands(node: Node, fetch: Fetch, asked: FetchPartition) -> bool:
     return False
 
 
-def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: bool) -> PartitionAnswer:
+def read_one(node: Core, fetch: Fetch, asked: FetchPartition, left: int, first: bool) -> PartitionAnswer:
     """Read one partition, at most `left` bytes, or one whole batch if it is the `first` to give any."""
     answer = PartitionAnswer(asked)
     partition = _find(node, fetch, asked, answer)
@@ -191,7 +191,7 @@ def read_one(node: Node, fetch: Fetch, asked: FetchPartition, left: int, first: 
     return answer
 
 
-def _is_damaged(node: Node, fetch: Fetch, asked: FetchPartition, partition: Partition, batches: FileSlice) -> bool:
+def _is_damaged(node: Core, fetch: Fetch, asked: FetchPartition, partition: Partition, batches: FileSlice) -> bool:
     """Whether the first batch for a follower is damaged. Checked only if the follower requests it again: followers
     check the batches that they get, and refuse damage without an error."""
     offset = asked.fetch_offset
@@ -213,7 +213,7 @@ def _without_records(answer: PartitionAnswer, partition: Partition) -> Partition
     return answer
 
 
-def _is_throttled(node: Node, fetch: Fetch, partition: Partition) -> bool:
+def _is_throttled(node: Core, fetch: Fetch, partition: Partition) -> bool:
     """Whether the follower has to wait for this partition: only a follower that is not in sync does."""
     followers = partition.followers
     in_sync = followers is not None and fetch.replica_id in followers.isr
@@ -231,7 +231,7 @@ def _counts_on_more(fetch: Fetch, asked: FetchPartition, partition: Partition) -
     return followers.counts_on_more(fetch.replica_id, asked.fetch_offset, fetch.broker_epoch)
 
 
-def _find(node: Node, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:
+def _find(node: Core, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:
     """The partition, or None with the error in `answer`."""
     if node.access.authorizer is not None and fetch.isolation is not _LOG_END:
         name = node.image.name_of(asked.topic)
@@ -261,7 +261,7 @@ def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] |
     return None
 
 
-def begin(node: Node, now: Millis, fetch: Fetch, rack: str) -> None:
+def begin(node: Core, now: Millis, fetch: Fetch, rack: str) -> None:
     """Classify the sender: a node of the cluster with a replica id reads to the log's end; other clients see
     `read_one`.
 
@@ -275,13 +275,13 @@ def begin(node: Node, now: Millis, fetch: Fetch, rack: str) -> None:
         fetch.rack = rack
 
 
-def look_at_throttle(node: Node, now: Millis, fetch: Fetch) -> None:
+def look_at_throttle(node: Core, now: Millis, fetch: Fetch) -> None:
     """Before partitions are read: check whether they are for a follower that is throttled now."""
     if fetch.isolation is _LOG_END:
         fetch.is_held_back = node.replication.leader_throttle.waits_ms(now) > 0
 
 
-def count_throttled(node: Node, answers: list[PartitionAnswer]) -> None:
+def count_throttled(node: Core, answers: list[PartitionAnswer]) -> None:
     """All that these answers send of replicas that are throttled counts, also to those that are in sync."""
     throttle = node.replication.leader_throttle
     if throttle.is_on:

@@ -18,7 +18,7 @@ from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 SUBSCRIBED_MAX: Final = 20_000
 """Topics that one member may name; reading and storing them costs a microsecond or two for each."""
@@ -30,15 +30,16 @@ def call_of(request: Request, body: Any = None) -> Call:
     return Call(request.api_key, request.version, request.client_id, host, request.body if body is None else body)
 
 
-def ask_group(node: Node, request: Request, group_id: str, operation: Operation) -> Any:
+def ask_group(node: Core, request: Request, group_id: str, operation: Operation) -> Any:
     """Submit the whole request to its group, if the client may do this to the group."""
     call = call_of(request)
     if not node.access.on_group(request, operation, group_id):
         return refuse(call, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    return node.groups.submit(request.now, request, CoordinatorRequest([(node.groups.partition_for(group_id), call)]))
+    groups = node.coordinators.groups
+    return groups.submit(request.now, request, CoordinatorRequest([(groups.partition_for(group_id), call)]))
 
 
-def subscription_error(node: Node, request: Request, names: list[str] | None) -> tuple[ErrorCode, str] | None:
+def subscription_error(node: Core, request: Request, names: list[str] | None) -> tuple[ErrorCode, str] | None:
     """Why a member may not subscribe to these topics, if it may not."""
     if names is None:
         return None
@@ -49,11 +50,11 @@ def subscription_error(node: Node, request: Request, names: list[str] | None) ->
     return None
 
 
-def by_shard(node: Node, group_ids: Iterable[str]) -> dict[int, list[str]]:
+def by_shard(node: Core, group_ids: Iterable[str]) -> dict[int, list[str]]:
     """The groups of each shard, in the order given."""
     shards: dict[int, list[str]] = {}
     for group_id in group_ids:
-        shards.setdefault(node.groups.partition_for(group_id), []).append(group_id)
+        shards.setdefault(node.coordinators.groups.partition_for(group_id), []).append(group_id)
     return shards
 
 

@@ -17,7 +17,7 @@ from ottla.machine import Call
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 REPEATED_MAX: Final = 200
@@ -37,7 +37,7 @@ class DescribeGroups(CoordinatorRequest):
 
     __slots__ = ("described", "node", "order")
 
-    def __init__(self, node: Node, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, Any]) -> None:
+    def __init__(self, node: Core, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, Any]) -> None:
         super().__init__(calls)
         self.node = node
         self.order = order
@@ -83,13 +83,13 @@ class DescribeMembers(DescribeGroups):
         return self.answer(groups=self.in_order(request))
 
 
-def describe_members(node: Node, request: Request, describe: type[DescribeMembers]) -> Any:
+def describe_members(node: Core, request: Request, describe: type[DescribeMembers]) -> Any:
     """Serve a ConsumerGroupDescribe or a ShareGroupDescribe."""
     request.body.group_ids = named_once(request.body.group_ids)
     return node.slices.each(request, partial(_describe_members, node, describe), "group_ids", "groups")
 
 
-def _describe_members(node: Node, describe: type[DescribeMembers], request: Request) -> Any:
+def _describe_members(node: Core, describe: type[DescribeMembers], request: Request) -> Any:
     group_ids: list[str] = request.body.group_ids
     if not node.image.level_of(describe.feature):
         error = ErrorCode.UNSUPPORTED_VERSION
@@ -103,4 +103,4 @@ def _describe_members(node: Node, describe: type[DescribeMembers], request: Requ
             refused[group_id] = describe.described_group(error, error.message, group_id)
     shards = by_shard(node, (group_id for group_id in dict.fromkeys(group_ids) if group_id not in refused))
     calls = [(at, call_of(request, type(request.body)(groups))) for at, groups in shards.items()]
-    return node.groups.submit(request.now, request, describe(node, calls, group_ids, refused))
+    return node.coordinators.groups.submit(request.now, request, describe(node, calls, group_ids, refused))

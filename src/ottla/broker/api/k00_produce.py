@@ -63,7 +63,7 @@ from ottla.protocol.messages.produce import (
 from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL, HEADER_BYTES, RECORD_COUNT_AT, peek
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
     from ottla.broker.partitions.leadership import Leadership
     from ottla.broker.partitions.partition import Partition
 
@@ -104,7 +104,7 @@ class ParkedProduce(ParkedWork):
 
     __slots__ = ("appends", "node", "waits_for")
 
-    def __init__(self, node: Node, appends: list[PartitionAppend], waits_for: dict[Partition, int]) -> None:
+    def __init__(self, node: Core, appends: list[PartitionAppend], waits_for: dict[Partition, int]) -> None:
         self.node = node
         self.appends = appends
         self.waits_for = waits_for
@@ -155,7 +155,7 @@ class ParkedSlice(ParkedProduce):
     __slots__ = ("piece",)
 
     def __init__(
-        self, node: Node, piece: Piece, appends: list[PartitionAppend], waits_for: dict[Partition, int]
+        self, node: Core, piece: Piece, appends: list[PartitionAppend], waits_for: dict[Partition, int]
     ) -> None:
         super().__init__(node, appends, waits_for)
         self.piece = piece
@@ -178,7 +178,7 @@ class SlicedProduce:
 
     __slots__ = ("_acks", "_appends", "_deadline", "_done", "_errors_left", "_node")
 
-    def __init__(self, node: Node, acks: int, deadline: Millis, appends: list[PartitionAppend], done: int) -> None:
+    def __init__(self, node: Core, acks: int, deadline: Millis, appends: list[PartitionAppend], done: int) -> None:
         self._node = node
         self._acks = acks
         self._deadline = deadline
@@ -245,7 +245,7 @@ class SlicedProduce:
 
 
 def receive(
-    node: Node, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
+    node: Core, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part] | Parked | None:
     """Serve one Produce frame; see `Node.receive`. Raises MalformedFrame, Refused."""
     identity = channel.identity
@@ -298,12 +298,12 @@ def _request_of(channel: Channel, version: int, correlation_id: int, now: Millis
     return Request(channel, _KEY, version, correlation_id, _client_id_of(frame), now, None, produced=len(frame))
 
 
-def _charge(node: Node, now: Millis, channel: Channel, frame: memoryview) -> int:
+def _charge(node: Core, now: Millis, channel: Channel, frame: memoryview) -> int:
     """For how long the client that sent this frame is throttled."""
     return node.throttle.charge(now, channel, _client_id_of(frame), produced=len(frame))
 
 
-def _charge_unanswered(node: Node, now: Millis, channel: Channel, frame: memoryview, acks: int) -> None:
+def _charge_unanswered(node: Core, now: Millis, channel: Channel, frame: memoryview, acks: int) -> None:
     """Charge the client for a request that waits for something and gets no answer; others are charged when they are
     answered."""
     if acks == 0:
@@ -338,7 +338,7 @@ def _parse_by_the_codec(frame: memoryview, version: int) -> Parsed:
 
 
 def _opening(
-    node: Node, now: Millis, identity: Identity, version: int, transactional_id: str, appends: list[TransactionalAppend]
+    node: Core, now: Millis, identity: Identity, version: int, transactional_id: str, appends: list[TransactionalAppend]
 ) -> list[TransactionalAppend]:
     """The appends that open a transaction in their partition: each has its guard from now on."""
     transactional = [append for append in appends if append.is_transactional]
@@ -365,10 +365,10 @@ def _opening(
             append.leader_epoch = partition.leader_epoch
             if append.guard is not None:
                 opening.append(append)
-    return opening if opening and node.verifier.asks(second_version=second_version) else []
+    return opening if opening and node.coordinators.verifier.asks(second_version=second_version) else []
 
 
-def _may_write(node: Node, identity: Identity, topic: str | bytes) -> bool:
+def _may_write(node: Core, identity: Identity, topic: str | bytes) -> bool:
     """Whether the client may write to a topic; to a missing one it may, as that has no effect."""
     name = None if node.access.authorizer is None else node.image.name_of(topic)
     return name is None or node.access.allows(identity, Operation.WRITE, ResourceType.TOPIC, name)
@@ -387,7 +387,7 @@ def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
     return error, None
 
 
-def _asked_of(node: Node, opening: list[TransactionalAppend]) -> tuple[tuple[int, int], list[tuple[str, int]]]:
+def _asked_of(node: Core, opening: list[TransactionalAppend]) -> tuple[tuple[int, int], list[tuple[str, int]]]:
     """The transaction's producer id and epoch, and the partitions of the appends in order."""
     header = peek(cast(memoryview, opening[0].records))
     places = [(node.image.name_of(append.topic) or "", append.index) for append in opening]
@@ -403,7 +403,7 @@ def _refuse_those_of(
 
 
 def _verified_here(
-    node: Node, now: Millis, version: int, transactional_id: str, opening: list[TransactionalAppend]
+    node: Core, now: Millis, version: int, transactional_id: str, opening: list[TransactionalAppend]
 ) -> bool:
     """Whether this node is the coordinator and has said which of the appends are in the transaction.
 
@@ -411,7 +411,7 @@ def _verified_here(
     """
     producer, places = _asked_of(node, opening)
     adds = version >= _ADDS_PARTITIONS_SINCE
-    errors = node.verifier.verify_here(now, transactional_id, producer, dict.fromkeys(places), adds=adds)
+    errors = node.coordinators.verifier.verify_here(now, transactional_id, producer, dict.fromkeys(places), adds=adds)
     if errors is None:
         return False
     _refuse_those_of(errors, places, opening, version)
@@ -425,7 +425,7 @@ class VerifiedProduce(SlicedProduce):
 
     def __init__(
         self,
-        node: Node,
+        node: Core,
         acks: int,
         deadline: Millis,
         appends: list[PartitionAppend],
@@ -439,13 +439,15 @@ class VerifiedProduce(SlicedProduce):
     def _work(self, request: Request) -> Work:
         producer, places = _asked_of(self._node, self._opening)
         adds = request.version >= _ADDS_PARTITIONS_SINCE
-        question = Verification(self._node.verifier, self._transactional_id, producer, dict.fromkeys(places), adds=adds)
+        question = Verification(
+            self._node.coordinators.verifier, self._transactional_id, producer, dict.fromkeys(places), adds=adds
+        )
         errors: Errors = yield Piece(request, None, question.begin, is_light=True)
         _refuse_those_of(errors, places, self._opening, request.version)
         return (yield from super()._work(request))
 
 
-def _looked_into(node: Node, now: Millis, identity: Identity, append: PartitionAppend) -> Partition | None:
+def _looked_into(node: Core, now: Millis, identity: Identity, append: PartitionAppend) -> Partition | None:
     """The partition, if its configs require a check of the batch that is too long for one slice."""
     records = append.records
     if records is None or len(records) < HEADER_BYTES or append.is_known or append.error:
@@ -461,7 +463,7 @@ def _looked_into(node: Node, now: Millis, identity: Identity, append: PartitionA
 
 
 def append_some(
-    node: Node,
+    node: Core,
     now: Millis,
     identity: Identity,
     version: int,
@@ -490,7 +492,7 @@ def append_some(
 
 
 def append_one(
-    node: Node, now: Millis, identity: Identity, version: int, client_id: str | None, acks: int, append: PartitionAppend
+    node: Core, now: Millis, identity: Identity, version: int, client_id: str | None, acks: int, append: PartitionAppend
 ) -> None:
     """Find the partition and append its batch, or record the error in `append`."""
     if node.access.authorizer is not None and not _may_write(node, identity, append.topic):
@@ -524,7 +526,9 @@ def append_one(
             append.refuse(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer.")
             return
     try:
-        if transactional is None or not node.verifier.asks(second_version=version >= _ADDS_PARTITIONS_SINCE):
+        if transactional is None or not node.coordinators.verifier.asks(
+            second_version=version >= _ADDS_PARTITIONS_SINCE
+        ):
             appended = partition.append(now, records, inside=append.inside)
         elif transactional.leader_epoch != partition.leader_epoch:
             append.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # elsewhere its transaction may have ended meanwhile
@@ -546,14 +550,14 @@ def append_one(
     append.required_offset = appended.last_offset + 1
 
 
-def _not_led(node: Node, append: PartitionAppend, error: ErrorCode) -> None:
+def _not_led(node: Core, append: PartitionAppend, error: ErrorCode) -> None:
     """This node does not lead the partition, or its log is closed."""
     append.refuse(error)
     if error is ErrorCode.KAFKA_STORAGE_ERROR:
         node.metrics.produce_failed(node.image.name_of(append.topic))
 
 
-def _refused(node: Node, append: PartitionAppend, partition: Partition, refused: AppendRefused) -> None:
+def _refused(node: Core, append: PartitionAppend, partition: Partition, refused: AppendRefused) -> None:
     """The log has refused the batch."""
     append.refuse(refused.error_code, refused.sentence)
     append.record_errors = refused.record_errors
@@ -562,7 +566,7 @@ def _refused(node: Node, append: PartitionAppend, partition: Partition, refused:
     node.metrics.produce_failed(partition.topic_name)
 
 
-def response_of(node: Node, identity: Identity, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
+def response_of(node: Core, identity: Identity, version: int, appends: list[PartitionAppend]) -> ProduceResponse:
     """The wire answer, partitions grouped by topic in the order of the request."""
     topics: _Answers = {}
     leaders = _add_answers(node.leadership, topics, appends)
@@ -599,7 +603,7 @@ def _add_answers(leadership: Leadership, topics: _Answers, appends: list[Partiti
     return leaders
 
 
-def _response(node: Node, identity: Identity, version: int, topics: _Answers, leaders: list[int]) -> ProduceResponse:
+def _response(node: Core, identity: Identity, version: int, topics: _Answers, leaders: list[int]) -> ProduceResponse:
     response = ProduceResponse(responses=list(topics.values()))
     if leaders and version >= _LEADER_HINTS_SINCE:
         response.node_endpoints = [NodeEndpoint(*each) for each in node.members.of(identity.address, leaders)]
@@ -622,7 +626,7 @@ def uncommitted(appends: list[PartitionAppend], acks: int) -> dict[Partition, in
     return waits_for
 
 
-def park(node: Node, request: Request, deadline: Millis, parked: ParkedProduce) -> Parked:
+def park(node: Core, request: Request, deadline: Millis, parked: ParkedProduce) -> Parked:
     """Wait for the commit of all that `parked` names."""
     for append in parked.appends:
         append.records = None  # the frame's memory belongs to the I/O host again

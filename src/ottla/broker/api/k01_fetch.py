@@ -56,7 +56,7 @@ from ottla.protocol.framing import decode_request_header
 from ottla.protocol.messages.fetch import FetchRequest, FetchTopic
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
     from ottla.broker.partitions.partition import Partition
 
 
@@ -82,7 +82,7 @@ class ParkedFetch(ParkedWork):
 
     __slots__ = ("fetch", "missing", "node", "watched")
 
-    def __init__(self, node: Node, fetch: Fetch, missing: int, watched: list[Partition]) -> None:
+    def __init__(self, node: Core, fetch: Fetch, missing: int, watched: list[Partition]) -> None:
         self.node = node
         self.fetch = fetch
         self.missing = missing
@@ -111,7 +111,7 @@ class ParkedCommittedFetch(ParkedFetch):
 
     __slots__ = ("forced", "hidden", "min_bytes", "stable")
 
-    def __init__(self, node: Node, fetch: Fetch, missing: int, watched: list[Partition], min_bytes: int) -> None:
+    def __init__(self, node: Core, fetch: Fetch, missing: int, watched: list[Partition], min_bytes: int) -> None:
         super().__init__(node, fetch, missing, watched)
         self.min_bytes = min_bytes
         self.stable = self._stable()
@@ -143,7 +143,7 @@ class ParkedCommittedFetch(ParkedFetch):
 
 
 def receive(
-    node: Node,
+    node: Core,
     now: Millis,
     channel: Channel,
     version: int,
@@ -237,7 +237,7 @@ class ParkedSlicedFetch(ParkedFetch):
         self.node.parking.answer(now, ticket, True)
 
 
-def _named_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequest) -> Work:
+def _named_in_slices(node: Core, request: Request, fetch: Fetch, body: FetchRequest) -> Work:
     asked: dict[tuple[TopicKey, int], FetchPartition] = {}
     for some in cut(body.topics, PARTITIONS_AT_ONCE):
         asked.update(_named(some, fetch.version))
@@ -248,7 +248,7 @@ def _named_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequ
     return (yield from _read_in_slices(node, request, fetch, body))
 
 
-def _read_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchRequest) -> Work:
+def _read_in_slices(node: Core, request: Request, fetch: Fetch, body: FetchRequest) -> Work:
     look_at_throttle(node, request.now, fetch)
     answers, size, hurry = yield from _all_in_slices(node, fetch)
     fetch.new_since = None
@@ -270,7 +270,7 @@ def _read_in_slices(node: Node, request: Request, fetch: Fetch, body: FetchReque
     return (yield from encoded_in_slices(fetch.version, fetch.correlation_id, identity, told, endpoints))
 
 
-def _all_in_slices(node: Node, fetch: Fetch) -> Generator[None, Any, tuple[list[PartitionAnswer], int, bool]]:
+def _all_in_slices(node: Core, fetch: Fetch) -> Generator[None, Any, tuple[list[PartitionAnswer], int, bool]]:
     """As `read_all`."""
     answers: list[PartitionAnswer] = []
     size, hurry = 0, False
@@ -284,7 +284,7 @@ def _all_in_slices(node: Node, fetch: Fetch) -> Generator[None, Any, tuple[list[
 
 
 def _wait(
-    node: Node, fetch: Fetch, answers: list[PartitionAnswer], missing: int, deadline: Millis, piece: Request
+    node: Core, fetch: Fetch, answers: list[PartitionAnswer], missing: int, deadline: Millis, piece: Request
 ) -> Parked | bool:
     """Wait, unless enough records have arrived since the partitions were read."""
     if any(asked.caught_up_with is not None and not stands(node, fetch, asked) for asked in fetch.partitions):
@@ -309,7 +309,7 @@ def _length(answer: PartitionAnswer) -> int:
 # ---- the answer ----------------------------------------------------------------------------------------------------
 
 
-def finish(node: Node, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Part]:
+def finish(node: Core, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Part]:
     """The parts of the answer."""
     if node.throttle.quotas is not None and (throttle_ms := _charge(node, fetch, answers, now)):
         return _throttled(node, fetch, throttle_ms)
@@ -319,14 +319,14 @@ def finish(node: Node, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]
     return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, told, endpoints)
 
 
-def _charge(node: Node, fetch: Fetch, answers: list[PartitionAnswer], now: Millis) -> int:
+def _charge(node: Core, fetch: Fetch, answers: list[PartitionAnswer], now: Millis) -> int:
     """For how long the client is throttled; a follower is not."""
     if fetch.isolation is _LOG_END:
         return 0
     return node.throttle.charge_fetch(now, fetch.channel, fetch.client_id, sum(map(_length, answers)))
 
 
-def _throttled(node: Node, fetch: Fetch, throttle_ms: int) -> list[Part]:
+def _throttled(node: Core, fetch: Fetch, throttle_ms: int) -> list[Part]:
     """The answer to a client that has used too much: nothing was read, and no session is opened (KIP-219)."""
     session, identity = fetch.fetch_session, 0
     if session is not None and fetch.incremental:
@@ -336,13 +336,13 @@ def _throttled(node: Node, fetch: Fetch, throttle_ms: int) -> list[Part]:
     return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, [], [], throttle_ms)
 
 
-def _refused(node: Node, now: Millis, fetch: Fetch, error: ErrorCode) -> list[Part]:
+def _refused(node: Core, now: Millis, fetch: Fetch, error: ErrorCode) -> list[Part]:
     """The answer to a request for a session that there is not."""
     throttle_ms = node.throttle.charge(now, fetch.channel, fetch.client_id)
     return encode_fetch_response(fetch.version, fetch.correlation_id, error, 0, [], [], throttle_ms)
 
 
-def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[PartitionAnswer]:
+def tell(node: Core, fetch: Fetch, answers: list[PartitionAnswer]) -> list[PartitionAnswer]:
     """The client's answers for these partitions; an incremental answer leaves out those without changes."""
     if fetch.isolation is _LOG_END:
         count_throttled(node, answers)
@@ -379,7 +379,7 @@ def tell(node: Node, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Parti
     return answers
 
 
-def _endpoints(node: Node, fetch: Fetch, told: list[PartitionAnswer]) -> list[Member]:
+def _endpoints(node: Core, fetch: Fetch, told: list[PartitionAnswer]) -> list[Member]:
     """The addresses of the partitions' leaders, for a client that used an old epoch, or asked the wrong node."""
     leaders = [answer.current_leader[0] for answer in told if answer.current_leader is not None]
     return node.members.of(fetch.identity.address, leaders) if leaders else []
@@ -407,7 +407,7 @@ def _named(topics: list[FetchTopic], version: int) -> dict[tuple[TopicKey, int],
 
 
 def _resolve_session(
-    node: Node, now: Millis, fetch: Fetch, body: FetchRequest, asked: dict[tuple[TopicKey, int], FetchPartition]
+    node: Core, now: Millis, fetch: Fetch, body: FetchRequest, asked: dict[tuple[TopicKey, int], FetchPartition]
 ) -> ErrorCode | None:
     """Set the partitions to read; opens, resumes or closes the session as in KIP-227."""
     by_id = fetch.version >= _BY_TOPIC_ID_SINCE

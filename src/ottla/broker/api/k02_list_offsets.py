@@ -46,7 +46,7 @@ from ottla.protocol.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -81,7 +81,7 @@ READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
 
-def handle(node: Node, request: Request) -> ListOffsetsResponse | Parked:
+def handle(node: Core, request: Request) -> ListOffsetsResponse | Parked:
     topics = request.body.topics
     searches = sum(_searches(asked) for topic in topics for asked in topic.partitions)
     is_long = searches > SEARCHES_AT_ONCE or steps_of(topics) > SLICE_STEPS
@@ -93,7 +93,7 @@ def _searches(asked: ListOffsetsPartition) -> bool:
     return asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
 
 
-def _answers(node: Node, request: Request, is_long: bool) -> Work:
+def _answers(node: Core, request: Request, is_long: bool) -> Work:
     body: ListOffsetsRequest = request.body
     times = Counter((topic.name, asked.partition_index) for topic in body.topics for asked in topic.partitions)
     topics: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
@@ -128,7 +128,7 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
 
 
 def _answer(
-    node: Node, request: Request, topic: str, asked: ListOffsetsPartition
+    node: Core, request: Request, topic: str, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse | ErrorCode:
     if asked.timestamp < 0 and request.version < _ASKED_SINCE.get(asked.timestamp, 1 << 15):
         return ErrorCode.UNSUPPORTED_VERSION

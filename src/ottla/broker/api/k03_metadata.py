@@ -50,7 +50,7 @@ from ottla.protocol.messages.metadata import (
 from ottla.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -76,7 +76,7 @@ wait too."""
 LOOK_AGAIN_MS: Final = 5
 
 
-def handle(node: Node, request: Request) -> MetadataResponse | Parked:
+def handle(node: Core, request: Request) -> MetadataResponse | Parked:
     if _malformed(request.version, request.body):
         return _refused(request.body)
     asked = request.body.topics
@@ -84,7 +84,7 @@ def handle(node: Node, request: Request) -> MetadataResponse | Parked:
     return node.slices.begin(request, _answer(node, request), is_long=is_long)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     """The whole answer, its topics a slice at a time."""
     body: MetadataRequest = request.body
     topics: list[Any] = []
@@ -119,7 +119,7 @@ class LeadersAwaited(ParkedWork):
     """A request for topics of which some have lost their leader. It waits until others lead, or until its time is
     up."""
 
-    def __init__(self, node: Node, request: Request) -> None:
+    def __init__(self, node: Core, request: Request) -> None:
         self._node = node
         self._request = request
         self._until = request.now + LEADERS_AWAITED_MS
@@ -139,7 +139,7 @@ class LeadersAwaited(ParkedWork):
         pass
 
 
-def _awaits_leaders(node: Node, request: Request, now: Millis) -> bool:
+def _awaits_leaders(node: Core, request: Request, now: Millis) -> bool:
     """Whether a topic that is named has lost a leader for which the controller has not found another yet."""
     named, image = request.body.topics or (), node.image
     if node.members.is_alone or len(named) > SLICE_STEPS:
@@ -150,7 +150,7 @@ def _awaits_leaders(node: Node, request: Request, now: Millis) -> bool:
 
 
 def _topics(
-    node: Node, request: Request, missing: dict[str, MetadataResponseTopic]
+    node: Core, request: Request, missing: dict[str, MetadataResponseTopic]
 ) -> Iterator[list[MetadataResponseTopic]]:
     """The topics of the answer, a few at a time; `missing`: the answers for those that were created for it."""
     asked = request.body.topics
@@ -182,7 +182,7 @@ def _refused(body: MetadataRequest) -> MetadataResponse:
     return MetadataResponse(controller_id=-1, topics=topics, error_code=error)
 
 
-def _by_id(node: Node, request: Request, topic_id: bytes) -> MetadataResponseTopic:
+def _by_id(node: Core, request: Request, topic_id: bytes) -> MetadataResponseTopic:
     topic = node.image.topics_by_id.get(topic_id)
     if topic is None:
         return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
@@ -191,21 +191,21 @@ def _by_id(node: Node, request: Request, topic_id: bytes) -> MetadataResponseTop
     return _described(node, request, topic)
 
 
-def _by_name(node: Node, request: Request, name: str) -> MetadataResponseTopic:
+def _by_name(node: Core, request: Request, name: str) -> MetadataResponseTopic:
     if not node.access.on_topic(request, Operation.DESCRIBE, name):
         return MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name)
     topic = node.image.topics.get(name)
     return _missing(node, request, name) if topic is None else _described(node, request, topic)
 
 
-def _missing(node: Node, request: Request, name: str) -> MetadataResponseTopic:
+def _missing(node: Core, request: Request, name: str) -> MetadataResponseTopic:
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if fault_of(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
     answer = MetadataResponseTopic(error, name, is_internal=name in INTERNAL_TOPICS)
     answer.topic_authorized_operations = _operations(node, request, name)
     return answer
 
 
-def _make_missing(node: Node, request: Request) -> Work:
+def _make_missing(node: Core, request: Request) -> Work:
     """Create the missing topics that are named, if the request and the settings allow it, some in each commit.
 
     Returns the answer for each of these: this time they are still unknown.
@@ -227,7 +227,7 @@ def _make_missing(node: Node, request: Request) -> Work:
     return answers
 
 
-def _creating(node: Node, request: Request, names: list[str], mutations: Mutations, now: Millis) -> Planned:
+def _creating(node: Core, request: Request, names: list[str], mutations: Mutations, now: Millis) -> Planned:
     """The plan to create the allowed topics; it returns the names that this client may not create."""
     denied: list[str] = []
     wanted: list[NewTopic] = []
@@ -252,7 +252,7 @@ def _creating(node: Node, request: Request, names: list[str], mutations: Mutatio
     return denied
 
 
-def _described(node: Node, request: Request, topic: TopicImage) -> MetadataResponseTopic:
+def _described(node: Core, request: Request, topic: TopicImage) -> MetadataResponseTopic:
     reachable = Reachable(node, request.now, request.identity.address)
     reached = [(placed, reachable.of(placed, (topic.id, index))) for index, placed in enumerate(topic.partitions)]
     return MetadataResponseTopic(
@@ -282,7 +282,7 @@ def _error_of(reach: Reach, version: int) -> ErrorCode:
     return reach.error_code
 
 
-def _operations(node: Node, request: Request, name: str) -> int:
+def _operations(node: Core, request: Request, name: str) -> int:
     if not request.body.include_topic_authorized_operations:
         return NOT_ASKED
     return node.access.authorized_operations(request, ResourceType.TOPIC, name)

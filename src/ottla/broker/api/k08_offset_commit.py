@@ -35,7 +35,7 @@ from ottla.protocol.messages.offset_commit import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -66,7 +66,7 @@ class Commit(CoordinatorRequest):
         return OffsetCommitResponse(topics=joined_topics(self.refused, self.replies[0].topics))
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: OffsetCommitRequest = request.body
     if steps_of(body.topics) > SLICE_STEPS:
         return node.slices.begin(request, _long_answer(node, request), is_long=True)
@@ -76,7 +76,7 @@ def handle(node: Node, request: Request) -> Any:
     return _commit(taken, refused, node, request)
 
 
-def _long_answer(node: Node, request: Request) -> Work:
+def _long_answer(node: Core, request: Request) -> Work:
     """Look up, encode and answer a slice at a time. The group decides on all records at once, and they are one batch,
     as in Kafka: no reader may find half a commit."""
     body: OffsetCommitRequest = request.body
@@ -104,9 +104,9 @@ def _long_answer(node: Node, request: Request) -> Work:
     return OffsetCommitResponse(topics=(yield from encoded_topics(topics, request.version)))
 
 
-def _decide(node: Node, request: Request) -> Any:
-    index = node.groups.partition_for(request.body.asked.group_id)
-    return node.groups.submit(request.now, request, CoordinatorRequest([(index, call_of(request))]))
+def _decide(node: Core, request: Request) -> Any:
+    index = node.coordinators.groups.partition_for(request.body.asked.group_id)
+    return node.coordinators.groups.submit(request.now, request, CoordinatorRequest([(index, call_of(request))]))
 
 
 def _say_everywhere(answered: list[OffsetCommitResponseTopic], error: ErrorCode) -> Generator[None, Any, None]:
@@ -118,18 +118,18 @@ def _say_everywhere(answered: list[OffsetCommitResponseTopic], error: ErrorCode)
 
 
 def _commit(
-    taken: list[OffsetCommitRequestTopic], refused: list[OffsetCommitResponseTopic], node: Node, request: Request
+    taken: list[OffsetCommitRequestTopic], refused: list[OffsetCommitResponseTopic], node: Core, request: Request
 ) -> Any:
     body: OffsetCommitRequest = request.body
     if not taken:
         return OffsetCommitResponse(topics=refused)
     body.topics = taken
-    asked = Commit(node.groups.partition_for(body.group_id), call_of(request), refused)
-    return node.groups.submit(request.now, request, asked)
+    asked = Commit(node.coordinators.groups.partition_for(body.group_id), call_of(request), refused)
+    return node.coordinators.groups.submit(request.now, request, asked)
 
 
 def _sort_out(
-    node: Node, request: Request, topics: list[OffsetCommitRequestTopic]
+    node: Core, request: Request, topics: list[OffsetCommitRequestTopic]
 ) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
     """The topics for the group, and the answers for the refused ones."""
     taken: list[OffsetCommitRequestTopic] = []
@@ -146,7 +146,7 @@ def _sort_out(
     return taken, refused
 
 
-def _look_up(node: Node, request: Request, topic: OffsetCommitRequestTopic) -> tuple[ErrorCode, int]:
+def _look_up(node: Core, request: Request, topic: OffsetCommitRequestTopic) -> tuple[ErrorCode, int]:
     """The error of partitions that can't be committed, and how many can. The topic gets both its name and its id."""
     if request.version >= _BY_TOPIC_ID_SINCE:
         known = node.image.topics_by_id.get(topic.topic_id)

@@ -43,7 +43,7 @@ from ottla.protocol.messages.offset_fetch import (
 from ottla.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -101,7 +101,7 @@ class FetchGroups(CoordinatorRequest):
         return _of_one_group(request.version, self.order[0], groups[0])
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: OffsetFetchRequest = request.body
     asked = _once(body.groups) if request.version >= _MANY_GROUPS_SINCE else [_one_group(body)]
     is_long = len(asked) > SLICE_STEPS or sum(map(_steps, asked)) > SLICE_STEPS
@@ -139,7 +139,7 @@ def _steps(group: OffsetFetchRequestGroup) -> int:
 # ---- many groups, and groups of many partitions --------------------------------------------------------------------
 
 
-def _long_answer(node: Node, request: Request, asked: list[OffsetFetchRequestGroup]) -> Work:
+def _long_answer(node: Core, request: Request, asked: list[OffsetFetchRequestGroup]) -> Work:
     """Groups with few requested offsets are asked some at a time.
 
     A group with more, or with all of its offsets requested, answers with its state at one moment, as a group's offsets
@@ -177,7 +177,7 @@ def _bytes_of(groups: list[OffsetFetchResponseGroup], version: int) -> bytes:
 
 
 def _of_large_group(
-    node: Node, request: Request, group: OffsetFetchRequestGroup
+    node: Core, request: Request, group: OffsetFetchRequestGroup
 ) -> Generator[Piece | None, Any, tuple[ErrorCode, Any]]:
     """The group's error, and its topics, encoded."""
     version = request.version
@@ -201,16 +201,16 @@ def _of_large_group(
     return ErrorCode.NONE, told
 
 
-def _see(node: Node, request: Request) -> Any:
-    index = node.groups.partition_for(request.body.group_id)
-    return node.groups.submit(request.now, request, CoordinatorRequest([(index, call_of(request))]))
+def _see(node: Core, request: Request) -> Any:
+    index = node.coordinators.groups.partition_for(request.body.group_id)
+    return node.coordinators.groups.submit(request.now, request, CoordinatorRequest([(index, call_of(request))]))
 
 
 _LookedAt: TypeAlias = Iterator[tuple[OffsetFetchRequestTopics, ErrorCode] | None]
 """The topics of the answer, one after the other; None for a checked topic that the answer leaves out."""
 
 
-def _all_seen(node: Node, request: Request, seen: OffsetsSeen) -> _LookedAt:
+def _all_seen(node: Core, request: Request, seen: OffsetsSeen) -> _LookedAt:
     """Of all topics with offsets, those that the client may see; by id only those that still exist. Offsets committed
     to a deleted topic of the same name do not count."""
     for name, partitions in seen.committed.items():
@@ -224,7 +224,7 @@ def _all_seen(node: Node, request: Request, seen: OffsetsSeen) -> _LookedAt:
             yield None
 
 
-def _sorted_out(node: Node, request: Request, topics: list[OffsetFetchRequestTopics]) -> _LookedAt:
+def _sorted_out(node: Core, request: Request, topics: list[OffsetFetchRequestTopics]) -> _LookedAt:
     """The topics that the client may ask about, then the others."""
     refused: list[tuple[OffsetFetchRequestTopics, ErrorCode]] = []
     for topic in topics:
@@ -270,7 +270,7 @@ def _encode(
 # ---- groups with few requested offsets -----------------------------------------------------------------------------
 
 
-def _ask(node: Node, asked: list[OffsetFetchRequestGroup], request: Request, outbox: Outbox | None = None) -> Any:
+def _ask(node: Core, asked: list[OffsetFetchRequestGroup], request: Request, outbox: Outbox | None = None) -> Any:
     calls: list[tuple[int, Call]] = []
     refused: list[list[OffsetFetchResponseTopics] | ErrorCode] = []
     for group in asked:
@@ -281,8 +281,8 @@ def _ask(node: Node, asked: list[OffsetFetchRequestGroup], request: Request, out
         refused.append(not_allowed)
         wanted = OffsetFetchRequestGroup(group.group_id, group.member_id, group.member_epoch, topics)
         asks = OffsetFetchRequest(groups=[wanted], require_stable=request.body.require_stable)
-        calls.append((node.groups.partition_for(group.group_id), call_of(request, asks)))
-    return node.groups.submit(request.now, request, FetchGroups(calls, asked, refused, outbox))
+        calls.append((node.coordinators.groups.partition_for(group.group_id), call_of(request, asks)))
+    return node.coordinators.groups.submit(request.now, request, FetchGroups(calls, asked, refused, outbox))
 
 
 def _one_group(body: OffsetFetchRequest) -> OffsetFetchRequestGroup:
@@ -296,7 +296,7 @@ def _one_group(body: OffsetFetchRequest) -> OffsetFetchRequestGroup:
 
 
 def _sort_out(
-    node: Node, request: Request, topics: Iterable[OffsetFetchRequestTopics]
+    node: Core, request: Request, topics: Iterable[OffsetFetchRequestTopics]
 ) -> tuple[list[OffsetFetchRequestTopics], list[OffsetFetchResponseTopics]]:
     """The topics to ask a group about, and the answers for the others."""
     wanted: list[OffsetFetchRequestTopics] = []
@@ -311,7 +311,7 @@ def _sort_out(
     return wanted, refused
 
 
-def _error_of(node: Node, request: Request, topic: OffsetFetchRequestTopics) -> ErrorCode:
+def _error_of(node: Core, request: Request, topic: OffsetFetchRequestTopics) -> ErrorCode:
     """The error for a topic that the client gets no offsets of; sets both its name and its id."""
     if request.version >= _BY_TOPIC_ID_SINCE:
         known = node.image.topics_by_id.get(topic.topic_id)
@@ -328,7 +328,7 @@ def _failed(indexes: list[int], error: ErrorCode) -> list[OffsetFetchResponsePar
     return [OffsetFetchResponsePartitions(index, -1, -1, "", error) for index in indexes]
 
 
-def _may_see(node: Node, request: Request, topic: str) -> bool:
+def _may_see(node: Core, request: Request, topic: str) -> bool:
     return node.access.on_topic(request, Operation.DESCRIBE, topic)
 
 

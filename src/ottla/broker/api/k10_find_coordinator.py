@@ -29,7 +29,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -60,14 +60,14 @@ _TOPIC_OF: Final = {
 _NO_NODE: Final = Member(NOBODY, "", -1, None)
 
 
-def handle(node: Node, request: Request) -> FindCoordinatorResponse | Parked:
+def handle(node: Core, request: Request) -> FindCoordinatorResponse | Parked:
     is_long = len(request.body.coordinator_keys) > SLICE_STEPS
     if is_long or _lacks_topic(node, request):
         return node.slices.begin(request, _answer(node, request), is_long=is_long)
     return _find(node, request)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     """The answer to a request for many keys, or for the first ones ever."""
     if _lacks_topic(node, request):
         yield from _make_topic(node, _TOPIC_OF[request.body.key_type])
@@ -76,7 +76,7 @@ def _answer(node: Node, request: Request) -> Work:
     return _find(node, request)
 
 
-def _make_topic(node: Node, topic: str) -> Work:
+def _make_topic(node: Core, topic: str) -> Work:
     """Have the coordinators' topic created."""
     try:
         yield from node.forwarding.making_internal(topic)
@@ -84,7 +84,7 @@ def _make_topic(node: Node, topic: str) -> Work:
         node.notes(f"the topic of the coordinators could not be made: {failed}")
 
 
-def _lacks_topic(node: Node, request: Request) -> bool:
+def _lacks_topic(node: Core, request: Request) -> bool:
     """Whether the coordinators' topic has to be created before a coordinator can be named."""
     body: FindCoordinatorRequest = request.body
     if _TOPIC_OF.get(body.key_type) in node.image.topics:
@@ -93,7 +93,7 @@ def _lacks_topic(node: Node, request: Request) -> bool:
     return any(_error(node, request, body.key_type, key) is ErrorCode.NONE for key in keys)
 
 
-def _find(node: Node, request: Request) -> FindCoordinatorResponse:
+def _find(node: Core, request: Request) -> FindCoordinatorResponse:
     body: FindCoordinatorRequest = request.body
     if request.version >= _MANY_KEYS_SINCE:
         return FindCoordinatorResponse(
@@ -109,7 +109,7 @@ def _find(node: Node, request: Request) -> FindCoordinatorResponse:
     )
 
 
-def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coordinator:
+def _coordinator(node: Core, request: Request, key_type: int, key: str) -> Coordinator:
     error = _error(node, request, key_type, key)
     found = _NO_NODE
     if error is ErrorCode.NONE:
@@ -120,7 +120,7 @@ def _coordinator(node: Node, request: Request, key_type: int, key: str) -> Coord
     return Coordinator(key, found.node_id, found.host, found.port, error, message)
 
 
-def _leader(node: Node, request: Request, topic: str, key: str) -> Member:
+def _leader(node: Core, request: Request, topic: str, key: str) -> Member:
     """The leader of the partition of the coordinators' topic that the key falls into."""
     image = node.image.topics.get(topic)
     placed = None if image is None else image.partitions[partition_of(key, len(image.partitions))]
@@ -128,7 +128,7 @@ def _leader(node: Node, request: Request, topic: str, key: str) -> Member:
     return found[0] if found else _NO_NODE
 
 
-def _error(node: Node, request: Request, key_type: int, key: str) -> ErrorCode:
+def _error(node: Core, request: Request, key_type: int, key: str) -> ErrorCode:
     if key_type == GROUP:
         if node.access.on_group(request, Operation.DESCRIBE, key):
             return ErrorCode.NONE

@@ -18,7 +18,7 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -30,9 +30,9 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return node.slices.each(request, partial(_leave, node), "members", "members")
 
 
-def _leave(node: Node, request: Request) -> Any:
+def _leave(node: Core, request: Request) -> Any:
     return ask_group(node, request, request.body.group_id, Operation.READ)

@@ -23,7 +23,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -43,12 +43,12 @@ class Describe(DescribeGroups):
         return DescribeGroupsResponse(groups=self.in_order(request))
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     request.body.groups = named_once(request.body.groups)
     return node.slices.each(request, partial(_describe, node), "groups", "groups")
 
 
-def _describe(node: Node, request: Request) -> Any:
+def _describe(node: Core, request: Request) -> Any:
     body: DescribeGroupsRequest = request.body
     refused = {
         group_id: DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -57,4 +57,4 @@ def _describe(node: Node, request: Request) -> Any:
     }
     shards = by_shard(node, (group_id for group_id in dict.fromkeys(body.groups) if group_id not in refused))
     calls = [(at, call_of(request, DescribeGroupsRequest(groups=groups))) for at, groups in shards.items()]
-    return node.groups.submit(request.now, request, Describe(node, calls, body.groups, refused))
+    return node.coordinators.groups.submit(request.now, request, Describe(node, calls, body.groups, refused))

@@ -23,7 +23,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -37,13 +37,13 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: ListGroupsRequest = request.body
     is_long = len(body.states_filter) + len(body.types_filter) > SLICE_STEPS
     return node.slices.begin(request, _list(node, request), is_long=is_long)
 
 
-def _list(node: Node, request: Request) -> Work:
+def _list(node: Core, request: Request) -> Work:
     asked: ListGroupsRequest = request.body
     states, other_states = yield from sorted_out(asked.states_filter, STATES, meant)
     types, other_types = yield from sorted_out(asked.types_filter, TYPES, meant)
@@ -51,7 +51,7 @@ def _list(node: Node, request: Request) -> Work:
     body = ListGroupsRequest(states or other_states[:1], types or other_types[:1])
     sees_all = node.access.on_cluster(request, Operation.DESCRIBE)
     told = yield from listed_in_slices(
-        node.groups,
+        node.coordinators.groups,
         request,
         body,
         "groups",

@@ -20,7 +20,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -30,7 +30,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> SaslHandshakeResponse:
+def handle(node: Core, request: Request) -> SaslHandshakeResponse:
     body: SaslHandshakeRequest = request.body
     address = request.identity.address
     if not address.requires_authentication:

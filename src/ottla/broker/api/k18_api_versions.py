@@ -34,7 +34,7 @@ from ottla.protocol.messages.api_versions import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -52,7 +52,7 @@ _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCI
 
 
 def receive(
-    node: Node, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
+    node: Core, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part]:
     """Serve one ApiVersions frame; see `Node.receive`. Raises MalformedFrame."""
     low, high = SPEC.versions
@@ -72,7 +72,7 @@ def receive(
     return [encode_response(header, answer)]
 
 
-def advertised(node: Node, version: int) -> ApiVersionsResponse:
+def advertised(node: Core, version: int) -> ApiVersionsResponse:
     """The APIs and features of this node, as far as `version` can express them."""
     # A feature whose lowest level is 0 is left out of older answers, which can't express it (KIP-584).
     supported = [SupportedFeatureKey(name, 0, high) for name, high in HIGHEST.items()]

@@ -51,7 +51,7 @@ from ottla.protocol.messages.create_topics import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -71,7 +71,7 @@ TOPICS_AT_ONCE = 20
 """How many topics are checked, or created, before other requests have their turn."""
 
 
-def handle(node: Node, request: Request) -> CreateTopicsResponse | Parked:
+def handle(node: Core, request: Request) -> CreateTopicsResponse | Parked:
     is_long = len(request.body.topics) > TOPICS_AT_ONCE
     return node.slices.begin(request, _answer(node, request), is_long=is_long)
 
@@ -81,7 +81,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> CreateTopicsRe
     return CreateTopicsResponse(topics=[_failed(topic.name, error, sentence) for topic in request.body.topics])
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     body: CreateTopicsRequest = request.body
     times = Counter(topic.name for topic in body.topics)
     results: dict[str, Any] = {}
@@ -122,7 +122,7 @@ def _answer(node: Node, request: Request) -> Work:
     return CreateTopicsResponse(topics=answers, throttle_time_ms=mutations.throttle_ms)
 
 
-def _plan(node: Node, request: Request, topic: CreatableTopic) -> NewTopic:
+def _plan(node: Core, request: Request, topic: CreatableTopic) -> NewTopic:
     new = plan_topic(
         node,
         topic.name,
@@ -135,7 +135,7 @@ def _plan(node: Node, request: Request, topic: CreatableTopic) -> NewTopic:
     return replace(new, topic_id=id_made_by(tries[-1], new.name)) if tries else new
 
 
-def _made_before(node: Node, request: Request, name: str) -> NewTopic | None:
+def _made_before(node: Core, request: Request, name: str) -> NewTopic | None:
     """The topic that an earlier attempt of this request has created; None if none has."""
     known, tries = node.image.topics.get(name), request.tries
     if known is None or known.id not in [id_made_by(attempt, name) for attempt in tries]:
@@ -143,7 +143,7 @@ def _made_before(node: Node, request: Request, name: str) -> NewTopic | None:
     return NewTopic(name, len(known.partitions), dict(known.configs), known.id, len(known.partitions[0].replicas))
 
 
-def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str, Any]) -> None:
+def _refuse_too_many(node: Core, planned: dict[str, NewTopic], results: dict[str, Any]) -> None:
     """Refuse all topics if they do not fit together."""
     total = sum(new.partitions for new in planned.values())
     try:
@@ -155,14 +155,14 @@ def _refuse_too_many(node: Node, planned: dict[str, NewTopic], results: dict[str
         planned.clear()
 
 
-def _make(node: Node, request: Request, wanted: list[NewTopic]) -> Work:
+def _make(node: Core, request: Request, wanted: list[NewTopic]) -> Work:
     """Create these, in one commit, and report it."""
     if request.body.validate_only:
         return {new.name: _made(node, request, new) for new in wanted}
     return (yield lambda now: _making(node, request, now, wanted))
 
 
-def _making(node: Node, request: Request, now: Millis, wanted: list[NewTopic]) -> Planned:
+def _making(node: Core, request: Request, now: Millis, wanted: list[NewTopic]) -> Planned:
     """The plan to create these. They are checked again, as other requests may have been served since."""
     results: dict[str, CreatableTopicResult] = {}
     good: list[NewTopic] = []
@@ -190,7 +190,7 @@ def _failed(name: str, error: ErrorCode, sentence: str | None) -> CreatableTopic
     return CreatableTopicResult(name, error_code=error, error_message=sentence or error.message)
 
 
-def _made(node: Node, request: Request, new: NewTopic) -> CreatableTopicResult:
+def _made(node: Core, request: Request, new: NewTopic) -> CreatableTopicResult:
     topic = node.image.topics.get(new.name)
     topic_id = node.topics.new_topic_id() if topic is None else topic.id
     result = CreatableTopicResult(new.name, topic_id, error_message=None)

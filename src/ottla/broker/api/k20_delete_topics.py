@@ -42,7 +42,7 @@ from ottla.protocol.messages.delete_topics import (
 from ottla.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -66,7 +66,7 @@ TOPICS_AT_ONCE: Final = 200
 """How many topics one commit of the metadata store deletes, before other requests have their turn."""
 
 
-def handle(node: Node, request: Request) -> DeleteTopicsResponse | Parked:
+def handle(node: Core, request: Request) -> DeleteTopicsResponse | Parked:
     return node.slices.begin(request, _answer(node, request), is_long=len(_asked(request)) > TOPICS_AT_ONCE)
 
 
@@ -82,7 +82,7 @@ def _asked(request: Request) -> list[DeleteTopicState]:
     return [DeleteTopicState(name) for name in body.topic_names]
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     asked = _asked(request)
     told: Any = EncodedStructs(request.version)
     mutations = node.throttle.mutations(request, _STRICT_SINCE)
@@ -94,7 +94,7 @@ def _answer(node: Node, request: Request) -> Work:
     return DeleteTopicsResponse(throttle_time_ms=mutations.throttle_ms, responses=told)
 
 
-def _deleting(node: Node, request: Request, meant: Iterable[_Meant], mutations: Mutations, now: Millis) -> Planned:
+def _deleting(node: Core, request: Request, meant: Iterable[_Meant], mutations: Mutations, now: Millis) -> Planned:
     """The plan to delete those of these topics that may be deleted, in one commit; it returns the result of each."""
     results: list[DeletableTopicResult] = []
     going: dict[bytes, TopicImage] = {}
@@ -128,7 +128,7 @@ def _disabled(request: Request, asked: list[DeleteTopicState]) -> Iterator[_Mean
     return ((state, error, None) for state in asked)
 
 
-def _sorted_out(node: Node, asked: list[DeleteTopicState]) -> Iterator[_Meant]:
+def _sorted_out(node: Core, asked: list[DeleteTopicState]) -> Iterator[_Meant]:
     """Every topic that is meant, once."""
     names = Counter(state.name for state in asked if state.name is not None and state.topic_id == ZERO_UUID)
     ids = Counter(state.topic_id for state in asked if state.name is None and state.topic_id != ZERO_UUID)
@@ -155,7 +155,7 @@ def _sorted_out(node: Node, asked: list[DeleteTopicState]) -> Iterator[_Meant]:
             yield DeleteTopicState(name), ErrorCode.NONE, None
 
 
-def _look_up(node: Node, request: Request, state: DeleteTopicState) -> TopicImage | DeletableTopicResult:
+def _look_up(node: Core, request: Request, state: DeleteTopicState) -> TopicImage | DeletableTopicResult:
     """The topic, if this client may delete it."""
     if state.name is None:
         topic = node.image.topics_by_id.get(state.topic_id)

@@ -34,7 +34,7 @@ from ottla.protocol.messages.delete_records import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -49,12 +49,12 @@ UP_TO_HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
 
 
-def handle(node: Node, request: Request) -> DeleteRecordsResponse | Parked:
+def handle(node: Core, request: Request) -> DeleteRecordsResponse | Parked:
     is_long = steps_of(request.body.topics) > SLICE_STEPS
     return node.slices.begin(request, _answer(node, request, is_long), is_long=is_long)
 
 
-def _answer(node: Node, request: Request, is_long: bool) -> Work:
+def _answer(node: Core, request: Request, is_long: bool) -> Work:
     body: DeleteRecordsRequest = request.body
     wanted: dict[str, dict[int, int]] = {}
     for some in cut(body.topics, SLICE_STEPS):
@@ -87,7 +87,7 @@ def _answer(node: Node, request: Request, is_long: bool) -> Work:
     return DeleteRecordsResponse(topics=topics)
 
 
-def _delete(node: Node, now: Millis, topic: str, index: int, offset: int) -> int | ErrorCode:
+def _delete(node: Core, now: Millis, topic: str, index: int, offset: int) -> int | ErrorCode:
     """The new log start, or the error."""
     partition = node.leadership.led(topic, index)
     if isinstance(partition, ErrorCode):

@@ -29,7 +29,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -48,7 +48,7 @@ SPEC = ApiSpec(
 NONE_GIVEN = -1
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: InitProducerIdRequest = request.body
     if body.transactional_id is not None:
         return _of_transactional_id(node, request, body.transactional_id)
@@ -62,7 +62,7 @@ def handle(node: Node, request: Request) -> Any:
     return InitProducerIdResponse(producer_id=taken, producer_epoch=0)
 
 
-def _claim(node: Node) -> Work:
+def _claim(node: Core) -> Work:
     """The answer to a request that arrives when the current block is used up."""
     try:
         return InitProducerIdResponse(producer_id=(yield node.topics.taking_producer_id), producer_epoch=0)
@@ -71,7 +71,7 @@ def _claim(node: Node) -> Work:
         return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
-def _of_transactional_id(node: Node, request: Request, transactional_id: str) -> Any:
+def _of_transactional_id(node: Core, request: Request, transactional_id: str) -> Any:
     body: InitProducerIdRequest = request.body
     if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -80,7 +80,7 @@ def _of_transactional_id(node: Node, request: Request, transactional_id: str) ->
     return ask_transaction(node, request, transactional_id)
 
 
-def _may_produce(node: Node, request: Request) -> bool:
+def _may_produce(node: Core, request: Request) -> bool:
     """IdempotentWrite on the cluster, or Write on any topic (KIP-679)."""
     return node.access.on_cluster(request, Operation.IDEMPOTENT_WRITE) or node.access.on_any_topic(
         request, Operation.WRITE

@@ -30,7 +30,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -41,12 +41,12 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> OffsetForLeaderEpochResponse | Parked:
+def handle(node: Core, request: Request) -> OffsetForLeaderEpochResponse | Parked:
     is_long = steps_of(request.body.topics) > SLICE_STEPS
     return node.slices.begin(request, _answers(node, request, is_long), is_long=is_long)
 
 
-def _answers(node: Node, request: Request, is_long: bool) -> Work:
+def _answers(node: Core, request: Request, is_long: bool) -> Work:
     body: OffsetForLeaderEpochRequest = request.body
     topics: list[Any] = []
     steps = 0
@@ -70,7 +70,7 @@ def _answers(node: Node, request: Request, is_long: bool) -> Work:
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _answer(node: Node, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _answer(node: Core, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = node.leadership.led(topic, asked.partition, asked.current_leader_epoch)
     if isinstance(partition, ErrorCode):
         return EpochEndOffset(partition, asked.partition)

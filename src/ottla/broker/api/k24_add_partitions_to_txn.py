@@ -41,7 +41,7 @@ from ottla.protocol.messages.add_partitions_to_txn import (
 from ottla.txn.refusals import partitions_answer
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -76,7 +76,7 @@ class _Additions(CoordinatorRequest):
         return _answer(request, [*self.refused, *self.replies])
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: AddPartitionsToTxnRequest = request.body
     named = (body.v3_and_below_topics, *(each.topics for each in body.transactions))
     if max(map(steps_of, named)) > PARTITIONS_MAX:
@@ -86,7 +86,7 @@ def handle(node: Node, request: Request) -> Any:
     return node.slices.each(request, partial(_serve, node), "transactions", "results_by_transaction")
 
 
-def _serve(node: Node, request: Request) -> Any:
+def _serve(node: Core, request: Request) -> Any:
     body: AddPartitionsToTxnRequest = request.body
     transactions = body.transactions
     if request.version < _BETWEEN_NODES_SINCE:
@@ -111,7 +111,7 @@ def _serve(node: Node, request: Request) -> Any:
             calls.append(place_of(node, each.transactional_id, call_of(request, each)))
     if not calls:
         return _answer(request, refused)
-    return node.transactions.submit(request.now, request, _Additions(calls, refused))
+    return node.coordinators.transactions.submit(request.now, request, _Additions(calls, refused))
 
 
 def _answer(request: Request, results: list[AddPartitionsToTxnResult]) -> AddPartitionsToTxnResponse:
@@ -120,7 +120,7 @@ def _answer(request: Request, results: list[AddPartitionsToTxnResult]) -> AddPar
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
-def _refusal_of(node: Node, request: Request, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult | None:
+def _refusal_of(node: Core, request: Request, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult | None:
     """The answer to a transaction that does not reach its id."""
     from_client = request.version < _BETWEEN_NODES_SINCE
     if from_client and not node.access.allows(

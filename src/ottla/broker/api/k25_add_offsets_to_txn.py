@@ -29,7 +29,7 @@ from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, A
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -54,7 +54,7 @@ class _Addition(CoordinatorRequest):
         return AddOffsetsToTxnResponse(error_code=topic.results_by_partition[0].partition_error_code)
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: AddOffsetsToTxnRequest = request.body
     name = body.transactional_id
     if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
@@ -68,7 +68,7 @@ def handle(node: Node, request: Request) -> Any:
     return _add(node, request)
 
 
-def _add_once_made(node: Node, request: Request) -> Work:
+def _add_once_made(node: Core, request: Request) -> Work:
     """Create the groups' topic first: the added partition belongs to it."""
     try:
         yield from node.forwarding.making_internal(CONSUMER_OFFSETS_TOPIC)
@@ -78,10 +78,10 @@ def _add_once_made(node: Node, request: Request) -> Work:
     return (yield Piece(request, request.body, partial(_add, node)))
 
 
-def _add(node: Node, request: Request) -> Any:
+def _add(node: Core, request: Request) -> Any:
     body: AddOffsetsToTxnRequest = request.body
-    index = node.groups.partition_for(body.group_id)
+    index = node.coordinators.groups.partition_for(body.group_id)
     asked = addition(body, [AddPartitionsToTxnTopic(CONSUMER_OFFSETS_TOPIC, [index])])
-    return node.transactions.submit(
+    return node.coordinators.transactions.submit(
         request.now, request, _Addition([place_of(node, body.transactional_id, call_of(request, asked))])
     )

@@ -24,7 +24,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -36,7 +36,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: EndTxnRequest = request.body
     name = body.transactional_id
     if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):

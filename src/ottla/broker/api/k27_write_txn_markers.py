@@ -45,7 +45,7 @@ from ottla.protocol.messages.write_txn_markers import (
 from ottla.protocol.records.control import EndTransactionMarker
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -73,7 +73,7 @@ class ParkedMarkers(ParkedWork):
 
     def __init__(
         self,
-        node: Node,
+        node: Core,
         answer: WriteTxnMarkersResponse,
         waits_for: dict[Partition, tuple[int, list[WritableTxnMarkerPartitionResult]]],
     ) -> None:
@@ -106,7 +106,7 @@ AT_ONCE: Final = 8
 """This few steps need no slices, whatever files they create."""
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: WriteTxnMarkersRequest = request.body
     steps = sum(1 + steps_of(marker.topics, "partition_indexes") for marker in body.markers)
     if steps <= AT_ONCE:
@@ -114,7 +114,7 @@ def handle(node: Node, request: Request) -> Any:
     return node.slices.begin(request, _in_slices(node, request), is_long=steps > SLICE_STEPS, outlives=True)
 
 
-def _in_slices(node: Node, request: Request) -> Work:
+def _in_slices(node: Core, request: Request) -> Work:
     results: dict[int, WritableTxnMarkerResult] = {}
     steps, time_slice = 0, node.environment.time_slice()
     for marker in request.body.markers:
@@ -138,7 +138,7 @@ def _in_slices(node: Node, request: Request) -> Work:
     return WriteTxnMarkersResponse(list(results.values()))
 
 
-def _answered(node: Node, time_slice: TimeSlice | None, request: Request) -> WriteTxnMarkersResponse | Parked:
+def _answered(node: Core, time_slice: TimeSlice | None, request: Request) -> WriteTxnMarkersResponse | Parked:
     """The answer for these markers: for those that the slice had time for, and for one at least."""
     body: WriteTxnMarkersRequest = request.body
     may_act = node.access.on_cluster(request, Operation.ALTER) or node.access.on_cluster(
@@ -174,7 +174,7 @@ def _answered(node: Node, time_slice: TimeSlice | None, request: Request) -> Wri
 
 
 def _write(
-    node: Node, now: Millis, marker: WritableTxnMarker, topic: str, index: int
+    node: Core, now: Millis, marker: WritableTxnMarker, topic: str, index: int
 ) -> tuple[Partition | None, ErrorCode]:
     """Append one marker: the partition that has it, or why there is none."""
     partition = node.leadership.led(topic, index)
@@ -184,7 +184,7 @@ def _write(
     whose = (marker.producer_id, marker.producer_epoch, end, marker.transaction_version)
     try:
         if topic == CONSUMER_OFFSETS_TOPIC:
-            appended = node.groups.append_marker(now, index, *whose)
+            appended = node.coordinators.groups.append_marker(now, index, *whose)
             if isinstance(appended, ErrorCode):
                 return None, appended
         else:

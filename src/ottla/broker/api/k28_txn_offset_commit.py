@@ -44,7 +44,7 @@ from ottla.protocol.messages.txn_offset_commit import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
     from ottla.broker.partitions.partition import Partition
 
 
@@ -74,8 +74,8 @@ class _Commit(CoordinatorRequest):
 
     __slots__ = ("refused", "whole")
 
-    def __init__(self, node: Node, request: Request, commit: TransactionalCommit, refused: _Refused) -> None:
-        super().__init__([(node.groups.partition_for(commit.asked.group_id), call_of(request, commit))])
+    def __init__(self, node: Core, request: Request, commit: TransactionalCommit, refused: _Refused) -> None:
+        super().__init__([(node.coordinators.groups.partition_for(commit.asked.group_id), call_of(request, commit))])
         self.refused = refused
         self.whole: TxnOffsetCommitRequest = request.body
 
@@ -87,7 +87,7 @@ class _Commit(CoordinatorRequest):
         return _answer(self.whole, request.version, errors)
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: TxnOffsetCommitRequest = request.body
     if steps_of(body.topics) > PARTITIONS_MAX:
         raise Refused(f"TxnOffsetCommit names more than {PARTITIONS_MAX} partitions")
@@ -104,7 +104,7 @@ def handle(node: Node, request: Request) -> Any:
         return _refusal(body, request.version, ErrorCode.INVALID_GROUP_ID)
     asked = OffsetCommitRequest(body.group_id, body.generation_id, body.member_id, -1, body.group_instance_id, topics)
     commit = TransactionalCommit(asked, Writer(body.producer_id, body.producer_epoch))
-    partition = node.leadership.led(CONSUMER_OFFSETS_TOPIC, node.groups.partition_for(body.group_id))
+    partition = node.leadership.led(CONSUMER_OFFSETS_TOPIC, node.coordinators.groups.partition_for(body.group_id))
     if isinstance(partition, ErrorCode):
         return _refusal(body, request.version, ErrorCode.NOT_COORDINATOR)
     try:
@@ -115,7 +115,7 @@ def handle(node: Node, request: Request) -> Any:
         return _commit(node, request, partition, _Commit(node, request, commit, refused), None)
     place = (CONSUMER_OFFSETS_TOPIC, partition.index)
     adds = request.version >= _ADDS_PARTITION_SINCE
-    errors = node.verifier.verify_here(request.now, name, commit.writer, [place], adds=adds)
+    errors = node.coordinators.verifier.verify_here(request.now, name, commit.writer, [place], adds=adds)
     if errors is not None and errors[place]:
         return _refusal(body, request.version, _said(errors[place], request.version))
     if errors is not None:
@@ -123,23 +123,23 @@ def handle(node: Node, request: Request) -> Any:
     return node.slices.begin(request, _verified(node, request, partition, commit, refused, guard), is_long=False)
 
 
-def _guard(node: Node, request: Request, partition: Partition) -> Guard | None:
+def _guard(node: Core, request: Request, partition: Partition) -> Guard | None:
     """The guard that the commit needs if it opens the transaction in the group's partition."""
     body: TxnOffsetCommitRequest = request.body
     second_version = request.version >= _ADDS_PARTITION_SINCE
     guard = partition.log.producers.guard(
         body.producer_id, body.producer_epoch, 0, node.wall.at(request.now), second_version=second_version
     )
-    return guard if node.verifier.asks(second_version=second_version) else None
+    return guard if node.coordinators.verifier.asks(second_version=second_version) else None
 
 
 def _verified(
-    node: Node, request: Request, partition: Partition, commit: TransactionalCommit, refused: _Refused, guard: Guard
+    node: Core, request: Request, partition: Partition, commit: TransactionalCommit, refused: _Refused, guard: Guard
 ) -> Work:
     body: TxnOffsetCommitRequest = request.body
     place = (CONSUMER_OFFSETS_TOPIC, partition.index)
     adds = request.version >= _ADDS_PARTITION_SINCE
-    question = Verification(node.verifier, body.transactional_id, commit.writer, [place], adds=adds)
+    question = Verification(node.coordinators.verifier, body.transactional_id, commit.writer, [place], adds=adds)
     leader_epoch = partition.leader_epoch
     errors: Errors = yield Piece(request, None, question.begin, is_light=True)
     if not partition.leads or partition.leader_epoch != leader_epoch:
@@ -161,22 +161,22 @@ def _said(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
-def _commit(node: Node, request: Request, partition: Partition, asked: _Commit, guard: Guard | None) -> Any:
+def _commit(node: Core, request: Request, partition: Partition, asked: _Commit, guard: Guard | None) -> Any:
     """Let the group decide. Its records are appended before this returns, so the guard is checked here."""
     producer_id, producer_epoch = asked.whole.producer_id, asked.whole.producer_epoch
     producers = partition.log.producers
     try:
-        if node.verifier.asks(second_version=request.version >= _ADDS_PARTITION_SINCE):
+        if node.coordinators.verifier.asks(second_version=request.version >= _ADDS_PARTITION_SINCE):
             producers.verify_guard(producer_id, producer_epoch, 0, 0, guard)
         else:
             producers.verify(producer_id, producer_epoch, -1, transactional=True, client=False)
     except AppendRefused as refusal:
         return _refusal(asked.whole, request.version, refusal.error_code)
-    return node.groups.submit(request.now, request, asked)
+    return node.coordinators.groups.submit(request.now, request, asked)
 
 
 def _taken(
-    node: Node, request: Request, topic: TxnOffsetCommitRequestTopic, refused: _Refused
+    node: Core, request: Request, topic: TxnOffsetCommitRequestTopic, refused: _Refused
 ) -> OffsetCommitRequestTopic:
     """The part of a topic that goes to the group; the rest is added to `refused`."""
     known = node.image.topics.get(topic.name)

@@ -27,7 +27,7 @@ from ottla.protocol.messages.describe_acls import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -40,7 +40,7 @@ SPEC = ApiSpec(
 DISABLED = "No Authorizer is configured on the broker"
 
 
-def handle(node: Node, request: Request) -> DescribeAclsResponse:
+def handle(node: Core, request: Request) -> DescribeAclsResponse:
     body: DescribeAclsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeAclsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

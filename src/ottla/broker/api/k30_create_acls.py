@@ -30,7 +30,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -45,7 +45,7 @@ DISABLED = "No Authorizer is configured."
 ACLS_AT_ONCE = 200
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return node.slices.begin(request, _answer(node, request), is_long=len(request.body.creations) > ACLS_AT_ONCE)
 
 
@@ -54,7 +54,7 @@ def refused(request: Request, error: ErrorCode, sentence: str | None) -> CreateA
     return CreateAclsResponse(results=[AclCreationResult(error, sentence)] * len(request.body.creations))
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     body: CreateAclsRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
         return refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
@@ -71,7 +71,7 @@ def _answer(node: Node, request: Request) -> Work:
     return CreateAclsResponse(results=results)
 
 
-def creating(node: Node, acls: Sequence[AclBinding], now: Millis) -> Planned:
+def creating(node: Core, acls: Sequence[AclBinding], now: Millis) -> Planned:
     """The plan to store these ACLs; it returns the error code and the sentence of its answer."""
     known = node.image[ACLS].by_row
     rows = [RowChange(acl.key, acl) for acl in dict.fromkeys(acls) if acl.key.removeprefix(PREFIX) not in known]

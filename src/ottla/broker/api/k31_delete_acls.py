@@ -35,7 +35,7 @@ from ottla.protocol.messages.delete_acls import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -49,7 +49,7 @@ SPEC = ApiSpec(
 FILTERS_AT_ONCE = 20
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return node.slices.begin(request, _answer(node, request), is_long=len(request.body.filters) > FILTERS_AT_ONCE)
 
 
@@ -58,7 +58,7 @@ def refused(request: Request, error: ErrorCode, sentence: str | None) -> DeleteA
     return DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(error, sentence)] * len(request.body.filters))
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     body: DeleteAclsRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
         return refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
@@ -100,7 +100,7 @@ def _matched(acls: Sequence[AclBinding], asked: DeleteAclsFilter) -> list[AclBin
     return [acl for acl in acls if wanted.matches(acl)]
 
 
-def _deleting(node: Node, acls: Sequence[AclBinding], now: Millis) -> Planned:
+def _deleting(node: Core, acls: Sequence[AclBinding], now: Millis) -> Planned:
     """The plan to remove these ACLs; it returns the error code and the sentence of its answer."""
     try:
         yield Batch([RowChange(acl.key, None) for acl in dict.fromkeys(acls)], (), node.members.guards())

@@ -36,7 +36,7 @@ from ottla.protocol.messages.describe_configs import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -58,7 +58,7 @@ ANSWER_BYTES_MAX = 0x7FFF_FF00
 _KNOWN = frozenset(ConfigResourceType)
 
 
-def handle(node: Node, request: Request) -> DescribeConfigsResponse | Parked:
+def handle(node: Core, request: Request) -> DescribeConfigsResponse | Parked:
     body: DescribeConfigsRequest = request.body
     if any(resource.resource_type not in _KNOWN for resource in body.resources):
         error = ErrorCode.INVALID_REQUEST
@@ -73,7 +73,7 @@ def handle(node: Node, request: Request) -> DescribeConfigsResponse | Parked:
     return DescribeConfigsResponse(results=[_describe(node, request, resource) for resource in body.resources])
 
 
-def _long_answer(node: Node, request: Request) -> Work:
+def _long_answer(node: Core, request: Request) -> Work:
     """The parts of an answer about many resources, a slice at a time.
 
     A resource's properties need a hundred times the bytes of its name. So resources with equal configurations share
@@ -99,7 +99,7 @@ def _long_answer(node: Node, request: Request) -> Work:
 
 
 def _result_in_pieces(
-    node: Node, request: Request, resource: DescribeConfigsResource, known: dict[Hashable, bytes]
+    node: Core, request: Request, resource: DescribeConfigsResource, known: dict[Hashable, bytes]
 ) -> list[bytes]:
     """One encoded result: whole if it is the first of its kind, otherwise its head and the `known` properties."""
     nothing = NO_ELEMENTS[request.version >= _FLEXIBLE_SINCE]
@@ -119,7 +119,7 @@ def _result_in_pieces(
     return [bytes(whole)]
 
 
-def _likeness(node: Node, request: Request, resource: DescribeConfigsResource) -> Hashable:
+def _likeness(node: Core, request: Request, resource: DescribeConfigsResource) -> Hashable:
     """Equal for resources that have the same properties to report; None if there may be nothing to report."""
     kind, name = resource.resource_type, resource.resource_name
     if denial(node, request, Operation.DESCRIBE_CONFIGS, kind, name) is not None:
@@ -135,7 +135,7 @@ def _likeness(node: Node, request: Request, resource: DescribeConfigsResource) -
             return (kind, asked, name)
 
 
-def _describe(node: Node, request: Request, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+def _describe(node: Core, request: Request, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
         denied = denial(node, request, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
@@ -151,7 +151,7 @@ def _describe(node: Node, request: Request, resource: DescribeConfigsResource) -
     return result
 
 
-def _entries(node: Node, request: Request, resource_type: int, name: str) -> Mapping[str, Callable[[], Entry]]:
+def _entries(node: Core, request: Request, resource_type: int, name: str) -> Mapping[str, Callable[[], Entry]]:
     """Raises ResourceRefused."""
     match resource_type:
         case ConfigResourceType.TOPIC:
@@ -175,7 +175,7 @@ def _entries(node: Node, request: Request, resource_type: int, name: str) -> Map
             raise ResourceRefused(ErrorCode.INVALID_REQUEST, "This node does not collect client metrics.")
 
 
-def _listeners(node: Node, request: Request) -> dict[str, tuple[str, ...]]:
+def _listeners(node: Core, request: Request) -> dict[str, tuple[str, ...]]:
     """Every listener of the node. A listener without a fixed advertised address shows this client the address it
     used."""
     address = request.identity.address

@@ -29,7 +29,7 @@ from ottla.protocol.messages.alter_configs import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -44,7 +44,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> AlterConfigsResponse | Parked:
+def handle(node: Core, request: Request) -> AlterConfigsResponse | Parked:
     is_long = len(request.body.resources) > RESOURCES_AT_ONCE
     return node.slices.begin(request, _answer(node, request), is_long=is_long)
 
@@ -58,7 +58,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> AlterConfigsRe
     return AlterConfigsResponse(responses=responses)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     outcomes = yield from alter_all(node, request, _changes_of, replace=True)
     responses = (
         AlterConfigsResourceResponse(error, sentence, resource.resource_type, resource.resource_name)

@@ -29,7 +29,7 @@ from ottla.protocol.messages.alter_replica_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -39,13 +39,13 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> AlterReplicaLogDirsResponse | Parked:
+def handle(node: Core, request: Request) -> AlterReplicaLogDirsResponse | Parked:
     body: AlterReplicaLogDirsRequest = request.body
     is_long = sum(1 + steps_of(directory.topics) for directory in body.dirs) > SLICE_STEPS
     return node.slices.begin(request, _answer(node, request, is_long), is_long=is_long)
 
 
-def _answer(node: Node, request: Request, is_long: bool) -> Work:
+def _answer(node: Core, request: Request, is_long: bool) -> Work:
     body: AlterReplicaLogDirsRequest = request.body
     allowed = node.access.on_cluster(request, Operation.ALTER)
     errors: dict[str, dict[int, ErrorCode]] = {}
@@ -69,7 +69,7 @@ def _answer(node: Node, request: Request, is_long: bool) -> Work:
     return AlterReplicaLogDirsResponse(results=results)
 
 
-def _error(node: Node, path: str, name: str, index: int) -> ErrorCode:
+def _error(node: Core, path: str, name: str, index: int) -> ErrorCode:
     if path != node.directory:
         return ErrorCode.LOG_DIR_NOT_FOUND
     partition = node.replicas.get(name, index)

@@ -32,7 +32,7 @@ from ottla.protocol.messages.describe_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -42,13 +42,13 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> DescribeLogDirsResponse | Parked:
+def handle(node: Core, request: Request) -> DescribeLogDirsResponse | Parked:
     asked = request.body.topics
     is_long = (len(node.replicas.by_name) if asked is None else steps_of(asked)) > SLICE_STEPS
     return node.slices.begin(request, _answer(node, request, is_long), is_long=is_long)
 
 
-def _answer(node: Node, request: Request, is_long: bool) -> Work:
+def _answer(node: Core, request: Request, is_long: bool) -> Work:
     body: DescribeLogDirsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -24,7 +24,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
     from ottla.broker.security.sasl import Answer
 
 
@@ -38,14 +38,14 @@ SPEC = ApiSpec(
 OUT_OF_PLACE = "There is nothing to authenticate for: this client is let in as it is."
 
 
-def handle(node: Node, request: Request) -> SaslAuthenticateResponse | Parked:
+def handle(node: Core, request: Request) -> SaslAuthenticateResponse | Parked:
     body: SaslAuthenticateRequest = request.body
     if not request.identity.address.requires_authentication:
         return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, OUT_OF_PLACE)
     return Login(node, request).begin(bytes(body.auth_bytes))
 
 
-def receive_bare(node: Node, now: Millis, channel: Channel, token: bytes) -> list[Part] | Parked:
+def receive_bare(node: Core, now: Millis, channel: Channel, token: bytes) -> list[Part] | Parked:
     """Serve a frame that is a token itself. The answer is one too; there is none to a token that is wrong. Raises
     Refused for one that no mechanism has."""
     if len(token) < 2:
@@ -59,7 +59,7 @@ class Login(ParkedWork):
 
     __slots__ = ("_dialogue", "_node", "_request", "_ticket", "_why")
 
-    def __init__(self, node: Node, request: Request) -> None:
+    def __init__(self, node: Core, request: Request) -> None:
         self._node = node
         self._request = request
         self._dialogue = node.sasl.of(request.channel)

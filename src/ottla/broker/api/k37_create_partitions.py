@@ -41,7 +41,7 @@ from ottla.protocol.messages.create_partitions import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -57,7 +57,7 @@ TOPICS_AT_ONCE = 10
 """More of them are a long request. Each grows with a commit of its own."""
 
 
-def handle(node: Node, request: Request) -> CreatePartitionsResponse | Parked:
+def handle(node: Core, request: Request) -> CreatePartitionsResponse | Parked:
     return node.slices.begin(request, _answer(node, request), is_long=len(request.body.topics) > TOPICS_AT_ONCE)
 
 
@@ -67,7 +67,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> CreatePartitio
     return CreatePartitionsResponse(results=results)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     body: CreatePartitionsRequest = request.body
     times = Counter(topic.name for topic in body.topics)
     results: dict[str, CreatePartitionsTopicResult] = {}
@@ -87,7 +87,7 @@ def _answer(node: Node, request: Request) -> Work:
     return CreatePartitionsResponse(throttle_time_ms=mutations.throttle_ms, results=list(results.values()))
 
 
-def _growing(node: Node, request: Request, asked: CreatePartitionsTopic, mutations: Mutations, now: Millis) -> Planned:
+def _growing(node: Core, request: Request, asked: CreatePartitionsTopic, mutations: Mutations, now: Millis) -> Planned:
     """The plan to grow the topic, or only to check whether it may grow. Raises TopicRefused, StoreFailed."""
     if not node.access.on_topic(request, Operation.ALTER, asked.name):
         raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

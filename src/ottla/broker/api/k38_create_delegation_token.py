@@ -27,7 +27,7 @@ from ottla.protocol.messages.create_delegation_token import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -40,7 +40,7 @@ SPEC = ApiSpec(
 USER = "User"
 
 
-def handle(node: Node, request: Request) -> CreateDelegationTokenResponse:
+def handle(node: Core, request: Request) -> CreateDelegationTokenResponse:
     body: CreateDelegationTokenRequest = request.body
     requester = request.identity.principal
     owner = requester

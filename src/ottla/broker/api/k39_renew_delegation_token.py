@@ -20,7 +20,7 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.renew_delegation_token import RenewDelegationTokenResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -29,5 +29,5 @@ SPEC = ApiSpec(
 )
 
 
-def handle(_: Node, request: Request) -> RenewDelegationTokenResponse:
+def handle(_: Core, request: Request) -> RenewDelegationTokenResponse:
     return RenewDelegationTokenResponse(refusal_of(request.identity), NO_TIME)

@@ -26,7 +26,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -37,7 +37,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     names = request.body.groups_names
     if len(names) > SLICE_STEPS:
         request.body.groups_names = list(dict.fromkeys(names))
@@ -47,11 +47,11 @@ def handle(node: Node, request: Request) -> Any:
     return _delete_all(node, request)
 
 
-def _delete_all(node: Node, request: Request) -> Any:
+def _delete_all(node: Core, request: Request) -> Any:
     return ask_in_rounds(node.slices, request, _delete(node, request))
 
 
-def _delete(node: Node, request: Request) -> Work:
+def _delete(node: Core, request: Request) -> Work:
     allowed: list[str] = []
     failed: dict[str, ErrorCode] = {}
     for group_id in dict.fromkeys(request.body.groups_names):
@@ -60,7 +60,7 @@ def _delete(node: Node, request: Request) -> Work:
         else:
             failed[group_id] = ErrorCode.GROUP_AUTHORIZATION_FAILED
     answers: list[ShareAnswer] = yield Round(
-        node.groups, [question(node, BeginDeletion(group_id, None)) for group_id in allowed]
+        node.coordinators.groups, [question(node, BeginDeletion(group_id, None)) for group_id in allowed]
     )
     for group_id, known in zip(allowed, answers, strict=True):
         places = shares_of(node, known.shares, dict.fromkeys(topic_id for topic_id, _ in known.shares.topics()))
@@ -69,10 +69,10 @@ def _delete(node: Node, request: Request) -> Work:
         if errors:
             failed[group_id] = errors[0]
         elif known.error is ErrorCode.NONE:
-            node.share.forget(request.now, group_id)
+            node.coordinators.share.forget(request.now, group_id)
     shards = by_shard(node, (group_id for group_id in allowed if group_id not in failed))
     calls = [(at, call_of(request, DeleteGroupsRequest(groups_names=groups))) for at, groups in shards.items()]
-    replies = yield Round(node.groups, calls)
+    replies = yield Round(node.coordinators.groups, calls)
     results = [result for reply in replies for result in reply.results]
     results += [DeletableGroupResult(group_id, error) for group_id, error in failed.items()]
     return DeleteGroupsResponse(results=results)

@@ -37,7 +37,7 @@ from ottla.protocol.messages.elect_leaders import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -53,7 +53,7 @@ PREFERRED, UNCLEAN = 0, 1
 """The types of election, as ElectionType.java numbers them."""
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return node.slices.each_partition(
         request,
         partial(_serve, node),
@@ -73,7 +73,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> ElectLeadersRe
     )
 
 
-def _serve(node: Node, request: Request) -> ElectLeadersResponse | Parked:
+def _serve(node: Core, request: Request) -> ElectLeadersResponse | Parked:
     body: ElectLeadersRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
         return ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -83,7 +83,7 @@ def _serve(node: Node, request: Request) -> ElectLeadersResponse | Parked:
     return node.slices.begin(request, _answer(node, request), is_long=False)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     try:
         return (yield lambda now: _electing(node, request.body, now))
     except StoreFailed as failed:
@@ -91,7 +91,7 @@ def _answer(node: Node, request: Request) -> Work:
         return refused(request, error_of(failed), str(failed))
 
 
-def _electing(node: Node, body: ElectLeadersRequest, now: Millis) -> Planned:
+def _electing(node: Core, body: ElectLeadersRequest, now: Millis) -> Planned:
     changed: dict[str, list[PartitionRecord]] = {}
     results: list[ReplicaElectionResult] = []
     for asked in _all(node) if body.topic_partitions is None else body.topic_partitions:
@@ -109,13 +109,13 @@ def _electing(node: Node, body: ElectLeadersRequest, now: Millis) -> Planned:
     return ElectLeadersResponse(replica_election_results=results)
 
 
-def _all(node: Node) -> Iterable[TopicPartitions]:
+def _all(node: Core) -> Iterable[TopicPartitions]:
     topics = sorted(node.image.topics.items())
     return [TopicPartitions(name, list(range(len(topic.partitions)))) for name, topic in topics]
 
 
 def _of_topic(
-    node: Node, asked: TopicPartitions, election_type: int, changed: dict[str, list[PartitionRecord]]
+    node: Core, asked: TopicPartitions, election_type: int, changed: dict[str, list[PartitionRecord]]
 ) -> ReplicaElectionResult:
     topic = node.image.topics.get(asked.topic)
     results: list[PartitionResult] = []
@@ -132,7 +132,7 @@ def _of_topic(
 
 
 def _elect(
-    node: Node, topic: TopicImage, index: int, election_type: int, changed: dict[str, list[PartitionRecord]]
+    node: Core, topic: TopicImage, index: int, election_type: int, changed: dict[str, list[PartitionRecord]]
 ) -> PartitionResult:
     placed = topic.partitions[index]
     after = placed

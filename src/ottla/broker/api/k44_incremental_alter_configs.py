@@ -30,7 +30,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -45,7 +45,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> IncrementalAlterConfigsResponse | Parked:
+def handle(node: Core, request: Request) -> IncrementalAlterConfigsResponse | Parked:
     is_long = len(request.body.resources) > RESOURCES_AT_ONCE
     return node.slices.begin(request, _answer(node, request), is_long=is_long)
 
@@ -59,7 +59,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> IncrementalAlt
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     outcomes = yield from alter_all(node, request, _changes_of, replace=False)
     responses = (
         AlterConfigsResourceResponse(error, sentence, resource.resource_type, resource.resource_name)

@@ -38,7 +38,7 @@ from ottla.protocol.messages.alter_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -49,7 +49,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return node.slices.each_partition(request, partial(_serve, node), answered=("responses", "partitions"))
 
 
@@ -66,7 +66,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> AlterPartition
     return AlterPartitionReassignmentsResponse(error_code=error, error_message=sentence, responses=responses)
 
 
-def _serve(node: Node, request: Request) -> AlterPartitionReassignmentsResponse | Parked:
+def _serve(node: Core, request: Request) -> AlterPartitionReassignmentsResponse | Parked:
     body: AlterPartitionReassignmentsRequest = request.body
     answer = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=body.allow_replication_factor_change,
@@ -78,7 +78,7 @@ def _serve(node: Node, request: Request) -> AlterPartitionReassignmentsResponse 
     return node.slices.begin(request, _answer(node, body, answer), is_long=False)
 
 
-def _answer(node: Node, body: AlterPartitionReassignmentsRequest, answer: AlterPartitionReassignmentsResponse) -> Work:
+def _answer(node: Core, body: AlterPartitionReassignmentsRequest, answer: AlterPartitionReassignmentsResponse) -> Work:
     try:
         answer.responses = yield lambda now: _moving(node, body, now)
     except StoreFailed as failed:
@@ -87,7 +87,7 @@ def _answer(node: Node, body: AlterPartitionReassignmentsRequest, answer: AlterP
     return answer
 
 
-def _moving(node: Node, body: AlterPartitionReassignmentsRequest, now: Millis) -> Planned:
+def _moving(node: Core, body: AlterPartitionReassignmentsRequest, now: Millis) -> Planned:
     changed: dict[str, list[PartitionRecord]] = {}
     results: list[ReassignableTopicResponse] = []
     for topic in body.topics:
@@ -102,7 +102,7 @@ def _moving(node: Node, body: AlterPartitionReassignmentsRequest, now: Millis) -
 
 
 def _result(
-    node: Node,
+    node: Core,
     body: AlterPartitionReassignmentsRequest,
     name: str,
     asked: ReassignablePartition,
@@ -122,7 +122,7 @@ def _result(
     return ReassignablePartitionResponse(index, ErrorCode.NONE, None)
 
 
-def _topic(node: Node, name: str, index: int) -> TopicImage:
+def _topic(node: Core, name: str, index: int) -> TopicImage:
     """The topic, if it has such a partition. Raises TopicRefused."""
     topic = node.image.topics.get(name)
     if topic is None:
@@ -133,7 +133,7 @@ def _topic(node: Node, name: str, index: int) -> TopicImage:
 
 
 def _moved(
-    node: Node, topic: TopicImage, index: int, placed: PartitionRecord, target: list[int] | None, may_resize: bool
+    node: Core, topic: TopicImage, index: int, placed: PartitionRecord, target: list[int] | None, may_resize: bool
 ) -> PartitionRecord:
     """The record with its replicas on their way to `target`, or on their way no more. Raises TopicRefused."""
     if target is None and not placed.is_moving:

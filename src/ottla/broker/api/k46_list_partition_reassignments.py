@@ -28,7 +28,7 @@ from ottla.protocol.messages.list_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -41,7 +41,7 @@ SPEC = ApiSpec(
 TOPICS_AT_ONCE = 500
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: ListPartitionReassignmentsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return ListPartitionReassignmentsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=None)
@@ -55,7 +55,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> ListPartitionR
     return ListPartitionReassignmentsResponse(error_code=error, error_message=sentence)
 
 
-def _all(node: Node) -> Work:
+def _all(node: Core) -> Work:
     found: list[OngoingTopicReassignment] = []
     topics = list(node.image.topics.values())
     for first in range(0, len(topics), TOPICS_AT_ONCE):
@@ -66,7 +66,7 @@ def _all(node: Node) -> Work:
     return ListPartitionReassignmentsResponse(error_message=None, topics=found)
 
 
-def _named(node: Node, request: Request) -> ListPartitionReassignmentsResponse:
+def _named(node: Core, request: Request) -> ListPartitionReassignmentsResponse:
     body: ListPartitionReassignmentsRequest = request.body
     known = [(node.image.topics.get(asked.name), asked.partition_indexes) for asked in body.topics or ()]
     found = [_of_topic(topic, indexes) for topic, indexes in known if topic is not None]

@@ -29,7 +29,7 @@ from ottla.protocol.messages.offset_delete import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -60,7 +60,7 @@ class DeleteOffsets(CoordinatorRequest):
         return reply
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: OffsetDeleteRequest = request.body
     if not node.access.on_group(request, Operation.DELETE, body.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -69,7 +69,7 @@ def handle(node: Node, request: Request) -> Any:
     return _delete(node, request)
 
 
-def _in_slices(node: Node, request: Request) -> Work:
+def _in_slices(node: Core, request: Request) -> Work:
     """Partitions are independent: the group is asked to delete some at a time."""
     body: OffsetDeleteRequest = request.body
     answer = OffsetDeleteResponse()
@@ -84,17 +84,17 @@ def _in_slices(node: Node, request: Request) -> Work:
     return answer
 
 
-def _delete(node: Node, request: Request) -> Any:
+def _delete(node: Core, request: Request) -> Any:
     body: OffsetDeleteRequest = request.body
     taken, refused = _sort_out(node, request, body.topics)
     call = call_of(request, OffsetDeleteRequest(body.group_id, taken))
-    return node.groups.submit(
-        request.now, request, DeleteOffsets(node.groups.partition_for(body.group_id), call, refused)
+    return node.coordinators.groups.submit(
+        request.now, request, DeleteOffsets(node.coordinators.groups.partition_for(body.group_id), call, refused)
     )
 
 
 def _sort_out(
-    node: Node, request: Request, topics: list[OffsetDeleteRequestTopic]
+    node: Core, request: Request, topics: list[OffsetDeleteRequestTopic]
 ) -> tuple[list[OffsetDeleteRequestTopic], list[OffsetDeleteResponseTopic]]:
     """The offsets that the group is asked to delete, and the answers for the refused ones."""
     taken: list[OffsetDeleteRequestTopic] = []

@@ -28,7 +28,7 @@ from ottla.protocol.messages.describe_client_quotas import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -44,7 +44,7 @@ ENTITY_TYPES = ("user", "client-id", IP)
 Fault = tuple[ErrorCode, str | None]
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: DescribeClientQuotasRequest = request.body
     fault = _fault(body.components)
     if not node.access.on_cluster(request, Operation.DESCRIBE_CONFIGS):
@@ -55,7 +55,7 @@ def handle(node: Node, request: Request) -> Any:
     return DescribeClientQuotasResponse(error_code=error, error_message=sentence, entries=None)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     quotas = sorted(node.image[QUOTAS].items())
     asked: DescribeClientQuotasRequest = request.body
     entries = (

@@ -47,7 +47,7 @@ from ottla.protocol.messages.alter_client_quotas import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -68,7 +68,7 @@ _EPSILON = 1e-6
 Outcome = tuple[ErrorCode, str | None]
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return node.slices.begin(request, _answer(node, request), is_long=len(request.body.entries) > ENTRIES_AT_ONCE)
 
 
@@ -77,7 +77,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> AlterClientQuo
     return _told(request, [(error, sentence)] * len(request.body.entries))
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     body: AlterClientQuotasRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER_CONFIGS):
         return _told(request, [(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)] * len(body.entries))
@@ -103,7 +103,7 @@ def _told(request: Request, outcomes: Sequence[Outcome]) -> AlterClientQuotasRes
     return AlterClientQuotasResponse(entries=entries)
 
 
-def _altering(node: Node, entries: list[RequestEntryData], now: Millis) -> Planned:
+def _altering(node: Core, entries: list[RequestEntryData], now: Millis) -> Planned:
     """The plan to make these changes; it returns why they could not be stored, None if they were."""
     rows: list[RowChange] = []
     for entry in entries:

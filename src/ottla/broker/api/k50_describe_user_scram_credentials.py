@@ -28,7 +28,7 @@ from ottla.protocol.messages.describe_user_scram_credentials import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -42,11 +42,11 @@ TWICE = "Cannot describe SCRAM credentials for the same user twice in a single r
 UNKNOWN = "Attempt to describe a user credential that does not exist: "
 
 
-def handle(node: Node, request: Request) -> DescribeUserScramCredentialsResponse | Parked:
+def handle(node: Core, request: Request) -> DescribeUserScramCredentialsResponse | Parked:
     return node.slices.begin(request, _answer(node, request), is_long=len(request.body.users or ()) > SLICE_STEPS)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     body: DescribeUserScramCredentialsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeUserScramCredentialsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

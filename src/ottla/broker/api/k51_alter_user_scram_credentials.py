@@ -36,7 +36,7 @@ from ottla.protocol.messages.alter_user_scram_credentials import (
 from ottla.protocol.scram import ITERATIONS_MAX, ITERATIONS_MIN, keys_of
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -65,7 +65,7 @@ CHANGES_AT_ONCE = 200
 Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
 
 
-def handle(node: Node, request: Request) -> AlterUserScramCredentialsResponse | Parked:
+def handle(node: Core, request: Request) -> AlterUserScramCredentialsResponse | Parked:
     body: AlterUserScramCredentialsRequest = request.body
     is_long = len(body.deletions) + len(body.upsertions) > SLICE_STEPS
     return node.slices.begin(request, _answer(node, request), is_long=is_long)
@@ -79,7 +79,7 @@ def refused(request: Request, error: ErrorCode, sentence: str | None) -> AlterUs
     )
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     body: AlterUserScramCredentialsRequest = request.body
     allowed = node.access.on_cluster(request, Operation.ALTER)
     errors: dict[str, _Error] = {}
@@ -106,7 +106,7 @@ def _answer(node: Node, request: Request) -> Work:
     return AlterUserScramCredentialsResponse(results=ready)
 
 
-def _altering(node: Node, changes: Sequence[Change], now: Millis) -> Planned:
+def _altering(node: Core, changes: Sequence[Change], now: Millis) -> Planned:
     """The plan to make these changes; it returns their error."""
     rows = [RowChange(key_of(each.name, MECHANISMS[each.mechanism]), _credential(each)) for each in changes]
     try:
@@ -125,7 +125,7 @@ def _credential(asked: Change) -> ScramCredential | None:
     return ScramCredential(bytes(asked.salt), *keys, asked.iterations)
 
 
-def _error(node: Node, asked: Change) -> _Error:
+def _error(node: Core, asked: Change) -> _Error:
     """Why this change is refused, if it is the only one of its user."""
     if not asked.name:
         return NO_NAME

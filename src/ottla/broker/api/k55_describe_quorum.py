@@ -31,7 +31,7 @@ from ottla.protocol.messages.describe_quorum import (
 from ottla.protocol.messages.describe_quorum import Node as QuorumNode
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -46,7 +46,7 @@ METADATA_EPOCH = 1
 """The only epoch of a node that shares its store with no other one."""
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: DescribeQuorumRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
         return DescribeQuorumResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -67,7 +67,7 @@ def _asks_for_the_quorum(topics: list[RequestTopicData]) -> bool:
     return [each.partition_index for each in topics[0].partitions] == [0]
 
 
-def _quorum(node: Node) -> ResponsePartitionData:
+def _quorum(node: Core) -> ResponsePartitionData:
     commits, leader = node.image.generation, node.members.controller_id
     if leader == NOBODY:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER

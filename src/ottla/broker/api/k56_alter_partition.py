@@ -39,7 +39,7 @@ from ottla.protocol.messages.alter_partition import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -52,13 +52,13 @@ SPEC = ApiSpec(
 _BROKER_EPOCHS_SINCE = 3
 
 
-def handle(node: Node, request: Request) -> AlterPartitionResponse | Parked:
+def handle(node: Core, request: Request) -> AlterPartitionResponse | Parked:
     if not node.peers.trusts(request.identity, request.client_id):
         return AlterPartitionResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return node.slices.begin(request, _answer(node, request), is_long=False)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     try:
         return (yield lambda now: _altering(node, request, now))
     except StoreFailed as failed:
@@ -66,7 +66,7 @@ def _answer(node: Node, request: Request) -> Work:
         return AlterPartitionResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
 
 
-def _altering(node: Node, request: Request, now: Millis) -> Planned:
+def _altering(node: Core, request: Request, now: Millis) -> Planned:
     """The plan. It uses the newest image, so it runs again if another writer was faster."""
     body: AlterPartitionRequest = request.body
     membership = node.membership
@@ -87,7 +87,7 @@ def _altering(node: Node, request: Request, now: Millis) -> Planned:
     return AlterPartitionResponse(topics=topics)
 
 
-def _joining(node: Node, changed: dict[bytes, list[PartitionRecord]]) -> list[Guard]:
+def _joining(node: Core, changed: dict[bytes, list[PartitionRecord]]) -> list[Guard]:
     """Guards that keep a node from joining if its row has changed since this was planned."""
     nodes, topics = node.image.nodes, node.image.topics_by_id
     joining = {
@@ -101,7 +101,7 @@ def _joining(node: Node, changed: dict[bytes, list[PartitionRecord]]) -> list[Gu
 
 
 def _partition(
-    node: Node,
+    node: Core,
     request: Request,
     topic: TopicImage | None,
     asked: RequestPartitionData,

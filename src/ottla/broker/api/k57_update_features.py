@@ -37,7 +37,7 @@ from ottla.protocol.messages.update_features import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -54,7 +54,7 @@ UNSAFE_DOWNGRADE: Final = 3
 _ONE_ERROR_SINCE: Final = 2
 
 
-def handle(node: Node, request: Request) -> UpdateFeaturesResponse | Parked:
+def handle(node: Core, request: Request) -> UpdateFeaturesResponse | Parked:
     if not node.access.on_cluster(request, Operation.ALTER):
         return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return node.slices.begin(request, _answer(node, request), is_long=False)
@@ -65,7 +65,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> UpdateFeatures
     return UpdateFeaturesResponse(error_code=error, error_message=sentence)
 
 
-def _answer(node: Node, request: Request) -> Work:
+def _answer(node: Core, request: Request) -> Work:
     body: UpdateFeaturesRequest = request.body
     try:
         fault = yield lambda _: _updating(node, body)
@@ -83,7 +83,7 @@ def _answer(node: Node, request: Request) -> Work:
     )
 
 
-def _updating(node: Node, body: UpdateFeaturesRequest) -> Planned:
+def _updating(node: Core, body: UpdateFeaturesRequest) -> Planned:
     """The plan; it returns the reason to refuse these changes, None if there is none."""
     changes = {asked.feature: asked for asked in body.feature_updates}
     faults = (_fault(node, asked) for asked in changes.values())
@@ -96,7 +96,7 @@ def _updating(node: Node, body: UpdateFeaturesRequest) -> Planned:
     return fault
 
 
-def _fault(node: Node, asked: FeatureUpdateKey) -> str | None:
+def _fault(node: Core, asked: FeatureUpdateKey) -> str | None:
     """The reason to refuse this change, in Kafka's words; None if there is none."""
     name, level = asked.feature, asked.max_version_level
     highest = HIGHEST.get(name, 0)
@@ -125,7 +125,7 @@ def _fault(node: Node, asked: FeatureUpdateKey) -> str | None:
     return f"Invalid update version {level} for feature {name}. {why}"
 
 
-def _node_behind(node: Node, name: str, level: int) -> str | None:
+def _node_behind(node: Core, name: str, level: int) -> str | None:
     """The registered node that does not support this level, in Kafka's words; None if all do."""
     for node_id, record in sorted(node.image.nodes.items(), key=lambda each: int(each[0])):
         highest = record.features.get(name, 0)

@@ -26,7 +26,7 @@ from ottla.protocol.framing import RequestHeader, encode_response
 from ottla.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -40,7 +40,7 @@ SPEC = ApiSpec(
 _SERVED: dict[int, Served] = load(internal=False)
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     if not node.peers.trusts(request.identity, request.client_id):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if not node.members.is_controller:
@@ -54,7 +54,7 @@ def handle(node: Node, request: Request) -> Any:
     return node.slices.begin(request, _answer(node, inside), is_long=False)
 
 
-def _answer(node: Node, inside: Request) -> Work:
+def _answer(node: Core, inside: Request) -> Work:
     answer = yield Piece(inside, inside.body, partial(_SERVED[inside.api_key].handle, node))
     header = RequestHeader(inside.api_key, inside.version, inside.correlation_id, inside.client_id)
     return EnvelopeResponse(bytes(memoryview(encode_response(header, answer))[4:]))

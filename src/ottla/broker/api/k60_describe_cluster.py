@@ -24,7 +24,7 @@ from ottla.protocol.messages.describe_cluster import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -38,7 +38,7 @@ BROKERS = 1
 CONTROLLERS = 2
 
 
-def handle(node: Node, request: Request) -> DescribeClusterResponse:
+def handle(node: Core, request: Request) -> DescribeClusterResponse:
     body: DescribeClusterRequest = request.body
     if body.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(

@@ -27,7 +27,7 @@ from ottla.protocol.messages.describe_producers import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -38,12 +38,12 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> DescribeProducersResponse | Parked:
+def handle(node: Core, request: Request) -> DescribeProducersResponse | Parked:
     is_long = steps_of(request.body.topics, "partition_indexes") > SLICE_STEPS
     return node.slices.begin(request, _answer(node, request, is_long), is_long=is_long)
 
 
-def _answer(node: Node, request: Request, is_long: bool) -> Work:
+def _answer(node: Core, request: Request, is_long: bool) -> Work:
     """In a long request each partition is answered once: it may have thousands of producers."""
     wanted: list[tuple[str, Iterable[int]]] = [(asked.name, asked.partition_indexes) for asked in request.body.topics]
     if is_long:
@@ -80,7 +80,7 @@ def _answer(node: Node, request: Request, is_long: bool) -> Work:
     return DescribeProducersResponse(topics=told)
 
 
-def _fault(node: Node, request: Request, name: str) -> tuple[ErrorCode, str | None]:
+def _fault(node: Core, request: Request, name: str) -> tuple[ErrorCode, str | None]:
     """The error for a topic whose producers are not returned."""
     sentence = fault_of(name)
     if sentence is not None:
@@ -93,7 +93,7 @@ def _fault(node: Node, request: Request, name: str) -> tuple[ErrorCode, str | No
     return error, error.message
 
 
-def _partition(node: Node, topic: str, index: int) -> tuple[PartitionResponse, list[ProducerEntry]]:
+def _partition(node: Core, topic: str, index: int) -> tuple[PartitionResponse, list[ProducerEntry]]:
     partition = node.leadership.led(topic, index, of_any_replica=True)
     if isinstance(partition, ErrorCode):
         return PartitionResponse(index, partition), []

@@ -25,7 +25,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -36,7 +36,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> UnregisterBrokerResponse | Parked:
+def handle(node: Core, request: Request) -> UnregisterBrokerResponse | Parked:
     body: UnregisterBrokerRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -48,7 +48,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> UnregisterBrok
     return _refused(error, sentence)
 
 
-def _answer(node: Node, node_id: int) -> Work:
+def _answer(node: Core, node_id: int) -> Work:
     try:
         return (yield lambda _: _forgetting(node, node_id))
     except StoreFailed as failed:
@@ -56,7 +56,7 @@ def _answer(node: Node, node_id: int) -> Work:
         return _refused(error_of(failed))
 
 
-def _forgetting(node: Node, node_id: int) -> Planned:
+def _forgetting(node: Core, node_id: int) -> Planned:
     known = node.image.nodes.get(str(node_id))
     if known is None and not (node.members.is_alone and node_id == node.node_id):
         return _refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered")

@@ -28,7 +28,7 @@ from ottla.protocol.messages.describe_transactions import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -48,7 +48,7 @@ class _Describe(CoordinatorRequest):
     __slots__ = ("described", "node", "order")
 
     def __init__(
-        self, node: Node, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, TransactionState]
+        self, node: Core, calls: list[tuple[int, Call]], order: list[str], refused: dict[str, TransactionState]
     ) -> None:
         super().__init__(calls)
         self.node = node
@@ -67,11 +67,11 @@ class _Describe(CoordinatorRequest):
         return DescribeTransactionsResponse(transaction_states=[self.described[name] for name in self.order])
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return node.slices.each(request, partial(_describe, node), "transactional_ids", "transaction_states")
 
 
-def _describe(node: Node, request: Request) -> Any:
+def _describe(node: Core, request: Request) -> Any:
     body: DescribeTransactionsRequest = request.body
     if TRANSACTION_STATE_TOPIC not in node.image.topics:
         return DescribeTransactionsResponse(
@@ -88,4 +88,6 @@ def _describe(node: Node, request: Request) -> Any:
             calls.append(place_of(node, name, call_of(request, DescribeTransactionsRequest([name]))))
         else:
             refused[name] = TransactionState(error_code=error, transactional_id=name)
-    return node.transactions.submit(request.now, request, _Describe(node, calls, body.transactional_ids, refused))
+    return node.coordinators.transactions.submit(
+        request.now, request, _Describe(node, calls, body.transactional_ids, refused)
+    )

@@ -31,7 +31,7 @@ from ottla.protocol.messages.list_transactions import (
 from ottla.txn.transaction import NAMES, UNKEPT_NAMES
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -45,7 +45,7 @@ SPEC = ApiSpec(
 STATES = frozenset((*NAMES.values(), *UNKEPT_NAMES))
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: ListTransactionsRequest = request.body
     if body.transactional_id_pattern:
         try:
@@ -56,7 +56,7 @@ def handle(node: Node, request: Request) -> Any:
     return node.slices.begin(request, _list(node, request), is_long=is_long)
 
 
-def _list(node: Node, request: Request) -> Work:
+def _list(node: Core, request: Request) -> Work:
     asked: ListTransactionsRequest = request.body
     states, unknown = yield from sorted_out(asked.state_filters, STATES)
     if asked.state_filters and not states:
@@ -65,13 +65,13 @@ def _list(node: Node, request: Request) -> Work:
         states, asked.producer_id_filters, asked.duration_filter, asked.transactional_id_pattern
     )
     told = yield from listed_in_slices(
-        node.transactions, request, body, "transaction_states", lambda each: _may_see(node, request, each)
+        node.coordinators.transactions, request, body, "transaction_states", lambda each: _may_see(node, request, each)
     )
     if isinstance(told, ErrorCode):
         return ListTransactionsResponse(error_code=told)
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=told)
 
 
-def _may_see(node: Node, request: Request, state: TransactionState) -> bool:
+def _may_see(node: Core, request: Request, state: TransactionState) -> bool:
     name = state.transactional_id
     return node.access.allows(request.identity, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)

@@ -31,7 +31,7 @@ from ottla.protocol.messages.consumer_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -46,7 +46,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: ConsumerGroupHeartbeatRequest = request.body
     if not node.image.level_of(GROUP_VERSION):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -57,5 +57,5 @@ def handle(node: Node, request: Request) -> Any:
     if refused is not None:
         return ConsumerGroupHeartbeatResponse(error_code=refused[0], error_message=refused[1])
     heard = ConsumerHeartbeat(body, lambda name: node.access.on_topic(request, Operation.DESCRIBE, name))
-    asked = CoordinatorRequest([(node.groups.partition_for(body.group_id), call_of(request, heard))])
-    return node.groups.submit(request.now, request, asked)
+    asked = CoordinatorRequest([(node.coordinators.groups.partition_for(body.group_id), call_of(request, heard))])
+    return node.coordinators.groups.submit(request.now, request, asked)

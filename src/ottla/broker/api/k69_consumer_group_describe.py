@@ -24,7 +24,7 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse, DescribedGroup, Member
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -54,5 +54,5 @@ class Describe(DescribeMembers):
         )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return describe_members(node, request, Describe)

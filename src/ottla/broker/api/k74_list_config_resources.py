@@ -28,7 +28,7 @@ from ottla.protocol.messages.list_config_resources import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -42,7 +42,7 @@ _TYPES_SINCE = 1
 _KNOWN = frozenset(ConfigResourceType)
 
 
-def handle(node: Node, request: Request) -> ListConfigResourcesResponse:
+def handle(node: Core, request: Request) -> ListConfigResourcesResponse:
     body: ListConfigResourcesRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE_CONFIGS):
         return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

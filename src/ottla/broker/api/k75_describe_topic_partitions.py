@@ -35,7 +35,7 @@ from ottla.protocol.messages.describe_topic_partitions import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -45,12 +45,12 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> DescribeTopicPartitionsResponse | Parked:
+def handle(node: Core, request: Request) -> DescribeTopicPartitionsResponse | Parked:
     is_long = len(request.body.topics or node.image.topics) > SLICE_STEPS
     return node.slices.begin(request, _answer(node, request, is_long), is_long=is_long)
 
 
-def _answer(node: Node, request: Request, is_long: bool) -> Work:
+def _answer(node: Core, request: Request, is_long: bool) -> Work:
     body: DescribeTopicPartitionsRequest = request.body
     every = not body.topics
     named = dict.fromkeys(node.image.topics) if every else dict.fromkeys(topic.name for topic in body.topics)
@@ -89,7 +89,7 @@ def _in_order(names: list[str]) -> Generator[None, Any, Iterable[str]]:
 class _Page:
     """The topics of one page, until it has enough partitions, and the cursor for the next page."""
 
-    def __init__(self, node: Node, request: Request) -> None:
+    def __init__(self, node: Core, request: Request) -> None:
         body: DescribeTopicPartitionsRequest = request.body
         self._node = node
         self._request = request
@@ -118,7 +118,7 @@ class _Page:
         self.topics.add((described,))
 
 
-def _described(node: Node, request: Request, name: str) -> DescribeTopicPartitionsResponseTopic:
+def _described(node: Core, request: Request, name: str) -> DescribeTopicPartitionsResponseTopic:
     operations = node.access.authorized_operations(request, ResourceType.TOPIC, name)
     topic = node.image.topics.get(name)
     if topic is not None:

@@ -28,8 +28,8 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 if TYPE_CHECKING:
+    from ottla.broker.core import Core
     from ottla.broker.delivery.members import ShareMembers
-    from ottla.broker.node import Node
 
 
 SPEC = ApiSpec(
@@ -64,7 +64,7 @@ class Heartbeat(CoordinatorRequest):
         return reply
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: ShareGroupHeartbeatRequest = request.body
     if not node.image.level_of(SHARE_VERSION):
         return ShareGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -74,5 +74,7 @@ def handle(node: Node, request: Request) -> Any:
     refused = subscription_error(node, request, body.subscribed_topic_names)
     if refused is not None:
         return ShareGroupHeartbeatResponse(error_code=refused[0], error_message=refused[1])
-    asked = Heartbeat(node.share_members, (node.groups.partition_for(body.group_id), call_of(request)))
-    return node.groups.submit(request.now, request, asked)
+    asked = Heartbeat(
+        node.coordinators.share_members, (node.coordinators.groups.partition_for(body.group_id), call_of(request))
+    )
+    return node.coordinators.groups.submit(request.now, request, asked)

@@ -22,7 +22,7 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.share_group_describe import DescribedGroup, Member, ShareGroupDescribeResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -51,5 +51,5 @@ class Describe(DescribeMembers):
         )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return describe_members(node, request, Describe)

@@ -32,8 +32,8 @@ from ottla.protocol.framing import decode_request_header
 from ottla.protocol.messages.share_fetch import ShareFetchRequest
 
 if TYPE_CHECKING:
+    from ottla.broker.core import Core
     from ottla.broker.delivery.host import ShareHost
-    from ottla.broker.node import Node
 
 
 SPEC = ApiSpec(
@@ -52,7 +52,7 @@ _KEY = int(SPEC.key)
 
 
 def receive(
-    node: Node,
+    node: Core,
     now: Millis,
     channel: Channel,
     version: int,
@@ -68,7 +68,7 @@ def receive(
         header, body = decoded
     body.max_bytes = min(body.max_bytes, node.settings["fetch.max.bytes"])
     request = Request(channel, _KEY, version, correlation_id, header.client_id, now, body)
-    fetch = ShareFetch(node.share, node.access, node.throttle, request)
+    fetch = ShareFetch(node.coordinators.share, node.access, node.throttle, request)
     error = fetch.refusal()
     if error is None:
         if body.is_renew_ack and _asks_for_records(body):

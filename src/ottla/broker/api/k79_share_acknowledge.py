@@ -32,7 +32,7 @@ from ottla.protocol.messages.share_acknowledge import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -48,14 +48,14 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> ShareAcknowledgeResponse | Parked:
-    asked = ShareAcknowledge(node.share, node.access, request)
+def handle(node: Core, request: Request) -> ShareAcknowledgeResponse | Parked:
+    asked = ShareAcknowledge(node.coordinators.share, node.access, request)
     body = request.body
     error = asked.refusal()
     if error is None and body.share_session_epoch == INITIAL_EPOCH:
         error = ErrorCode.INVALID_SHARE_SESSION_EPOCH
     if error is None:
-        session = node.share.sessions.resume(
+        session = node.coordinators.share.sessions.resume(
             asked.group_id, asked.member_id, body.share_session_epoch, request.identity.address.connection_id
         )
         if isinstance(session, ErrorCode):

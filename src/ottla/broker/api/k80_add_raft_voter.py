@@ -22,7 +22,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.add_raft_voter import AddRaftVoterResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -32,7 +32,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> AddRaftVoterResponse:
+def handle(node: Core, request: Request) -> AddRaftVoterResponse:
     error, sentence = refusal_of(node, request, "add")
     if error == ErrorCode.UNSUPPORTED_VERSION and not request.body.listeners:
         error, sentence = ErrorCode.INVALID_REQUEST, "Add voter request didn't include an endpoint"

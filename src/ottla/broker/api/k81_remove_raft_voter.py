@@ -19,7 +19,7 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.remove_raft_voter import RemoveRaftVoterResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -29,6 +29,6 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> RemoveRaftVoterResponse:
+def handle(node: Core, request: Request) -> RemoveRaftVoterResponse:
     error, sentence = refusal_of(node, request, "remove")
     return RemoveRaftVoterResponse(error_code=error, error_message=sentence)

@@ -17,7 +17,7 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -30,5 +30,5 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return ask(node, request)

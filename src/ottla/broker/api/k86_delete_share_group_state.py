@@ -16,7 +16,7 @@ from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -28,5 +28,5 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return ask(node, request)

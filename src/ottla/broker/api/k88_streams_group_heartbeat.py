@@ -19,7 +19,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -28,5 +28,5 @@ SPEC = ApiSpec(
 )
 
 
-def handle(_: Node, __: Request) -> StreamsGroupHeartbeatResponse:
+def handle(_: Core, __: Request) -> StreamsGroupHeartbeatResponse:
     return StreamsGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)

@@ -18,7 +18,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.streams_group_describe import DescribedGroup, StreamsGroupDescribeResponse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -27,7 +27,7 @@ SPEC = ApiSpec(
 )
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return node.slices.each(request, _answer, "group_ids", "groups")
 
 

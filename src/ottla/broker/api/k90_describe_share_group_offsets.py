@@ -40,7 +40,7 @@ from ottla.protocol.messages.read_share_group_state_summary import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -57,11 +57,11 @@ SPEC = ApiSpec(
 NO_OFFSET = -1
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     return ask_in_rounds(node.slices, request, _describe(node, request))
 
 
-def _describe(node: Node, request: Request) -> Work:
+def _describe(node: Core, request: Request) -> Work:
     body: DescribeShareGroupOffsetsRequest = request.body
     groups: list[DescribeShareGroupOffsetsResponseGroup] = []
     for position, asked in enumerate(body.groups, 1):
@@ -75,13 +75,13 @@ def _describe(node: Node, request: Request) -> Work:
             continue
         known = ShareAnswer(ErrorCode.NONE)
         if asked.topics is None:
-            known = (yield Round(node.groups, [question(node, AskShares(asked.group_id))]))[0]
+            known = (yield Round(node.coordinators.groups, [question(node, AskShares(asked.group_id))]))[0]
         if known.error:
             groups.append(_refused(asked.group_id, known.error, known.message))
             continue
         topics, wanted = _wanted(node, request, asked, known)
         calls = (
-            node.share.states.call(
+            node.coordinators.share.states.call(
                 request.now, ReadShareGroupStateSummaryRequest, asked.group_id, topic.topic_id, part.partition_index
             )
             for topic, part in wanted
@@ -98,7 +98,7 @@ _Wanted = list[tuple[DescribeShareGroupOffsetsResponseTopic, DescribeShareGroupO
 
 
 def _wanted(
-    node: Node, request: Request, asked: DescribeShareGroupOffsetsRequestGroup, known: ShareAnswer
+    node: Core, request: Request, asked: DescribeShareGroupOffsetsRequestGroup, known: ShareAnswer
 ) -> tuple[list[DescribeShareGroupOffsetsResponseTopic], _Wanted]:
     """The topics of the answer, and the partitions in them that the share coordinator is to be asked about."""
     if asked.topics is None:
@@ -128,7 +128,7 @@ def _wanted(
 
 
 def _fill(
-    node: Node,
+    node: Core,
     topic: DescribeShareGroupOffsetsResponseTopic,
     part: DescribeShareGroupOffsetsResponsePartition,
     state: PartitionResult,
@@ -143,7 +143,7 @@ def _fill(
     end_offset = ends.get((topic.topic_name, part.partition_index))
     begun = state.start_offset, state.delivery_complete_count
     if end_offset is None:
-        part.lag = node.share.lag(topic.topic_id, part.partition_index, *begun)
+        part.lag = node.coordinators.share.lag(topic.topic_id, part.partition_index, *begun)
     else:
         part.lag = lag_of(end_offset, *begun)
 

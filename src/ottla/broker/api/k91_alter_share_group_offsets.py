@@ -34,7 +34,7 @@ from ottla.protocol.messages.alter_share_group_offsets import (
 from ottla.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -52,7 +52,7 @@ _Wanted = list[tuple[bytes, AlterShareGroupOffsetsResponsePartition, int]]
 """Topic id, the partition's place in the answer, and the offset it is to begin at."""
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: AlterShareGroupOffsetsRequest = request.body
     if not node.image.level_of(SHARE_VERSION):
         return _refusal(ErrorCode.UNSUPPORTED_VERSION)
@@ -63,13 +63,15 @@ def handle(node: Node, request: Request) -> Any:
     return ask_in_rounds(node.slices, request, _alter(node, request, body))
 
 
-def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) -> Work:
+def _alter(node: Core, request: Request, body: AlterShareGroupOffsetsRequest) -> Work:
     topics, shares, wanted = yield from _sorted(node, request, body)
-    known: ShareAnswer = (yield Round(node.groups, [question(node, AddShares(body.group_id, tuple(shares)))]))[0]
+    known: ShareAnswer = (
+        yield Round(node.coordinators.groups, [question(node, AddShares(body.group_id, tuple(shares)))])
+    )[0]
     if known.error:
         return _refusal(known.error, known.message)
     calls = (
-        node.share.states.call(
+        node.coordinators.share.states.call(
             request.now,
             InitializeShareGroupStateRequest,
             body.group_id,
@@ -84,12 +86,12 @@ def _alter(node: Node, request: Request, body: AlterShareGroupOffsetsRequest) ->
     for (topic_id, part, _), reply in zip(wanted, replies, strict=True):
         part.error_code = error_of(reply)
         part.error_message = ErrorCode(part.error_code).message if part.error_code else None
-        node.share.forget(request.now, body.group_id, topic_id, part.partition_index)
+        node.coordinators.share.forget(request.now, body.group_id, topic_id, part.partition_index)
     return AlterShareGroupOffsetsResponse(responses=(yield from encoded_topics(topics, request.version)))
 
 
 def _sorted(
-    node: Node, request: Request, body: AlterShareGroupOffsetsRequest
+    node: Core, request: Request, body: AlterShareGroupOffsetsRequest
 ) -> Generator[None, Any, tuple[list[AlterShareGroupOffsetsResponseTopic], list[Share], _Wanted]]:
     """The answer's topics with those already refused, and the remaining work."""
     topics: list[AlterShareGroupOffsetsResponseTopic] = []

@@ -31,7 +31,7 @@ from ottla.protocol.messages.delete_share_group_offsets import (
 from ottla.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 SPEC = ApiSpec(
@@ -48,7 +48,7 @@ SPEC = ApiSpec(
 _NOTHING_THERE = "There is no offset information to delete."
 
 
-def handle(node: Node, request: Request) -> Any:
+def handle(node: Core, request: Request) -> Any:
     body: DeleteShareGroupOffsetsRequest = request.body
     if not node.image.level_of(SHARE_VERSION):
         return _refusal(ErrorCode.UNSUPPORTED_VERSION)
@@ -59,7 +59,7 @@ def handle(node: Node, request: Request) -> Any:
     return ask_in_rounds(node.slices, request, _delete(node, request, body))
 
 
-def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) -> Work:
+def _delete(node: Core, request: Request, body: DeleteShareGroupOffsetsRequest) -> Work:
     topics = [DeleteShareGroupOffsetsResponseTopic(topic.topic_name) for topic in body.topics]
     for position, topic in enumerate(topics, 1):
         if position % SLICE_STEPS == 0:
@@ -72,7 +72,9 @@ def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) 
         else:
             topic.topic_id = found.id
     wanted = tuple(topic.topic_id for topic in topics if not topic.error_code)
-    known: ShareAnswer = (yield Round(node.groups, [question(node, BeginDeletion(body.group_id, wanted))]))[0]
+    known: ShareAnswer = (
+        yield Round(node.coordinators.groups, [question(node, BeginDeletion(body.group_id, wanted))])
+    )[0]
     if known.error:
         return _refusal(known.error, known.message)
     there = {topic_id for topic_id, _ in known.shares.topics()}
@@ -88,9 +90,9 @@ def _delete(node: Node, request: Request, body: DeleteShareGroupOffsetsRequest) 
             _refuse(topic, failed[topic.topic_id])
         elif not topic.error_code:
             gone.append(topic.topic_id)
-            node.share.forget(request.now, body.group_id, topic.topic_id)
+            node.coordinators.share.forget(request.now, body.group_id, topic.topic_id)
     if gone:
-        yield Round(node.groups, [question(node, EndDeletion(body.group_id, tuple(gone)))])
+        yield Round(node.coordinators.groups, [question(node, EndDeletion(body.group_id, tuple(gone)))])
     return DeleteShareGroupOffsetsResponse(responses=(yield from encoded_in_slices(topics, request.version)))
 
 

@@ -16,10 +16,10 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.wire import ZERO_UUID
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
-def refusal_of(node: Node, request: Request, change: str) -> tuple[ErrorCode, str]:
+def refusal_of(node: Core, request: Request, change: str) -> tuple[ErrorCode, str]:
     """Why a request with a cluster and a voter can't be done. `change`: "add" or "remove", for the sentence."""
     body = request.body
     if not node.access.on_cluster(request, Operation.ALTER):

@@ -18,7 +18,7 @@ from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 class Reach(NamedTuple):
@@ -32,7 +32,7 @@ class Reach(NamedTuple):
 class Reachable:
     """The nodes that serve clients of an address's listener, as this node sees them at one moment."""
 
-    def __init__(self, node: Node, now: Millis, address: Address) -> None:
+    def __init__(self, node: Core, now: Millis, address: Address) -> None:
         self._serving = None if node.members.is_alone else node.members.serving()
         self._reached = node.members.reached(address)
         self._peers = node.peers
@@ -64,7 +64,7 @@ class Reachable:
         return leader not in serving or self._peers.doubts(self._now, leader)
 
 
-def _failed(node: Node) -> Mapping[Place, frozenset[int]]:
+def _failed(node: Core) -> Mapping[Place, frozenset[int]]:
     """The nodes on which the log of a partition is offline."""
     if not any(record.offline for record in node.image.nodes.values()):
         return {}

@@ -30,18 +30,18 @@ from ottla.protocol.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 LATEST: Final = -1
 
 
-def question(node: Node, asked: ShareQuestion) -> tuple[int, Call]:
+def question(node: Core, asked: ShareQuestion) -> tuple[int, Call]:
     """A question to the shard of its group."""
-    return node.groups.partition_for(asked.group_id), Call(-1, 0, "", "", asked)
+    return node.coordinators.groups.partition_for(asked.group_id), Call(-1, 0, "", "", asked)
 
 
-def shares_of(node: Node, shares: SharesKnown, topic_ids: Iterable[bytes]) -> list[tuple[bytes, int]]:
+def shares_of(node: Core, shares: SharesKnown, topic_ids: Iterable[bytes]) -> list[tuple[bytes, int]]:
     """(topic id, partition) of all partitions of these topics that the share coordinator may know."""
     found: list[tuple[bytes, int]] = []
     being_deleted = {topic_id for topic_id, _ in shares.deleting}
@@ -54,21 +54,21 @@ def shares_of(node: Node, shares: SharesKnown, topic_ids: Iterable[bytes]) -> li
     return found
 
 
-def deletions(node: Node, request: Request, group_id: str, places: Sequence[tuple[bytes, int]]) -> Work:
+def deletions(node: Core, request: Request, group_id: str, places: Sequence[tuple[bytes, int]]) -> Work:
     """The step that has the share coordinator delete these share partitions; returns its replies."""
     calls = (
-        node.share.states.call(request.now, DeleteShareGroupStateRequest, group_id, topic_id, index)
+        node.coordinators.share.states.call(request.now, DeleteShareGroupStateRequest, group_id, topic_id, index)
         for topic_id, index in places
     )
     return ask_states(node, calls, needed=bool(places))
 
 
-def ask_states(node: Node, calls: Iterable[tuple[int, Call]], *, needed: bool) -> Work:
+def ask_states(node: Core, calls: Iterable[tuple[int, Call]], *, needed: bool) -> Work:
     """Ask the share coordinator; returns its replies. If any call is `needed`, its topic is created first if it does
     not exist: the shard that answers depends on it."""
-    if needed and node.share.states.lacks_topic:
-        yield from node.share.states.making_topic()
-    return (yield Round(node.share_state, calls))
+    if needed and node.coordinators.share.states.lacks_topic:
+        yield from node.coordinators.share.states.making_topic()
+    return (yield Round(node.coordinators.share_state, calls))
 
 
 class _AskedElsewhere(ParkedWork):
@@ -76,7 +76,7 @@ class _AskedElsewhere(ParkedWork):
 
     __slots__ = ("_node", "_ticket")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Core) -> None:
         self._node = node
         self._ticket: Ticket = 0
 
@@ -90,7 +90,7 @@ class _AskedElsewhere(ParkedWork):
         self._node.parking.answer(now, self._ticket, answer)
 
 
-def ends_elsewhere(node: Node, places: Iterable[tuple[str, int]]) -> Work:
+def ends_elsewhere(node: Core, places: Iterable[tuple[str, int]]) -> Work:
     """The end offsets of partitions that other nodes lead, by (topic, partition), as far as these nodes report them."""
     by_leader: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
     for name, index in places:

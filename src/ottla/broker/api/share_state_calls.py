@@ -24,7 +24,7 @@ from ottla.share.records import UNCHANGED
 from ottla.share.state import coordinator_key, refuse
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
 BATCHES_AT_ONCE: Final = 2_000
@@ -44,7 +44,7 @@ class WireStateRequest(CoordinatorRequest):
         return joined([*self.refused, *self.replies])
 
 
-def ask(node: Node, request: Request) -> Any:
+def ask(node: Core, request: Request) -> Any:
     """Answer a request of one of the five APIs, or park it."""
     if request.api_key == ApiKey.WRITE_SHARE_GROUP_STATE and any(
         len(part.state_batches) > BATCHES_AT_ONCE for topic in request.body.topics for part in topic.partitions
@@ -53,7 +53,7 @@ def ask(node: Node, request: Request) -> Any:
     return node.slices.each_partition(request, partial(_ask, node), answered=("results", "partitions"))
 
 
-def _written_in_slices(node: Node, request: Request) -> Work:
+def _written_in_slices(node: Core, request: Request) -> Work:
     """Writes of many batches, some at a time, each as a separate write.
 
     The first one has the start offset and the last one the count of complete deliveries. The first refusal ends the
@@ -84,28 +84,28 @@ def _parts(whole: PartitionData) -> Iterator[PartitionData]:
         yield part
 
 
-def _ask(node: Node, request: Request) -> Any:
+def _ask(node: Core, request: Request) -> Any:
     calls, refused = _sorted(node, request)
     if calls:
-        node.share.states.prune_later(request.now)
-    if calls and node.share.states.lacks_topic:
+        node.coordinators.share.states.prune_later(request.now)
+    if calls and node.coordinators.share.states.lacks_topic:
         return node.slices.begin(request, _ask_once_made(node, request), is_long=False)
     if not calls:
         return joined(refused) if refused else _empty(request.body)
-    return node.share_state.submit(request.now, request, WireStateRequest(calls, refused))
+    return node.coordinators.share_state.submit(request.now, request, WireStateRequest(calls, refused))
 
 
-def _ask_once_made(node: Node, request: Request) -> Work:
+def _ask_once_made(node: Core, request: Request) -> Work:
     """Create the coordinators' topic first. If that fails, the answer is that this node is no coordinator."""
-    yield from node.share.states.making_topic()
+    yield from node.coordinators.share.states.making_topic()
 
     def submit(piece: Request) -> Any:
-        return node.share_state.submit(piece.now, piece, WireStateRequest(*_sorted(node, piece)))
+        return node.coordinators.share_state.submit(piece.now, piece, WireStateRequest(*_sorted(node, piece)))
 
     return (yield Piece(request, request.body, submit))
 
 
-def _sorted(node: Node, request: Request) -> tuple[list[tuple[int, Call]], list[Any]]:
+def _sorted(node: Core, request: Request) -> tuple[list[tuple[int, Call]], list[Any]]:
     """The calls for single keys, and the answers that need no shard."""
     body = request.body
     allowed = node.access.on_cluster(request, Operation.CLUSTER_ACTION)
@@ -127,7 +127,7 @@ def _sorted(node: Node, request: Request) -> tuple[list[tuple[int, Call]], list[
                 refused.append(refuse(single, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             else:
                 key = coordinator_key(body.group_id, bytes(topic.topic_id), part.partition)
-                index = node.share_state.partition_for(key)
+                index = node.coordinators.share_state.partition_for(key)
                 calls.append((index, Call(request.api_key, request.version, request.client_id, "", single)))
     return calls, refused
 

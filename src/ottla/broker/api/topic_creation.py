@@ -19,7 +19,7 @@ from ottla.metadata.topics import TopicImage
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 USE_DEFAULT: Final = -1
@@ -35,7 +35,7 @@ class TopicRefused(Exception):
 
 
 def plan_topic(
-    node: Node,
+    node: Core,
     name: str,
     partitions: int,
     replication_factor: int,
@@ -62,7 +62,7 @@ def plan_topic(
     return NewTopic(name, count, overrides, None, factor)
 
 
-def plan_default_topic(node: Node, name: str) -> NewTopic:
+def plan_default_topic(node: Core, name: str) -> NewTopic:
     """The topic that a request for an unknown name creates. Raises TopicRefused."""
     check_name(node, name)
     if name in INTERNAL_TOPICS:
@@ -72,7 +72,7 @@ def plan_default_topic(node: Node, name: str) -> NewTopic:
     return plan_topic(node, name, USE_DEFAULT, USE_DEFAULT, (), ())
 
 
-def check_name(node: Node, name: str) -> None:
+def check_name(node: Core, name: str) -> None:
     """Raise TopicRefused if no topic of this name can be created."""
     if name in FORBIDDEN:
         raise TopicRefused(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
@@ -92,7 +92,7 @@ def check_request_size(partitions: int) -> None:
         raise TopicRefused(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
-def check_room(node: Node, more: int) -> None:
+def check_room(node: Core, more: int) -> None:
     """Raise TopicRefused if the node would have too many partitions."""
     check_request_size(more)
     limit = node.settings["ottla.partitions.max"]
@@ -104,7 +104,7 @@ def check_room(node: Node, more: int) -> None:
         )
 
 
-def plan_growth(node: Node, topic: TopicImage, total: int, assignments: Sequence[Sequence[int]] | None) -> int:
+def plan_growth(node: Core, topic: TopicImage, total: int, assignments: Sequence[Sequence[int]] | None) -> int:
     """How many partitions the topic shall have. Raises TopicRefused."""
     have = len(topic.partitions)
     if total == have:
@@ -131,7 +131,7 @@ def plan_growth(node: Node, topic: TopicImage, total: int, assignments: Sequence
     return total
 
 
-def _counted(node: Node, partitions: int, replication_factor: int) -> tuple[int, int]:
+def _counted(node: Core, partitions: int, replication_factor: int) -> tuple[int, int]:
     """How many partitions, and how many replicas of each."""
     if replication_factor == 0 or replication_factor < USE_DEFAULT:
         raise TopicRefused(
@@ -147,7 +147,7 @@ def _counted(node: Node, partitions: int, replication_factor: int) -> tuple[int,
     return node.settings["num.partitions"] if partitions == USE_DEFAULT else partitions, wanted
 
 
-def check_factor(node: Node, wanted: int) -> None:
+def check_factor(node: Core, wanted: int) -> None:
     """Raise TopicRefused if a partition can't have this many replicas. Nodes that are down count, but one must lead."""
     active, down = (1, 0) if node.members.is_alone else (len(node.members.active()), len(node.members.down()))
     why = None
@@ -165,7 +165,7 @@ def check_factor(node: Node, wanted: int) -> None:
 
 
 def _assigned(
-    node: Node, partitions: int, replication_factor: int, assignments: Sequence[tuple[int, Sequence[int]]]
+    node: Core, partitions: int, replication_factor: int, assignments: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[tuple[int, ...], ...]:
     """The replicas of each partition."""
     if replication_factor != USE_DEFAULT:
@@ -197,7 +197,7 @@ def _assigned(
     return tuple(tuple(by_partition[index]) for index in range(len(by_partition)))
 
 
-def check_brokers(node: Node, brokers: Sequence[int], factor: int | None = None) -> None:
+def check_brokers(node: Core, brokers: Sequence[int], factor: int | None = None) -> None:
     """Raise TopicRefused unless a partition can have its replicas on these brokers: all are known, and there are
     `factor` of them if the topic's other partitions have so many."""
     if not brokers:
@@ -224,7 +224,7 @@ def check_brokers(node: Node, brokers: Sequence[int], factor: int | None = None)
         )
 
 
-def check_active(node: Node, index: int, brokers: Sequence[int]) -> None:
+def check_active(node: Core, index: int, brokers: Sequence[int]) -> None:
     """Raise TopicRefused unless one of the brokers can lead the new partition."""
     if not node.members.is_alone and node.members.active().keys().isdisjoint(brokers):
         raise TopicRefused(

@@ -13,22 +13,22 @@ from ottla.metadata.store import StoreFailed
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Node
+    from ottla.broker.core import Core
 
 
-def place_of(node: Node, transactional_id: str, call: Call) -> tuple[int, Call]:
+def place_of(node: Core, transactional_id: str, call: Call) -> tuple[int, Call]:
     """A call with the shard that has to answer it."""
-    return node.transactions.partition_for(transactional_id), call
+    return node.coordinators.transactions.partition_for(transactional_id), call
 
 
-def ask_transaction(node: Node, request: Request, transactional_id: str) -> Any:
+def ask_transaction(node: Core, request: Request, transactional_id: str) -> Any:
     """Submit the whole request to its transactional id, once a producer id is available."""
     if node.topics.producer_ids.is_used_up:
         return node.slices.begin(request, _ask_once_claimed(node, request, transactional_id), is_long=False)
     return _ask(node, request, transactional_id)
 
 
-def _ask_once_claimed(node: Node, request: Request, transactional_id: str) -> Work:
+def _ask_once_claimed(node: Core, request: Request, transactional_id: str) -> Work:
     """Claim producer ids first. If none is available, the coordinator refuses the requests that need one."""
     try:
         yield node.topics.claiming_producer_ids
@@ -37,9 +37,9 @@ def _ask_once_claimed(node: Node, request: Request, transactional_id: str) -> Wo
     return (yield Piece(request, request.body, lambda piece: _ask(node, piece, transactional_id)))
 
 
-def _ask(node: Node, request: Request, transactional_id: str) -> Any:
+def _ask(node: Core, request: Request, transactional_id: str) -> Any:
     asked = CoordinatorRequest([place_of(node, transactional_id, call_of(request))])
-    return node.transactions.submit(request.now, request, asked)
+    return node.coordinators.transactions.submit(request.now, request, asked)
 
 
 def addition(body: Any, topics: list[AddPartitionsToTxnTopic]) -> AddPartitionsToTxnTransaction:

@@ -4,8 +4,8 @@ A handler writes the questions as a generator that yields `Round`s, is sent thei
 next round begins when all replies are in, at once or later.
 
     def work(node, request):
-        (group,) = yield Round(node.groups, [(index, call)])
-        states = yield Round(node.share_state, calls)
+        (group,) = yield Round(node.coordinators.groups, [(index, call)])
+        states = yield Round(node.coordinators.share_state, calls)
         return Answer(...)
 
 Once begun, the work runs to its last round even if the client disconnects, so that nothing is left half done. A round

@@ -323,9 +323,6 @@ class ShardHost:
             if partition.log.log_end_offset > partition.log.log_start_offset:
                 self._open(now, partition)
 
-    def stop(self) -> None:
-        """Nothing to save: all that a shard must keep is in its log."""
-
     def _tell_of_gone(self, now: Millis) -> None:
         call = self.shard_class.topics_deleted(tuple(self._gone.take()))
         if call is not None:

@@ -54,7 +54,7 @@ class Verifier:
         self._transactions = transactions
         self._leadership = leadership
 
-    def asks(self, *, second_version: bool) -> bool:
+    def asks(self, second_version: bool) -> bool:
         """Whether this node asks about producers of this version: always in the second, where asking adds the partition
         to the transaction."""
         return second_version or bool(self.settings["transaction.partition.verification.enable"])

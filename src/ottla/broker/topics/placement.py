@@ -13,7 +13,7 @@ Source: ReplicaManager.applyDelta.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import Metadata
@@ -21,6 +21,7 @@ from ottla.broker.cluster.registrations import Registrations
 from ottla.broker.config.live import Subscriber
 from ottla.broker.config.values import topic_log_config, topic_value
 from ottla.broker.environment import Environment
+from ottla.broker.events import Events
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.partition import Partition
@@ -42,19 +43,6 @@ if TYPE_CHECKING:
     from ottla.replica.followers import Followers
 
 
-class Hears(Protocol):
-    """Is notified of changes to partitions."""
-
-    def topic_deleted(self, now: Millis, topic: TopicImage, partitions: Sequence[Partition]) -> None:
-        """The topic was deleted, with these partitions of it on this node."""
-        ...
-
-    def leader_changed(self, now: Millis, topic: LocalTopic, partition: Partition) -> None:
-        """Another node now leads the partition, or this node leads it in a new epoch, or it has no replica here any
-        more."""
-        ...
-
-
 class Placement(Subscriber):
     """See the module's docstring."""
 
@@ -69,13 +57,13 @@ class Placement(Subscriber):
         upkeep: Upkeep,
         parking: Parking,
         metrics: Metrics,
-        hears: Hears,
+        events: Events,
     ) -> None:
         self._environment = environment
         self._upkeep = upkeep
         self._parking = parking
         self._metrics = metrics
-        self._hears = hears
+        self._events = events
         self._metadata = metadata
         self._members = members
         self._replicas = replicas
@@ -146,7 +134,11 @@ class Placement(Subscriber):
         partitions = [] if local is None else list(local.partitions.values())
         if local is not None:
             self._replicas.remove(local)
-        self._hears.topic_deleted(now, topic, partitions)
+        self._metrics.topic_deleted(topic.name)
+        for partition in partitions:
+            partition.resign(now)
+            self._upkeep.forget(partition)
+        self._events.topic_deleted(now, topic)
         for partition in partitions:
             self.unopened.forget(partition)
             self.logs.unowned.pop((topic.name, partition.index), None)
@@ -331,7 +323,7 @@ class Placement(Subscriber):
             self._lead(now, partition, placed)
         else:
             partition.follow()
-        self._hears.leader_changed(now, local, partition)
+        self._announce_leader(now, local, partition)
 
     def _give_up(self, now: Millis, local: LocalTopic, index: int) -> None:
         """The partition has no replica here any more: remove its log."""
@@ -340,10 +332,17 @@ class Placement(Subscriber):
         partition.follow()
         if not local.partitions:
             self._replicas.remove(local)
-        self._hears.leader_changed(now, local, partition)
+        self._announce_leader(now, local, partition)
         self._upkeep.forget(partition)
         self.unopened.forget(partition)
         self._removals.add(None, [partition.log])
+
+    def _announce_leader(self, now: Millis, local: LocalTopic, partition: Partition) -> None:
+        """Another node now leads, or this one in a new epoch: notify the requests that wait for the partition, then the
+        parts of the node."""
+        partition.resign(now)
+        self._upkeep.failures.leader_changed(partition)
+        self._events.leader_changed(now, local, partition)
 
 
 def _advice(log: UnopenedLog, placed: PartitionRecord) -> str:

@@ -21,11 +21,12 @@ from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange, p
 from ottla.broker.cluster.spreading import spread_also
 from ottla.broker.config.values import without_ended_hold
 from ottla.broker.environment import Environment
+from ottla.broker.events import Events
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.topics.new_topic import NewTopic, new_internal
-from ottla.broker.topics.placement import Hears, Placement
+from ottla.broker.topics.placement import Placement
 from ottla.broker.topics.removal import Removals
 from ottla.broker.topics.survey import raised, survey
 from ottla.broker.upkeep.upkeep import Upkeep
@@ -51,7 +52,7 @@ class Topics:
         upkeep: Upkeep,
         parking: Parking,
         metrics: Metrics,
-        hears: Hears,
+        events: Events,
     ) -> None:
         self._environment = environment
         self._store = store
@@ -61,7 +62,7 @@ class Topics:
         self.producer_ids = ProducerIds(store.lost)
         self.removals = Removals(environment, metadata)
         self._placement = Placement(
-            environment, metadata, members, replicas, self.removals, self.producer_ids, upkeep, parking, metrics, hears
+            environment, metadata, members, replicas, self.removals, self.producer_ids, upkeep, parking, metrics, events
         )
         self._folded: dict[str, set[str]] = {}
 

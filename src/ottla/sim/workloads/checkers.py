@@ -96,7 +96,7 @@ class Watch:
             self._look_at_log(partition)
             self._look_at_epoch(node, partition)
         node.schedule.check()
-        node.groups.check()
+        node.coordinators.groups.check()
         look_at_fetch_sessions(life)
         self._deadlines.look(node)
 
@@ -153,7 +153,7 @@ def image_of(node: Node) -> dict[str, Any]:
                 for entry in log.producers.entries.values()
             ),
         }
-    for partition, shard in zip(node.groups.active(), node.groups.shards(), strict=True):
+    for partition, shard in zip(node.coordinators.groups.active(), node.coordinators.groups.shards(), strict=True):
         image[f"groups of partition {partition}"] = durable_image(shard)
     return {name: part for name, part in image.items() if not isinstance(part, list) or any(part)}
 

@@ -119,15 +119,15 @@ class WorkloadCluster(ElectedCluster):
 
 
 def groups_of(node: Node) -> ShardHost:
-    return node.groups
+    return node.coordinators.groups
 
 
 def transactions_of(node: Node) -> ShardHost:
-    return node.transactions
+    return node.coordinators.transactions
 
 
 def share_state_of(node: Node) -> ShardHost:
-    return node.share_state
+    return node.coordinators.share_state
 
 
 KINDS = {

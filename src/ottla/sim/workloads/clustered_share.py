@@ -39,7 +39,7 @@ class ClusteredShareWatch(ClusterWatch):
 
     def look(self, node_id: int, node: Node) -> None:
         super().look(node_id, node)
-        node.share.check()
+        node.coordinators.share.check()
 
 
 class ClusteredShareRun(ClusteredRun):
@@ -69,7 +69,7 @@ class ClusteredShareRun(ClusteredRun):
         described = [
             each
             for node, now in nodes
-            for each in node.share.describe(now)
+            for each in node.coordinators.share.describe(now)
             if node.replicas.get(each.topic, each.partition) in led
         ]
         return missing_of_share(workload, described, led)

@@ -223,7 +223,7 @@ class Run:
         )
         now = host.clock.now_ms
         twin.start(now)
-        for shards in (twin.groups, twin.transactions):
+        for shards in (twin.coordinators.groups, twin.coordinators.transactions):
             shards.load_all(now)
         return self.image_of(twin)
 

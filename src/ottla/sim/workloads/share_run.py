@@ -31,9 +31,9 @@ class ShareWatch(Watch):
     def look(self, life: Life) -> None:
         super().look(life)
         node = node_of(life)
-        node.share.check()
-        node.share_state.check()
-        gone = node.share.sessions.connections() - life.sides.keys()
+        node.coordinators.share.check()
+        node.coordinators.share_state.check()
+        gone = node.coordinators.share.sessions.connections() - life.sides.keys()
         if gone:
             raise Broken(f"share sessions of connections {sorted(gone)} are kept, which are gone")
 
@@ -85,10 +85,10 @@ class ShareRun(Run):
         if workload.share_admin is None or not workload.share_admin.at_rest:
             return "the groups are not configured"
         node = node_of(self.host.life)
-        for partition, _ in node.share_state.loaded():
+        for partition, _ in node.coordinators.share_state.loaded():
             if partition.log.high_watermark != partition.log.log_end_offset:
                 return f"{partition.name} is not on the disk"
-        return missing_of_share(workload, node.share.describe(self.host.clock.now_ms), _jobs(node))
+        return missing_of_share(workload, node.coordinators.share.describe(self.host.clock.now_ms), _jobs(node))
 
     def _check_at_rest(self) -> None:
         node = node_of(self.host.life)
@@ -97,7 +97,7 @@ class ShareRun(Run):
         before = _state_of(node)
         super()._check_at_rest()
         node = node_of(self.host.life)
-        node.share_state.load_all(self.host.clock.now_ms)
+        node.coordinators.share_state.load_all(self.host.clock.now_ms)
         after = _state_of(node)
         if before != after:
             raise Broken(f"the share state was {before} and is {after} after the restart")
@@ -137,7 +137,7 @@ def audit_share(workload: ShareWorkload, jobs: Iterable[Partition], letters: Par
 
 def _state_of(node: Node) -> dict[Any, Any]:
     state: dict[Any, Any] = {}
-    for shard in node.share_state.shards():
+    for shard in node.coordinators.share_state.shards():
         if isinstance(shard, ShareStateShard):
             image = shard.image()
             assert isinstance(image, dict)

@@ -71,7 +71,7 @@ class ShareWorkload(Workload):
         if not isinstance(host, Host) or not host.up or host.lives != life:
             return None
         node = node_of(host.life)
-        hosted = node.share.known(group, (node.image.topics[where[0]].id, where[1]))
+        hosted = node.coordinators.share.known(group, (node.image.topics[where[0]].id, where[1]))
         return None if hosted is None or hosted.machine is None else hosted.machine.start
 
     def wind_down(self) -> None:

@@ -35,7 +35,7 @@ from ottla.txn.transaction import Transaction as KnownTransaction
 def known_transactions(node: Node) -> dict[str, KnownTransaction]:
     """Return the state of the loaded coordinators, by transactional id."""
     known: dict[str, KnownTransaction] = {}
-    for shard in node.transactions.shards():
+    for shard in node.coordinators.transactions.shards():
         assert isinstance(shard, TransactionShard)
         known.update(shard.image())
     return known
@@ -70,7 +70,7 @@ class TransactionWatch(Watch):
             self._stable.clear()
         super().look(life)
         node = node_of(life)
-        node.transactions.check()
+        node.coordinators.transactions.check()
         known = {each.producer_id: each for each in known_transactions(node).values()}
         all_loaded = _all_loaded(node)
         for partition in partitions_of(node):
@@ -91,7 +91,7 @@ class TransactionWatch(Watch):
 
 def _all_loaded(node: Node) -> bool:
     """Whether every transaction coordinator whose log is not empty is loaded."""
-    loaded = {partition for partition, _ in node.transactions.loaded()}
+    loaded = {partition for partition, _ in node.coordinators.transactions.loaded()}
     topic = node.image.topics.get(TRANSACTION_STATE_TOPIC)
     for index in range(0 if topic is None else len(topic.partitions)):
         partition = node.leadership.led(TRANSACTION_STATE_TOPIC, index)

@@ -149,7 +149,7 @@ class TransactionsRun(Run):
 
     def audit(self, node: Node) -> None:
         super().audit(node)
-        node.transactions.load_all(self.host.clock.now_ms)
+        node.coordinators.transactions.load_all(self.host.clock.now_ms)
         look_at_ends(self.workload, known_transactions(node))
         audit_transactions(self.workload, node.replicas.get)
         compact_all(self.workload, node.replicas.get)
