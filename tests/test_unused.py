@@ -44,6 +44,7 @@ FROM_OUTSIDE = {
     "ottla/spark/logs/line.py": ("level_text", "rows are made by position"),
     "ottla/spark/reader/options.py": ("times_ms", "matched by position"),
     "ottla/spark/report/charts.py": ("detail", "the page's template reads it"),
+    "ottla/spark/running/micro_batches.py": ("__call__", "the protocol of a function"),
     # what a library calls or reads
     "ottla/cli/deliveries.py": ("emit", "logging"),
     "ottla/cli/[ot]*.py": ("__(signature|annotations)__", "inspect"),

@@ -123,6 +123,7 @@ class EachApi:
 
     def __init__(self, directory: Path) -> None:
         few = {name.replace(".", "_"): "1" for name in INTERNAL_PARTITIONS}
+        few["connection_failed_authentication_delay_ms"] = "0"
         self.stage = NodeStage(directory, joining=Joining("127.0.0.1", 9092, "life", LEASE_MS), **few)
         self.hear()
         self.topic_id: bytes = self.stage.create("t").id
@@ -471,7 +472,7 @@ class EachApi:
         return api_versions.ApiVersionsRequest("client", "1.0")
 
     def _sasl_handshake(self) -> Any:
-        return sasl_handshake.SaslHandshakeRequest("PLAIN")
+        return sasl_handshake.SaslHandshakeRequest("SCRAM-SHA-512")
 
     def _sasl_authenticate(self) -> Any:
         return sasl_authenticate.SaslAuthenticateRequest(b"")

@@ -225,7 +225,7 @@ def test_indexes_of_the_segment_that_ends_at_the_recovery_point_are_not_trusted(
     again = open_log(disk, LogConfig(), recovery_point=12)
     again.advance_high_watermark(again.log_end_offset)
     for offset in range(12):
-        again.cursors.clear()
+        again.segments.cursors.clear()
         file_slice = again.read(offset, 1 << 20, Isolation.HIGH_WATERMARK, True).slice
         assert file_slice is not None
         assert decode_batches(file_slice.read())[0].base_offset == offset
