@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from cryptography import x509
 
+from ottla.cli.connection import Cluster
 from ottla.cli.properties import read_properties
 from ottla.client import Client
 from ottla.client.sasl import login_of
@@ -53,7 +54,7 @@ def serving(config: Path) -> Iterator[None]:
 def outcome_of(properties: dict[str, Any], topic: str) -> KafkaError | None:
     """The error of one record."""
     outcomes: list[KafkaError | None] = []
-    producer = Producer({**properties, "message.timeout.ms": 20_000, "log_level": 0})
+    producer = Producer({"message.timeout.ms": 20_000, "log_level": 0, **properties})
     producer.produce(topic, b"v", on_delivery=lambda error, _: outcomes.append(error))
     producer.flush(PATIENCE_S)
     (outcome,) = outcomes
@@ -103,8 +104,15 @@ def test_one_command_makes_a_node_that_asks_for_a_password(
                     {**without_login, "security.protocol": protocol, "message.timeout.ms": 1_500}, "orders"
                 )
                 assert nothing is not None
-            why = ottla("topics", "list", "--bootstrap", admin["bootstrap.servers"], code=1).err
-            assert "SASL_SSL" in why
+
+
+def test_an_address_that_is_given_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=of-the-file:9092\n")
+    named = "bootstrap.servers"
+    assert Cluster(command_config=file).given_properties() == {named: "of-the-file:9092"}
+    assert Cluster("given:9092", command_config=file).given_properties() == {}
+    assert Cluster("given:9092", file, [f"{named}=a-property:9092"]).given_properties() == {named: "a-property:9092"}
 
 
 def test_the_file_for_java_has_the_same_login(ottla: Callable[..., Any], tmp_path: Path) -> None:
