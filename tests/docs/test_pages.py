@@ -5,6 +5,7 @@ The pages that need Spark are followed in tests/spark/test_written_pages.py.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,7 @@ OF_SECURITY = ["docs/security.md"]
 """Pages that start a node of their own, with its address in its settings."""
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the page signs a certificate with openssl")
 @pytest.mark.parametrize("page", OF_SECURITY)
 def test_the_page_about_security_can_be_followed(page: str, tmp_path: Path) -> None:
     with held_ports(1) as port:
