@@ -13,7 +13,7 @@ import pytest
 
 from ottla.cli.listener_probe import mismatch
 from ottla.testing import EmbeddedBroker
-from tests.certificates import self_signed
+from tests.certificates import Authority
 
 from .conftest import Run
 
@@ -23,7 +23,7 @@ WITH_SASL = struct.pack(">ihi", 7, 33, 1) + struct.pack(">h", 13) + b"SCRAM-SHA-
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("pems"), "a")
+    return Authority(tmp_path_factory.mktemp("pems")).issue("a")
 
 
 @contextmanager

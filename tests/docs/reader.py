@@ -123,7 +123,7 @@ class Reader:
 
     def _open_terminal(self, block: Block, text: str) -> None:
         """Start what stays in the foreground of a terminal, and wait for its first line."""
-        if serve := re.search(r"^ottla serve\b", text, re.MULTILINE):
+        if serve := re.search(r"^ottla serve\b(?!.*--config)", text, re.MULTILINE):
             port = free_port()
             self.bootstrap = f"127.0.0.1:{port}"
             text = f"{text[: serve.end()]} --listen {self.bootstrap}{text[serve.end() :]}"

@@ -5,6 +5,7 @@ The pages that need Spark are followed in tests/spark/test_written_pages.py.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,22 @@ FOLLOWED_TOO = pytest.mark.slow("tests/docs/test_pages.py::test_a_page_can_be_fo
 def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     with EmbeddedBroker() as broker:
         reader = Reader(tmp_path, broker.bootstrap_servers)
+        try:
+            for block in blocks_of(page):
+                reader.paste(block)
+        finally:
+            reader.leave()
+
+
+OF_SECURITY = ["docs/security.md"]
+"""Pages that start a node of their own, with its address in its settings."""
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the page signs a certificate with openssl")
+@pytest.mark.parametrize("page", OF_SECURITY)
+def test_the_page_about_security_can_be_followed(page: str, tmp_path: Path) -> None:
+    with held_ports(1) as port:
+        reader = Reader(tmp_path, f"localhost:{port}")
         try:
             for block in blocks_of(page):
                 reader.paste(block)
@@ -62,5 +79,5 @@ def test_every_page_is_followed_somewhere() -> None:
 
     pages = [str(path.relative_to(TOP)) for path in [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]]
     with_blocks = [page for page in pages if any(block.language not in READ_ONLY for block in blocks_of(page))]
-    followed = {*PAGES, *OF_CLUSTERS, *OF_SPARK, *PROVEN_ELSEWHERE}
+    followed = {*PAGES, *OF_SECURITY, *OF_CLUSTERS, *OF_SPARK, *PROVEN_ELSEWHERE}
     assert {page for page in followed if not page.startswith("examples/")} == set(with_blocks)

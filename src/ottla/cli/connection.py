@@ -75,8 +75,10 @@ class Cluster:
 
     def given_properties(self) -> dict[str, str]:
         """Client properties from the file and the arguments, which override it; raises Failure if they cannot be
-        read."""
+        read. The file's bootstrap.servers replace the default address only, as in Kafka's tools."""
         read = read_properties(str(self.command_config)) if self.command_config else {}
+        if self.bootstrap != LOCAL:
+            read.pop("bootstrap.servers", None)
         return read | pairs(self.properties, "A property")
 
 
@@ -151,8 +153,9 @@ def require_listener(bootstrap: str, given: Mapping[str, Any] | None = None) -> 
 def client_properties(cluster: Cluster) -> dict[str, Any]:
     """librdkafka's properties for this cluster; raises Failure if it cannot be reached."""
     given = cluster.given_properties()
-    require_listener(cluster.bootstrap, given)
-    return {"bootstrap.servers": addresses(cluster.bootstrap), "client.id": "ottla", "log_level": 2, **given}
+    bootstrap = given.pop("bootstrap.servers", cluster.bootstrap)
+    require_listener(bootstrap, given)
+    return {"bootstrap.servers": addresses(bootstrap), "client.id": "ottla", "log_level": 2, **given}
 
 
 def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) -> Callable[[], Client]:

@@ -15,6 +15,7 @@ NOUNS: Final = (
     "records",
     "configs",
     "quotas",
+    "security",
     "users",
     "acls",
     "log",

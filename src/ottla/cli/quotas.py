@@ -23,8 +23,8 @@ USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ANONYMOUS = "ANONYMOUS"
 DEFAULT = "<default>"
 WITHOUT_EFFECT = (
-    "This quota applies only to clients that authenticate as {user}, by SASL or by a TLS certificate. Ottla serves "
-    "neither yet: there every client is the user ANONYMOUS, and this quota never applies. Use --client-id or --ip."
+    "This quota applies only to clients that authenticate as {user}, by SASL or by a TLS certificate. On a listener "
+    "without either, every client is the user ANONYMOUS: use --client-id or --ip there."
 )
 LIMITS = (
     "producer_byte_rate",

@@ -1,0 +1,147 @@
+"""`ottla security`: makes the certificates, the administrator and the properties files of a secured node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli.connection import Output, named
+from ottla.cli.output import Failure, Format, print_done, say
+
+if TYPE_CHECKING:
+    import datetime
+
+    from ottla.server.secure_setup import SetUp
+
+app = typer.Typer(help="Set up a node with TLS, passwords and ACLs.", no_args_is_help=True)
+
+LOCAL = "127.0.0.1:9092"
+PUBLIC = "0.0.0.0:9092"
+DEFAULT_DATA = Path("ottla-data")
+
+Data = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help=f"Data directory of the node (default: ./{DEFAULT_DATA}).")
+]
+Host = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host",
+        metavar="NAME",
+        callback=named,
+        help="Name or address by which clients reach the node; may be repeated (default: localhost and 127.0.0.1).",
+    ),
+]
+
+
+def plain_name(given: str) -> str:
+    """The callback of --admin; raises typer.BadParameter for a name that properties files would have to escape."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given):
+        raise typer.BadParameter("a name here has letters, digits, dots, hyphens and underscores")
+    return given
+
+
+@app.command(epilog="Example: ottla security init --data ./data --host ottla.example.org")
+def init(
+    data: Data = DEFAULT_DATA,
+    host: Host = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help=f"Address to listen on (default: {LOCAL}; with --host {PUBLIC}).",
+        ),
+    ] = None,
+    admin: Annotated[
+        str, typer.Option("--admin", metavar="NAME", callback=plain_name, help="Name of the admin (default: admin).")
+    ] = "admin",
+    format: Output = Format.TABLE,
+) -> None:
+    """Make the certificates, an admin with a random password, and properties files for the node and its clients.
+
+    The node must not be running. A node that is set up already stays as it is.
+    """
+    from ottla.server.secure_setup import FOLDER, address_of, set_up
+
+    with plain_refusals(data):
+        made = set_up(str(data), address_of(listen or (PUBLIC if host else LOCAL), host or ()), admin)
+    if made is None:
+        folder = data.absolute() / FOLDER
+        print_done(f"{folder} has a set-up already: nothing was changed.", format, made=False, folder=str(folder))
+    elif format is Format.JSON:
+        until = {"authority_until": day(made.authority_until), "node_until": day(made.node_until)}
+        print_done("", format, made=True, folder=made.folder, admin=admin, names=made.address.names, **until)
+    else:
+        tell(made, admin)
+
+
+@app.command(epilog="Example: ottla security renew --data ./data")
+def renew(data: Data = DEFAULT_DATA, host: Host = None, format: Output = Format.TABLE) -> None:
+    """Issue a new certificate for the node, with the same names and those of --host.
+
+    A running node uses it within seconds. Clients continue to trust it, because the authority stays the same.
+    """
+    from ottla.server import secure_setup
+
+    with plain_refusals(data):
+        made = secure_setup.renew(str(data), host or ())
+    sentence = f"Wrote {made.path}: valid until {day(made.until)}, for {', '.join(made.names)}."
+    print_done(sentence, format, path=made.path, names=made.names, until=day(made.until))
+
+
+@contextmanager
+def plain_refusals(data: Path) -> Iterator[None]:
+    """Turn the refusals of a server, and errors of the disk, into sentences."""
+    from ottla.server.directory import unusable
+    from ottla.server.refusals import ServeRefused
+
+    try:
+        yield
+    except ServeRefused as refused:
+        raise Failure(str(refused)) from None
+    except OSError as error:
+        raise Failure(unusable(str(data), error)) from None
+
+
+def day(moment: datetime.datetime) -> str:
+    return moment.date().isoformat()
+
+
+def tell(made: SetUp, admin: str) -> None:
+    """Print what was made, and the next commands."""
+    from ottla.server.secure_setup import (
+        AUTHORITY,
+        AUTHORITY_KEY,
+        CLIENT,
+        JAVA_CLIENT,
+        NODE,
+        NODE_CERTIFICATE,
+    )
+
+    names = ", ".join(made.address.names)
+    files = {
+        AUTHORITY: f"certificate of the authority, for clients; valid until {day(made.authority_until)}",
+        AUTHORITY_KEY: "private key of the authority; keep it elsewhere, you need it to renew the node's certificate",
+        NODE_CERTIFICATE: f"key and certificate of the node; valid until {day(made.node_until)}, for {names}",
+        NODE: "settings of the node",
+        CLIENT: f"login of {admin} for librdkafka and for ottla commands, with the password",
+        JAVA_CLIENT: f"login of {admin} for Java, with the password",
+    }
+    say(f"Made {made.folder}:")
+    for name, about in files.items():
+        say(f"  {name:22}  {about}")
+    config = f"--command-config {quote(made.path(CLIENT))}"
+    say(f"Added the user {admin}, who may do everything. Next:")
+    for line in (
+        f"ottla serve --config {quote(made.path(NODE))}",
+        f"ottla topics create orders {config}",
+        f"ottla users add ada {config}",
+        f"ottla acls add --principal User:ada --producer --consumer --topic orders --group orders {config}",
+    ):
+        say(f"  {line}")

@@ -1,0 +1,237 @@
+"""Sets up the security of a standalone node in its data directory: certificates, an administrator, properties files.
+
+    DIRECTORY/security/
+        ca.pem, ca.key            the authority: clients trust its certificate
+        node.pem                  the node's private key and certificate
+        node.properties           settings of the node
+        client.properties         how the administrator connects, for librdkafka
+        client-java.properties    the same for Java
+
+The administrator's password is stored as a SCRAM credential in the node's own metadata store, as a node stores it for
+AlterUserScramCredentials. The node must not be running.
+
+Invariant: DIRECTORY/security is there only if the set-up is whole. The files are written to DIRECTORY/security.new,
+which gets its name after the credential is committed. A run that finds `security.new` starts again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ottla import private
+from ottla.metadata.credentials import ScramCredential, key_of
+from ottla.metadata.store import CommitUnknown, MetadataStore, Put, StoreFailed
+from ottla.protocol.scram import DIGESTS, keys_of, salted
+from ottla.server.alone import open_own
+from ottla.server.authority import Authority, hosts_of
+from ottla.server.directory import DirectoryLock, replace_file
+from ottla.server.listeners import join_address, split_address
+from ottla.server.refusals import ServeRefused, SettingsRefused
+
+FOLDER: Final = "security"
+UNFINISHED: Final = "security.new"
+MECHANISM: Final = "SCRAM-SHA-512"
+ITERATIONS: Final = 8192
+PASSWORD_BYTES: Final = 24
+SALT_BYTES: Final = 24
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1")
+EVERYWHERE: Final = ("0.0.0.0", "::")
+AUTHORITY, AUTHORITY_KEY, NODE_CERTIFICATE = "ca.pem", "ca.key", "node.pem"
+NODE, CLIENT, JAVA_CLIENT = "node.properties", "client.properties", "client-java.properties"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the node listens, and the host and port that its clients get."""
+
+    listen: tuple[str, int]
+    advertised: tuple[str, int]
+    names: tuple[str, ...]
+    """The names and addresses in its certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """What a run has made. `folder`: an absolute path."""
+
+    folder: str
+    address: Address
+    authority_until: datetime.datetime
+    node_until: datetime.datetime
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A new certificate of a node."""
+
+    path: str
+    names: tuple[str, ...]
+    until: datetime.datetime
+
+
+def address_of(listen: str, hosts: Sequence[str]) -> Address:
+    """`listen`: HOST:PORT. `hosts`: the names by which clients reach the node; the first one is advertised. Raises
+    SettingsRefused."""
+    host, port = split_address(listen)
+    if port == 0:
+        raise SettingsRefused("A node with a set-up needs a fixed port: name one in --listen HOST:PORT.")
+    if host in EVERYWHERE and not hosts:
+        raise SettingsRefused(f"A node that listens on {host} needs a name by which clients reach it: add --host NAME.")
+    own = () if host in EVERYWHERE else (host,)
+    names = tuple(dict.fromkeys((*hosts, *own, *LOCAL_NAMES)))
+    return Address((host, port), (names[0], port), names)
+
+
+def set_up(directory: str, address: Address, admin: str) -> SetUp | None:
+    """Set up the node of this directory; None if it is set up already. Raises ServeRefused, OSError."""
+    directory = os.path.abspath(directory)
+    if os.path.exists(os.path.join(directory, FOLDER)):
+        return None
+    lock = DirectoryLock(directory)
+    try:
+        store = open_own(directory)
+        try:
+            return _set_up(directory, address, admin, store)
+        finally:
+            store.close()
+    except (StoreFailed, CommitUnknown) as error:
+        raise ServeRefused(str(error)) from None
+    finally:
+        lock.release()
+
+
+def renew(directory: str, hosts: Sequence[str]) -> Renewed:
+    """Issue a new certificate for the node, which a running node uses soon. `hosts`: more names for it. Raises
+    SettingsRefused, OSError."""
+    folder = os.path.join(os.path.abspath(directory), FOLDER)
+    path = os.path.join(folder, NODE_CERTIFICATE)
+    try:
+        authority = Authority.loaded(_read(folder, AUTHORITY_KEY), _read(folder, AUTHORITY))
+        names = tuple(dict.fromkeys((*hosts, *hosts_of(_read(folder, NODE_CERTIFICATE)))))
+        issued = authority.issue(names)
+    except FileNotFoundError as error:
+        raise SettingsRefused(
+            f"{error.filename} is missing: `ottla security init --data {directory}` makes a set-up; a key that is "
+            "kept elsewhere has to be put back for a moment."
+        ) from None
+    except ValueError as error:
+        raise SettingsRefused(f"No certificate can be issued from {folder}: {error}.") from None
+    replace_file(path, issued.key + issued.certificate)
+    return Renewed(path, names, issued.until)
+
+
+def _set_up(directory: str, address: Address, admin: str, store: MetadataStore) -> SetUp:
+    folder, unfinished = os.path.join(directory, FOLDER), os.path.join(directory, UNFINISHED)
+    if os.path.exists(unfinished):  # the user, if it is there, is of the run that was interrupted
+        shutil.rmtree(unfinished)
+    elif any(store.get(key_of(admin, each)) is not None for each in DIGESTS):
+        raise SettingsRefused(f"There is a user {admin} already: choose another name with --admin.")
+    authority = Authority.made()
+    try:
+        node = authority.issue(address.names)
+    except ValueError as error:
+        raise SettingsRefused(f"No certificate can have the names {', '.join(address.names)}: {error}.") from None
+    made = SetUp(folder, address, authority.itself.until, node.until)
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    private.make_directory(unfinished, is_ours=True)
+    for name, text in {
+        AUTHORITY: authority.itself.certificate,
+        AUTHORITY_KEY: authority.itself.key,
+        NODE_CERTIFICATE: node.key + node.certificate,
+        NODE: _node_properties(made, directory, admin),
+        CLIENT: _client_properties(made, admin, password),
+        JAVA_CLIENT: _java_properties(made, admin, password),
+    }.items():
+        path = os.path.join(unfinished, name)
+        private.write(path, text)
+        _sync(path)
+    _sync(unfinished)
+    _sync(directory)
+    store.commit([Put(key_of(admin, MECHANISM), _credential(password).encode())])
+    os.rename(unfinished, folder)
+    _sync(directory)
+    return made
+
+
+def _credential(password: str) -> ScramCredential:
+    salt = secrets.token_bytes(SALT_BYTES)
+    keys = keys_of(MECHANISM, salted(MECHANISM, password.encode(), salt, ITERATIONS))
+    return ScramCredential(salt, *keys, ITERATIONS)
+
+
+def _node_properties(made: SetUp, directory: str, admin: str) -> str:
+    """For `ottla serve --config`."""
+    listen, advertised = (join_address(*each) for each in (made.address.listen, made.address.advertised))
+    settings = {
+        **_identity(directory),
+        "log.dirs": directory,
+        "listeners": f"SASL_SSL://{listen}",
+        "advertised.listeners": f"SASL_SSL://{advertised}",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": made.path(NODE_CERTIFICATE),
+        "sasl.enabled.mechanisms": MECHANISM,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{admin}",
+    }
+    return _properties("Settings of a node that asks every client for a password, over TLS.", settings)
+
+
+def _identity(directory: str) -> dict[str, str]:
+    """The number of a node that has used the directory: it may not change."""
+    try:
+        with open(os.path.join(directory, "meta.properties"), encoding="utf-8", errors="replace") as file:
+            number = next((line.partition("=")[2].strip() for line in file if line.startswith("node.id=")), "")
+    except FileNotFoundError:
+        return {}
+    return {"node.id": number} if number.isdecimal() else {}
+
+
+def _client_properties(made: SetUp, admin: str, password: str) -> str:
+    settings = {
+        "bootstrap.servers": join_address(*made.address.advertised),
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": made.path(AUTHORITY),
+        "sasl.mechanism": MECHANISM,
+        "sasl.username": admin,
+        "sasl.password": password,
+    }
+    return _properties("For librdkafka, and for `ottla ... --command-config`.", settings)
+
+
+def _java_properties(made: SetUp, admin: str, password: str) -> str:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    settings = {
+        "bootstrap.servers": join_address(*made.address.advertised),
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": made.path(AUTHORITY),
+        "sasl.mechanism": MECHANISM,
+        "sasl.jaas.config": f'{module} required username="{admin}" password="{password}";',
+    }
+    return _properties("For Kafka's Java clients and tools.", settings)
+
+
+def _properties(about: str, settings: Mapping[str, str]) -> str:
+    return "".join([f"# {about}\n", *(f"{name}={value}\n" for name, value in settings.items())])
+
+
+def _read(folder: str, name: str) -> bytes:
+    with open(os.path.join(folder, name), "rb") as file:
+        return file.read()
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
