@@ -17,7 +17,7 @@ def table(tmp_path: Path) -> str:
     lines = Tables.make(str(tmp_path)).lines
     for service in ("web", "api"):
         row = {"service": service, "raw": f"a line of {service}", "timestamp": datetime(2026, 1, 31, tzinfo=UTC)}
-        lines.add_rows(pa.Table.from_pylist([row], schema=lines.arrow), {})
+        lines.add_rows(pa.Table.from_pylist([row], schema=lines.arrow), ends={})
     return str(tmp_path)
 
 

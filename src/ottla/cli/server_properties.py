@@ -9,7 +9,7 @@ Source: Kafka's config/server.properties; KafkaConfig.validateValues (KIP-103, K
 
 from __future__ import annotations
 
-from ottla.broker.config.unserved import words
+from ottla.broker.config.unserved import protocols_of, words
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
@@ -31,6 +31,7 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
     """
     require_broker(settings.get("process.roles", ""))
     controllers = {name.upper() for name in words(settings.pop("controller.listener.names", ""))}
+    protocols = protocols_of(settings.get("listener.security.protocol.map", ""))
     said: list[str] = []
     listen: list[str] = []
     for text in words(settings.pop("listeners", "")):
@@ -38,7 +39,9 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
         if name in controllers:
             said.append(f"The listener {text} is ignored: a node is its own controller.")
             continue
-        if address.startswith(":"):
+        if address.startswith(":") and protocols.get(name, name) == "SASL_SSL":
+            address = EVERYWHERE + address
+        elif address.startswith(":"):
             address, sentence = anywhere(text, address, settings)
             said += sentence
         listen.append(f"{name}://{address}")
