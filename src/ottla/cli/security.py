@@ -69,8 +69,10 @@ def init(
     """
     from ottla.server.secure_setup import FOLDER, address_of, set_up
 
+    if listen is None:
+        listen = PUBLIC if host else LOCAL
     with plain_refusals(data):
-        made = set_up(str(data), address_of(listen or (PUBLIC if host else LOCAL), host or ()), admin)
+        made = set_up(str(data), address_of(listen, host or ()), admin)
     if made is None:
         folder = data.absolute() / FOLDER
         print_done(f"{folder} has a set-up already: nothing was changed.", format, made=False, folder=str(folder))
