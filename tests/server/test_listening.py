@@ -135,6 +135,12 @@ def test_listeners_that_are_not_served(listen: list[str], advertised: str | None
         opened(*listen, **({} if advertised is None else {"advertised_listeners": advertised}))
 
 
+@pytest.mark.parametrize("name", ["ssl.keystore.location", "ssl.client.auth"])
+def test_settings_of_tls_need_a_listener_that_speaks_it(name: str) -> None:
+    with pytest.raises(SettingsRefused, match=f"{name} would protect nothing: no listener speaks TLS"):
+        opened("127.0.0.1:0", **{name: "required"})
+
+
 def test_nodes_use_the_listener_that_is_meant_for_them() -> None:
     named = opened("EXTERNAL://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0", "INTERNAL://127.0.0.1:0")
     assert between_nodes(named, "internal").name == "INTERNAL"

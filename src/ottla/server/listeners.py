@@ -153,9 +153,9 @@ def _protocols(names: Sequence[str], protocol_map: str) -> dict[str, str]:
 
 
 def _refuse_unused_tls(settings: BrokerSettings) -> None:
-    """Raise SettingsRefused for a certificate that no listener uses: whoever set it counts on TLS."""
-    for name in ("ssl.keystore.location", "ssl.keystore.key"):
-        if settings[name]:
+    """Raise SettingsRefused for settings of TLS that no listener uses: the operator counts on it."""
+    for name in ("ssl.keystore.location", "ssl.keystore.key", "ssl.client.auth"):
+        if settings[name] not in (None, "", "none"):
             raise SettingsRefused(
                 f"{name} would protect nothing: no listener speaks TLS. Name one SSL://HOST:PORT, or say so in "
                 "listener.security.protocol.map."

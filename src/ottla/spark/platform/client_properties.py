@@ -210,9 +210,13 @@ def _tls(kafka: Mapping[str, str]) -> Tls | None:
 
 def _login(kafka: Mapping[str, str]) -> Login | None:
     try:
-        return login_of(kafka)
+        login = login_of(kafka)
     except WrongLogin as wrong:
         raise WrongOption(f"Option 'kafka.sasl.*' can't be used: {wrong}") from None
+    unused = sorted(_SASL & kafka.keys()) if login is None else []
+    if unused:
+        raise WrongOption(f"Option 'kafka.{unused[0]}' needs 'kafka.security.protocol' SASL_SSL or SASL_PLAINTEXT.")
+    return login
 
 
 def _whole(kafka: Mapping[str, str], name: str, default: int) -> int:
