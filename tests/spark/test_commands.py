@@ -54,7 +54,7 @@ def test_what_is_missing_is_said(
     archive = ("pipeline", "archive", "--topic", topic, "--table", str(tmp_path / "table"), "--once")
     where = ("-b", broker.bootstrap_servers)
     assert f"There is no topic {topic}" in failed(printed, *archive, *where)
-    assert "'kafka.sasl.mechanism' is not supported" in failed(
+    assert "'kafka.sasl.mechanism' needs 'kafka.security.protocol'" in failed(
         printed, *archive, *where, "-X", "sasl.mechanism=PLAIN", code=2
     )
     assert "A setting must be KEY=VALUE" in failed(printed, *archive, *where, "--conf", "spark.ui", code=2)
