@@ -102,7 +102,7 @@ crash-pipelines: setup  ## kill -9 driver, workers and node under the sink, its 
 	$(PYTHON) -m tools.crash_pipelines --pipeline commit $(ARGS)
 	$(PYTHON) -m tools.crash_pipelines --pipeline commit-transactions $(ARGS)
 	$(PYTHON) -m tools.crash_pipelines --pipeline archive $(ARGS)
-	$(PYTHON) -m tests.spark.tracker.tracker_kill_loop
+	$(PYTHON) -m tests.harness.spark.tracker.tracker_kill_loop
 
 crash-streams: setup  ## kill -9 a Kafka Streams word count (exactly_once_v2) and its node, or three in turn (NODES=3 ARGS="--libs DIR", the jars of kafka-streams)
 	$(PYTHON) -m tools.crash_streams --nodes $(NODES) $(ARGS)

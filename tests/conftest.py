@@ -11,9 +11,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import java_archive
-from tests.cpu_budget import CpuBudgets
-from tests.zookeepers import ZooKeepers
+from tests.harness import java_archive
+from tests.harness.cpu_budget import CpuBudgets
+from tests.harness.zookeepers import ZooKeepers
 
 ON_ZOOKEEPER = pytest.mark.xdist_group("zookeeper")
 """For a test that asks for the fixture only when it runs."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.protocol.apis import ApiKey
-from tests.sources import FORM, tree_of
+from tests.harness.sources import FORM, tree_of
 
 pytestmark = FORM
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import cpu_budget
-from tests.cpu_budget import FACTOR, RECORDED_FROM, SLACK, TABLE, Meter, over_budget, read_table, write_table
-from tests.sources import FORM
+from tests.harness import cpu_budget
+from tests.harness.cpu_budget import FACTOR, RECORDED_FROM, SLACK, TABLE, Meter, over_budget, read_table, write_table
+from tests.harness.sources import FORM
 
 BURNS = "import time\nwhile time.process_time() < 0.3: pass\n"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plain_words import prose_of, unclear
-from tests.sources import FORM, docstrings, text_of, tree_of
+from tests.harness.plain_words import prose_of, unclear
+from tests.harness.sources import FORM, docstrings, text_of, tree_of
 from tests.test_tidy import TOP, sources
 
 pytestmark = FORM

@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-from tests.sources import FORM, docstrings, text_of, tree_of
+from tests.harness.sources import FORM, docstrings, text_of, tree_of
 
 pytestmark = FORM
 

@@ -4,7 +4,7 @@ from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.unserved import is_protective
 from ottla.broker.config.values import BrokerSettings
-from tests.settings_in_use import is_named, read_settings
+from tests.harness.settings_in_use import is_named, read_settings
 
 TABLES = (TOPIC_CONFIGS, GROUP_CONFIGS, BROKER_CONFIGS)
 KEYS = [key for table in TABLES for key in table.values()]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-from tests.sources import FORM, text_of, tree_of
+from tests.harness.sources import FORM, text_of, tree_of
 
 pytestmark = FORM
 

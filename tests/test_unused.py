@@ -14,7 +14,7 @@ from pathlib import Path
 from vulture import Vulture
 
 from ottla.cli.nouns import NOUNS
-from tests.sources import FORM, text_of, tree_of
+from tests.harness.sources import FORM, text_of, tree_of
 
 pytestmark = FORM
 

@@ -19,7 +19,7 @@ from ottla.client import Client, ClientFailure
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.testing import EmbeddedCluster
 from ottla.testing.network import Network
-from tests.zookeepers import ZooKeepers, ZooKeeperServer, fresh
+from tests.harness.zookeepers import ZooKeepers, ZooKeeperServer, fresh
 from tools.outage import Outage
 
 LEASE_S = 3.0

@@ -31,7 +31,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.client import Client
-from tests.topics import every_record
+from tests.harness.topics import every_record
 from tools.killed_nodes import KilledNodes, begin_nodes
 
 PARTITIONS = 3

@@ -7,7 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Protocol
 
-from tests.conform.three_nodes import ThreeNodes
+from tests.harness.conform.three_nodes import ThreeNodes
 from tools.crash_cluster import errors_logged
 from tools.node_process import NodeProcess
 

@@ -38,7 +38,7 @@ from ottla.client import Client
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.testing import EmbeddedCluster
-from tests.zookeepers import ZooKeepers, fresh
+from tests.harness.zookeepers import ZooKeepers, fresh
 from tools.crash_cluster import SETTINGS, Round, errors_logged, new_topics, report, soon
 
 TOP = Path(__file__).resolve().parent.parent

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 
 @pytest.fixture

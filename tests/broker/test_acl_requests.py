@@ -18,8 +18,8 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, build_batch
-from tests.node_pair import NodePair
-from tests.node_stage import NodeStage
+from tests.harness.node_pair import NodePair
+from tests.harness.node_stage import NodeStage
 
 WITH_ACLS: dict[str, Any] = {"authorizer_class_name": AUTHORIZERS[0], "allow_everyone_if_no_acl_found": "true"}
 ALL = DescribeAclsRequest(ANY, None, ANY, None, None, ANY, ANY)

@@ -11,7 +11,7 @@ from ottla.protocol.acls import Operation, Permission, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode as E
 
-from each_api import EachApi, errors  # isort: skip
+from tests.harness.broker.each_api import EachApi, errors  # isort: skip
 
 DENIED = {
     E.TOPIC_AUTHORIZATION_FAILED,

@@ -23,7 +23,7 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.wire import ZERO_UUID
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 Rule = tuple[Operation, ResourceType, str]
 Op, T = Operation, ResourceType

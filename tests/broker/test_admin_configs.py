@@ -20,7 +20,7 @@ from ottla.protocol.messages.incremental_alter_configs import AlterableConfig as
 from ottla.protocol.messages.incremental_alter_configs import AlterConfigsResource as Changes
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)

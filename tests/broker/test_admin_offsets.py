@@ -16,7 +16,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 
 @pytest.fixture

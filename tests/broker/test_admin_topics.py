@@ -28,7 +28,7 @@ from ottla.protocol.messages.describe_topic_partitions import (
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.protocol.wire import ZERO_UUID
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 NOBODY = b"\1" * 16
 

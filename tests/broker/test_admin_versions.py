@@ -33,7 +33,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.node_stage import CHANNEL, NodeStage, versions_of
+from tests.harness.node_stage import CHANNEL, NodeStage, versions_of
 
 TOPIC, BROKER = 2, 4
 

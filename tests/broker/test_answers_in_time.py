@@ -30,8 +30,8 @@ from ottla.protocol.messages.incremental_alter_configs import (
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest
-from tests.node_pair import NodePair
-from tests.node_stage import Asked, NodeStage
+from tests.harness.node_pair import NodePair
+from tests.harness.node_stage import Asked, NodeStage
 
 CONTROLLER, OTHER = 1, 2
 TIMEOUT_MS = 2_000

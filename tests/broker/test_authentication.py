@@ -18,7 +18,7 @@ from ottla.protocol.messages.renew_delegation_token import RenewDelegationTokenR
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from ottla.protocol.wire import Message
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 ADA = Principal("User", "ada")
 

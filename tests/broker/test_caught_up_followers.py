@@ -10,10 +10,10 @@ from ottla.broker.api import fetch_reading
 from ottla.broker.replication.replication import Replication
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
-from tests import other_writer
 from tests.broker.test_leading import NODE, SECRET, send
 from tests.broker.test_nearby_replicas import tell_nodes
-from tests.node_stage import NodeStage
+from tests.harness import other_writer
+from tests.harness.node_stage import NodeStage
 
 PARTITIONS = 20
 MOVED = 7

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ottla.broker.channel import REQUESTS_IN_FLIGHT_MAX, Owed
 from ottla.broker.effects import Parked
-from tests.node_stage import channel_of
+from tests.harness.node_stage import channel_of
 
 PRODUCE, FETCH = 0, 1
 

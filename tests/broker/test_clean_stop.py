@@ -14,7 +14,7 @@ from ottla.log.syncing import Syncable
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.server import disk
 from ottla.server.disk import sync_beside
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 PARTITIONS = 7
 

@@ -28,8 +28,8 @@ from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, build_batch
-from tests.node_pair import NodePair
-from tests.node_stage import NodeStage
+from tests.harness.node_pair import NodePair
+from tests.harness.node_stage import NodeStage
 
 SAMPLES, WINDOW_MS, BURST_MS = 11, 1000, 11_000
 PRODUCED, FETCHED, PERCENT = "producer_byte_rate", "consumer_byte_rate", "request_percentage"

@@ -15,7 +15,7 @@ from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
-from tests.node_stage import Asked, NodeStage
+from tests.harness.node_stage import Asked, NodeStage
 from tests.test_tidy import TOP
 
 

@@ -20,7 +20,7 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 TIMEOUT_MS = 700
 

@@ -13,7 +13,7 @@ from ottla.broker.effects import Effect, Store, Withdrawal
 from ottla.broker.upkeep.checkpoints import RECOVERY_POINT
 from ottla.log.checkpoints import read_offsets
 from ottla.server.disk import NodeFiles
-from tests.node_stage import DiskStage
+from tests.harness.node_stage import DiskStage
 
 CUT = 3
 

@@ -42,7 +42,7 @@ from ottla.protocol.messages.offset_for_leader_epoch import (
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import Record, build_batch
 from tests.broker import test_kraft_configs as kraft
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 DAY_MS = 86_400_000
 LONGEST = "t" * 249

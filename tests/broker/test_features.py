@@ -36,8 +36,8 @@ from ottla.protocol.messages.share_fetch import FetchPartition, FetchTopic, Shar
 from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from ottla.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from tests.node_pair import NodePair
-from tests.node_stage import NodeStage
+from tests.harness.node_pair import NodePair
+from tests.harness.node_stage import NodeStage
 
 UP, DOWN, UNSAFE_DOWN = 1, 2, 3
 MEMBER = "a member of a group"

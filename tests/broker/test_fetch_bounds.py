@@ -8,7 +8,7 @@ from ottla.broker.fetch import sessions as fetch_sessions
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tests.node_stage import CHANNEL, NodeStage
+from tests.harness.node_stage import CHANNEL, NodeStage
 
 VALUE = bytes(1000)
 

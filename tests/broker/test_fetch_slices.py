@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_stage import CHANNEL, NodeStage
 
 from ottla.broker.api import k01_fetch
 from ottla.broker.effects import Parked, Part, Reply
@@ -14,6 +13,7 @@ from ottla.broker.schedule import Timed
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from tests.harness.node_stage import CHANNEL, NodeStage
 
 PARTITIONS = 7
 BY_NAME, BY_ID = 12, 17

@@ -21,8 +21,8 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import Record, build_batch
-from tests.node_pair import NodePair
-from tests.node_stage import NodeStage
+from tests.harness.node_pair import NodePair
+from tests.harness.node_stage import NodeStage
 
 PARTITIONS = 60
 DIRECTORY_US = 1_000

@@ -22,7 +22,7 @@ from ottla.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from ottla.protocol.wire import Message
-from tests.node_stage import DiskStage
+from tests.harness.node_stage import DiskStage
 
 
 def follow_node_2(stage: DiskStage, unclean_epoch: int = -1) -> None:

@@ -33,8 +33,8 @@ from ottla.protocol.messages.read_share_group_state_summary import (
     ReadShareGroupStateSummaryRequest,
     ReadStateSummaryData,
 )
-from tests.node_pair import NodePair
-from tests.node_stage import channel_of
+from tests.harness.node_pair import NodePair
+from tests.harness.node_stage import channel_of
 
 OTHER = 2
 TOPIC, BROKER, GROUP = 2, 4, 32

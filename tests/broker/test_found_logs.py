@@ -11,7 +11,7 @@ from ottla.log.log import Log
 from ottla.log.recovery.found import What
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 LEFT = ".logs-at-clean-stop"
 

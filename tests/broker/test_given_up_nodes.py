@@ -9,7 +9,7 @@ from ottla.machine import Millis, Unanswered
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.framing import RequestHeader, encode_response
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 OTHER = 7
 

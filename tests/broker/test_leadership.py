@@ -15,8 +15,8 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import Record, build_batch
-from tests import other_writer
-from tests.node_stage import NodeStage
+from tests.harness import other_writer
+from tests.harness.node_stage import NodeStage
 
 BATCH = bytes(build_batch([Record(0, 1_800_000_000_000, b"k", b"v")]))
 

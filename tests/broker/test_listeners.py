@@ -32,7 +32,7 @@ from ottla.protocol.messages.share_fetch import FetchTopic as ShareTopic
 from ottla.protocol.messages.share_fetch import ShareFetchRequest
 from ottla.protocol.records.record import Record, build_batch
 from tests.broker import test_nearby_replicas as nearby
-from tests.node_pair import Endpoints, NodePair
+from tests.harness.node_pair import Endpoints, NodePair
 
 NODES = (1, 2)
 BATCH = bytes(build_batch([Record(0, 1_800_000_000_000, b"k", b"v")]))

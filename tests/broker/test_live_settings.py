@@ -14,7 +14,7 @@ from ottla.broker.schedule import Schedule
 from ottla.machine import Millis, WallClock
 from ottla.metadata.image import MetadataDelta
 from ottla.metadata.memory import MemoryStore
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 from test_admin_configs import GROUP, SET, change  # isort: skip
 

@@ -26,7 +26,7 @@ from ottla.protocol.messages.txn_offset_commit import (
 from ottla.protocol.messages.write_share_group_state import PartitionData as Written
 from ottla.protocol.messages.write_share_group_state import StateBatch, WriteShareGroupStateRequest, WriteStateData
 from ottla.share.state import ShareStateShard
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 TESTS = Path(__file__).resolve().parent.parent
 

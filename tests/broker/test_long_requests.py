@@ -11,7 +11,7 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.wire import Message
-from tests.node_stage import CHANNEL, NodeStage
+from tests.harness.node_stage import CHANNEL, NodeStage
 
 
 def framed(message: Message, version: int) -> memoryview:

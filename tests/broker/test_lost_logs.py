@@ -13,7 +13,7 @@ from ottla.log.checkpoints import encode_offsets
 from ottla.log.files import DiskFile
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.replica.copy_status import CopyStatus
-from tests.node_pair import NodePair
+from tests.harness.node_pair import NodePair
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest, Reque
 from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.node_stage import NodeStage, channel_of
+from tests.harness.node_stage import NodeStage, channel_of
 
 ADDRESS = channel_of(1).identity.address
 

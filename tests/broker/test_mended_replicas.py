@@ -8,7 +8,7 @@ from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import Damage
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from tests.node_pair import NodePair
+from tests.harness.node_pair import NodePair
 
 FETCH, ALTER_PARTITION = 1, 56
 

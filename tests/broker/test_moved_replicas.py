@@ -34,10 +34,10 @@ from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from tests import other_writer
 from tests.broker.test_leading import NODE, SECRET, part_of, produce, produced, send
 from tests.broker.test_leading import fetch as followers_fetch
-from tests.node_stage import NodeStage
+from tests.harness import other_writer
+from tests.harness.node_stage import NodeStage
 
 ID = bytes(range(1, 17))
 

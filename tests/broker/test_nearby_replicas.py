@@ -15,7 +15,7 @@ from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.broker.test_leading import SECRET, part_of, partition_of, place
 from tests.broker.test_leading import fetch as followers_fetch
-from tests.node_stage import Asked, NodeStage
+from tests.harness.node_stage import Asked, NodeStage
 
 RACKS = {1: "a", 2: "b", 3: "b"}
 

@@ -32,7 +32,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from ottla.protocol.wire import ZERO_UUID
-from tests.node_stage import CHANNEL, NodeStage
+from tests.harness.node_stage import CHANNEL, NodeStage
 
 PARTITIONS = 100
 BATCH_BYTES = 5_000

@@ -11,7 +11,7 @@ from ottla.log.files import DiskFiles
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.nodes import BETWEEN_NODES, NodeRecord, NodeState
 from ottla.metadata.store import ABSENT, Put
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 LEASE_MS = 3_600_000
 AT: tuple[str, int] = ("127.0.0.1", 9001)

@@ -18,7 +18,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 
 @pytest.fixture

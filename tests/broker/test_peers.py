@@ -3,7 +3,6 @@
 from typing import Any, ClassVar
 
 import pytest
-from node_stage import NodeStage
 
 from ottla.broker.channel import NODE_CHANNEL
 from ottla.broker.cluster.peers import DOUBT_MS, TIMEOUT_MS
@@ -13,6 +12,7 @@ from ottla.machine import NOTHING, AppliedBatch, Ask, Call, Decision, Millis, Sh
 from ottla.protocol.framing import RequestHeader, encode_request, encode_response
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tests.harness.node_stage import NodeStage
 
 OTHER = 7
 TOPIC = "asks"

@@ -20,7 +20,7 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from ottla.protocol.records import outline
 from ottla.protocol.records.batch import set_crc
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch
-from tests.node_stage import CHANNEL, NOW, NodeStage
+from tests.harness.node_stage import CHANNEL, NOW, NodeStage
 
 PARTITIONS = 7
 OLDEST, NEWEST = 3, 13

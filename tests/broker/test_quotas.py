@@ -25,7 +25,7 @@ from ottla.protocol.messages.share_fetch import FetchTopic as ShareTopic
 from ottla.protocol.messages.share_fetch import ShareFetchRequest
 from ottla.protocol.records.record import Record, build_batch
 from ottla.protocol.wire import Message
-from tests.node_stage import NodeStage, frame_of
+from tests.harness.node_stage import NodeStage, frame_of
 
 THROTTLE_MS = 250
 CLIENT = "stage"

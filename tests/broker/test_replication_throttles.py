@@ -9,7 +9,7 @@ from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchResponse,
 from ottla.replica.fetcher import Fetcher, FetchLimits, Position
 from tests.broker.test_leading import SECRET, fetch, part_of, place, produce
 from tests.broker.test_nearby_replicas import tell_nodes
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 RATE = 1000
 LISTED = "leader.replication.throttled.replicas"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import ottla.broker
 from ottla.broker.schedule import AT_ONCE, REST_MS, Backlog, KeyedTimers, Limits, Reckoning, Schedule, Timed, Timer
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 BROKER = Path(ottla.broker.__file__).parent
 PARTS = (Timed.UPKEEP, Timed.METADATA, Timed.SHARE)

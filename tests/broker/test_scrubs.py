@@ -18,8 +18,8 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from ottla.replica.copy_status import CopyStatus
-from tests.node_pair import NodePair
-from tests.node_stage import NodeStage
+from tests.harness.node_pair import NodePair
+from tests.harness.node_stage import NodeStage
 
 AN_HOUR_MS = 3_600_000
 

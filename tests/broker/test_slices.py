@@ -129,7 +129,7 @@ from ottla.protocol.messages.write_share_group_state import StateBatch, WriteSha
 from ottla.protocol.messages.write_share_group_state import WriteStateData as Written
 from ottla.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from ottla.protocol.wire import ZERO_UUID, Message
-from tests.node_stage import CHANNEL, NodeStage, versions_of
+from tests.harness.node_stage import CHANNEL, NodeStage, versions_of
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 

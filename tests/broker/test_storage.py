@@ -14,7 +14,7 @@ from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
-from tests.node_stage import NOW, Asked, DiskStage
+from tests.harness.node_stage import NOW, Asked, DiskStage
 
 TOPICS = ("t0", "t1", "t2", "t3")
 STORAGE = int(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -16,7 +16,7 @@ from ottla.metadata.memory import MemoryStore
 from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.store import Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 LEASE_MS = 3_600_000
 ID = bytes(range(16))

@@ -19,9 +19,9 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
-from each_api import LEASE_MS, EachApi, errors  # isort: skip
+from tests.harness.broker.each_api import LEASE_MS, EachApi, errors  # isort: skip
 
 
 def joined(tmp_path: Path) -> NodeStage:

@@ -10,7 +10,7 @@ from ottla.metadata.store import Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 
 def create(stage: NodeStage, name: str, partitions: int = 1) -> None:

@@ -11,7 +11,7 @@ from ottla.metadata.store import Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ottla.broker.config.values import BrokerSettings, ConfigRefused, super_user
 from ottla.metadata.store import Put
 from ottla.server.listeners import SettingsRefused
 from ottla.testing import EmbeddedBroker, ServeRefused
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 from test_admin_configs import BROKER, DELETE, SET, change, replace  # isort: skip
 

@@ -10,7 +10,7 @@ stand between two of these.
 import pytest
 
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 
 SKIPPED = {4, 5, 6, 7, 27, 56, 57, 58, 67, 71, 72}
 """LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, WriteTxnMarkers, AlterPartition, UpdateFeatures,

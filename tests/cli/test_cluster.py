@@ -20,7 +20,7 @@ from ottla.cli.cluster import planned, processes, stop_node, tend
 from ottla.cli.cluster.plan import Plan, checked
 from ottla.cli.main import main
 from ottla.cli.output import Failure, NotUnderstood
-from tests.waiting import soon
+from tests.harness.waiting import soon
 from tools.node_process import held_ports
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ottla.cli.listener_probe import mismatch
 from ottla.testing import EmbeddedBroker
-from tests.certificates import Authority
+from tests.harness.certificates import Authority
 
 from .conftest import Run
 

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.cli.main import main
-from tests.cli.promql import History, Query, Samples, seconds
-from tests.node_pair import NodePair
+from tests.harness.cli.promql import History, Query, Samples, seconds
+from tests.harness.node_pair import NodePair
+from tests.harness.share.share_stage import ACCEPT, REJECT, ShareStage
 from tests.server.test_metrics_documented import FIRST, SECOND, commit, kill, place, text_of
-from tests.share.share_stage import ACCEPT, REJECT, ShareStage
 
 TIMES = (0.0, 450.0, 900.0, 1350.0, 1800.0)
 OF_GROUPS = ("kafka_consumergroup", "kafka_sharegroup", "kafka_server_share", "kafka_server_group", "ottla_share")

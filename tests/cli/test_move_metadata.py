@@ -15,8 +15,8 @@ from ottla.server.listeners import ServeRefused
 from ottla.server.presence import LockedPresence
 from ottla.testing import EmbeddedBroker, EmbeddedCluster
 from tests.cli.conftest import Run
-from tests.waiting import soon
-from tests.zookeepers import ZooKeepers, fresh
+from tests.harness.waiting import soon
+from tests.harness.zookeepers import ZooKeepers, fresh
 
 RECORDS = 300
 COMMITTED = 100

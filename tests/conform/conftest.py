@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-import three_clients
 
 from ottla.testing import EmbeddedBroker
-from tests.conform.three_nodes import Killer, ThreeNodes
+from tests.harness.conform import three_clients
+from tests.harness.conform.three_nodes import Killer, ThreeNodes
 
 ONE_NODE = frozenset(
     [

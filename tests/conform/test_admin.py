@@ -40,7 +40,7 @@ from kafka.errors import (
 )
 
 from ottla.testing import EmbeddedBroker
-from tests import waiting
+from tests.harness import waiting
 
 WAIT_S = 30
 

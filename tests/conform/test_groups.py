@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from group_members import Aiokafka, Apart, KafkaPython, Librdkafka, Member, create, produce, until
 
 from ottla.testing import EmbeddedBroker
+from tests.harness.conform.group_members import Aiokafka, Apart, KafkaPython, Librdkafka, Member, create, produce, until
 
 PARTITIONS = 6
 CLIENTS = [Librdkafka, KafkaPython, Aiokafka]

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.testing import EmbeddedCluster
-from tests.waiting import soon
+from tests.harness.waiting import soon
 
 LIBS = os.environ.get("KAFKA_LIBS")
 JAVA = shutil.which("java")

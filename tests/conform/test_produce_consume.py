@@ -11,9 +11,9 @@ import confluent_kafka
 import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from three_clients import CLIENTS, WAIT_S, Aio, Confluent, KafkaPython, Read, Record
 
 from ottla.testing import EmbeddedBroker
+from tests.harness.conform.three_clients import CLIENTS, WAIT_S, Aio, Confluent, KafkaPython, Read, Record
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 BASE_MS = 1_700_000_000_000

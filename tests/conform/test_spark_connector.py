@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from ottla.testing import EmbeddedBroker
 
-JOB = Path(__file__).with_name("spark_connector_job.py")
+JOB = Path(__file__).parents[1] / "harness" / "conform" / "spark_connector_job.py"
 PARTITIONS = 3
 BEGAN_MS = int(time.time() * 1000)  # retention deletes what is old
 

@@ -7,7 +7,7 @@ from tests.conform.test_transactions import (
     test_offsets_and_records_of_a_transaction_are_seen_together,
     test_transactions_outlive_a_restart,
 )
-from tests.conform.three_nodes import ThreeNodes
+from tests.harness.conform.three_nodes import ThreeNodes
 
 __all__ = [
     "group",

@@ -25,7 +25,7 @@ from ottla.demo.cluster import ThreeNodes
 from ottla.demo.demonstration import Demonstration, per_second
 from ottla.demo.run import run
 from ottla.demo.tally import Tally, digest
-from tests.waiting import soon
+from tests.harness.waiting import soon
 
 ACCESS_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "activity" / "apache_access.log"
 

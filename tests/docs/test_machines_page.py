@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.reader import Block, Reader, blocks_of
-from tests.waiting import soon
-from tests.zookeepers import ZooKeepers, free_ports
+from tests.harness.docs.reader import Block, Reader, blocks_of
+from tests.harness.waiting import soon
+from tests.harness.zookeepers import ZooKeepers, free_ports
 
 RACKS = "abc"
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from ottla.testing import EmbeddedBroker
+from tests.harness.docs.reader import READ_ONLY, TOP, Reader, blocks_of
 from tools.node_process import held_ports
-
-from .reader import READ_ONLY, TOP, Reader, blocks_of
 
 SHORT = ["docs/durability.md", "docs/groups.md", "docs/testing.md", "docs/transactions.md"]
 LONG = ["docs/kmq.md", "docs/queues.md", "docs/pipelines/ship.md"]

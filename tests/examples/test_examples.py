@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ottla.testing import EmbeddedBroker
-from tests.docs.reader import TOP, Reader, blocks_of
+from tests.harness.docs.reader import TOP, Reader, blocks_of
 
 EXAMPLES = ["job_queue", "shop", "request_reply", "enrichment", "change_capture"]
 """The first one waits for back-offs, as the page about queues does."""

@@ -1,7 +1,6 @@
 """Consumer groups: members, epochs, reconciliation, offsets, and what Kafka's coordinator once got wrong."""
 
 import pytest
-from consumer_stage import ConsumerStage, places
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -12,6 +11,7 @@ from ottla.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from tests.harness.groups.consumer_stage import ConsumerStage, places
 
 
 def numbers(stage: ConsumerStage) -> dict[str, list[int]]:

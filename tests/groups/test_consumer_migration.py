@@ -4,7 +4,6 @@ from struct import pack
 from typing import Any
 
 import pytest
-from consumer_stage import ConsumerStage
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -16,6 +15,7 @@ from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupReques
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.harness.groups.consumer_stage import ConsumerStage
 
 
 class Classic:

@@ -5,12 +5,12 @@ members that the coordinator knows never both own a partition; epochs never fall
 Once everybody goes on, every partition that somebody subscribes to has one owner.
 """
 
-from consumer_stage import ConsumerStage, Player
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ottla.protocol.errors import ErrorCode
+from tests.harness.groups.consumer_stage import ConsumerStage, Player
 
 SUBSCRIPTIONS = st.sampled_from([("t",), ("u",), ("t", "u"), ("t", "later"), ()])
 MEMBERS = [f"m{n}" for n in range(5)]

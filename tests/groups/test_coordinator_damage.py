@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from host_stage import HostStage
 from test_shard_host import commit, committed, error_of
 
 from ottla.broker.coordinators.shards import SKIP_DAMAGED, ShardHost, partition_of
@@ -15,6 +14,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.records.batch import HEADER_BYTES, iter_batches, set_crc
 from ottla.protocol.records.record import Record, build_batch
+from tests.harness.groups.host_stage import HostStage
 
 E = ErrorCode
 DAMAGED = partition_of("g", 3)  # and "j"; "simple" is another's

@@ -5,7 +5,6 @@ import random
 from typing import Any
 
 import pytest
-from host_stage import HostStage
 from test_shard_host import commit
 
 from ottla.broker.upkeep.identity import StartRefused
@@ -13,6 +12,7 @@ from ottla.protocol.records.batch import HEADER_BYTES, iter_batches
 from ottla.protocol.records.errors import CorruptRecords
 from ottla.protocol.records.record import Record, build_batch
 from ottla.sim.kernel.disk import Disk
+from tests.harness.groups.host_stage import HostStage
 
 SEEDS = 20
 TOPICS = ("t", "compacted", "long")

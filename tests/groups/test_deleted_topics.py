@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from group_stage import QUICK, Stage
 
 from ottla.groups.deleted_topics import DeletedTopicsSweep
 from ottla.groups.shard import TopicsDeleted
@@ -15,6 +14,7 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tests.harness.groups.group_stage import QUICK, Stage
 
 SLICE_MAX = 500
 

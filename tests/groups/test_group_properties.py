@@ -6,7 +6,6 @@ of the offsets. At the end time passes, and nobody may be left waiting.
 
 from typing import Any
 
-from group_stage import Stage
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -33,6 +32,7 @@ from ottla.protocol.messages.offset_delete import (
 )
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from tests.harness.groups.group_stage import Stage
 
 HOUR_MS = 3_600_000
 SETTINGS = GroupSettings(

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from group_stage import Stage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.offset_commit_record import OffsetCommitValue
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from tests.harness.groups.group_stage import Stage
 
 LINES = (Path(__file__).parent / "golden" / "kafka_4_3_1_records.txt").read_text().splitlines()
 

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from group_player import Player
-from transcripts.datadriven import check, scripts
+
+from tests.harness.groups.group_player import Player
+from tests.harness.transcripts.datadriven import check, scripts
 
 
 @pytest.mark.parametrize("path", scripts("groups"), ids=lambda path: path.stem)

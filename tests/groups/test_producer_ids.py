@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from host_stage import HostStage
 
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.producer_ids import BLOCK, KEY, ProducerIds
 from ottla.metadata.store import ABSENT, Put
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.records.record import Record, build_batch
-from tests.producer_ids import take
+from tests.harness.groups.host_stage import HostStage
+from tests.harness.producer_ids import take
 
 
 def produce(stage: HostStage, producer_id: int) -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from host_stage import HostStage
 
 from ottla.broker.coordinators.shards import LOAD_SLICE_BYTES, partition_of
 from ottla.protocol.errors import ErrorCode
@@ -24,7 +23,8 @@ from ottla.protocol.messages.offset_commit import (
 )
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.other_writer import place
+from tests.harness.groups.host_stage import HostStage
+from tests.harness.other_writer import place
 
 E = ErrorCode
 SET, DELETE = 0, 1

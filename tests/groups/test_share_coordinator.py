@@ -3,10 +3,8 @@
 import random
 
 import pytest
-from group_stage import QUICK
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from membership_stage import ShareStage, assigned
 
 from ottla.groups.metadata_view import ShareGroupConfig
 from ottla.groups.settings import GroupSettings
@@ -21,6 +19,8 @@ from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupReques
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from tests.harness.groups.group_stage import QUICK
+from tests.harness.groups.membership_stage import ShareStage, assigned
 
 HEARTBEAT_MS, SESSION_MS = 5_000, 45_000
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from host_stage import HostStage
-
 from ottla.broker.api.share_offsets import question
 from ottla.groups.shard import GroupShard
 from ottla.groups.share.admin import AskShares, BeginDeletion
@@ -21,7 +19,8 @@ from ottla.protocol.messages.describe_share_group_offsets import (
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
-from tests.node_stage import Asked
+from tests.harness.groups.host_stage import HostStage
+from tests.harness.node_stage import Asked
 
 
 def started(**settings: str) -> HostStage:

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from ottla.kmq import KmqClient, KmqConfig, RedeliveryTracker, create_topics
 from ottla.testing import EmbeddedBroker
-from tests.topics import every_record
-from tests.waiting import soon
+from tests.harness.topics import every_record
+from tests.harness.waiting import soon
 
 PATIENCE_S = 30.0
 QUICK = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from ottla.kmq.markers import Kind, Start
-
-from .kill_loop import KillLoop, was_due
+from tests.harness.kmq.kill_loop import KillLoop, was_due
 
 
 def test_every_message_is_done_or_a_dead_letter_whoever_is_killed(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from ottla.log.config import HOUR_MS, LogConfig
 from ottla.log.log import Log
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import Record, build_batch, decode_records, has_valid_crc, peek, set_crc
-
-from .support import DIRECTORY, NOW, batch, disk, keyed, marker, open_log, put, raw, values
+from tests.harness.log.support import DIRECTORY, NOW, batch, disk, keyed, marker, open_log, put, raw, values
 
 
 @pytest.fixture

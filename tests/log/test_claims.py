@@ -8,9 +8,8 @@ from ottla.log.answers import AppendRefused
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, set_crc
 from ottla.protocol.records.record import RECORD_BYTES_MIN, Record, build_batch
-from tests.lying_batches import claiming
-
-from .support import NOW, disk, open_log, put
+from tests.harness.log.support import NOW, disk, open_log, put
+from tests.harness.lying_batches import claiming
 
 _int32 = Struct(">i").pack_into
 

@@ -18,8 +18,7 @@ from ottla.log.log import Log
 from ottla.log.recovery.found import What
 from ottla.protocol.records import Record, build_batch, decode_records, has_valid_crc, iter_batches, peek, set_crc
 from ottla.sim.kernel.disk import Disk, PowerCut
-
-from .support import (
+from tests.harness.log.support import (
     DIRECTORY,
     NOW,
     batch,

@@ -10,8 +10,7 @@ from ottla.log.compaction.compaction import Compaction
 from ottla.log.log import Log
 from ottla.protocol.records.batch import HEADER_BYTES, iter_batches, set_crc
 from ottla.sim.kernel.disk import Disk
-
-from .support import DIRECTORY, NOW, batch, disk, keyed, open_log, put, raw, small
+from tests.harness.log.support import DIRECTORY, NOW, batch, disk, keyed, open_log, put, raw, small
 
 CONFIG = replace(small(), cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0)
 LATER = NOW + 10**9

@@ -19,8 +19,7 @@ from ottla.log.log import Log
 from ottla.log.producers import marker_in
 from ottla.protocol.records import decode_records, iter_batches
 from ottla.sim.kernel.disk import Disk
-
-from .support import DIRECTORY, NOW, disk, keyed, marker, open_log, put, records, small
+from tests.harness.log.support import DIRECTORY, NOW, disk, keyed, marker, open_log, put, records, small
 
 COMPACT = small(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01, file_delete_delay_ms=10)
 HORIZON = COMPACT.delete_retention_ms

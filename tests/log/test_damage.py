@@ -11,8 +11,19 @@ from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.protocol.records.batch import iter_batches
 from ottla.sim.kernel.disk import Disk
-
-from .support import DIRECTORY, NOW, batch, delete_old_segments, disk, maintain, marker, offsets, open_log, put, records
+from tests.harness.log.support import (
+    DIRECTORY,
+    NOW,
+    batch,
+    delete_old_segments,
+    disk,
+    maintain,
+    marker,
+    offsets,
+    open_log,
+    put,
+    records,
+)
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=150)
 SEEDS = 150

@@ -16,8 +16,7 @@ from ottla.log.log import Log
 from ottla.log.recovery.found import What
 from ottla.protocol.records.batch import iter_batches
 from ottla.sim.kernel.disk import Disk
-
-from .support import DIRECTORY, NOW, TOPIC_ID, batch, disk, maintain, open_log, put, small, values
+from tests.harness.log.support import DIRECTORY, NOW, TOPIC_ID, batch, disk, maintain, open_log, put, small, values
 
 KILLED: dict[str, Any] = {"clean_shutdown": False}
 POWER: dict[str, Any] = {"clean_shutdown": False, "same_boot": False}

@@ -11,8 +11,7 @@ import pytest
 from ottla.log.answers import Isolation, Origin, StorageFailed
 from ottla.log.log import Log
 from ottla.sim.kernel.disk import Disk
-
-from .support import NOW, batch, disk, marker, open_log, small
+from tests.harness.log.support import NOW, batch, disk, marker, open_log, small
 
 KILLED: dict[str, Any] = {"clean_shutdown": False}
 POWER: dict[str, Any] = {"clean_shutdown": False, "same_boot": False}

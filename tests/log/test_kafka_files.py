@@ -16,8 +16,7 @@ from ottla.log.checkpoints import read_partition_metadata
 from ottla.log.config import LogConfig
 from ottla.log.files import DiskFiles
 from ottla.log.log import Log
-
-from .support import NOW, batch, open_log, put, records, values
+from tests.harness.log.support import NOW, batch, open_log, put, records, values
 
 GOLDEN = Path(__file__).parent / "golden" / "kafka-4.3.1"
 HOW = [

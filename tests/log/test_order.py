@@ -15,8 +15,7 @@ from ottla.log.log import Log
 from ottla.protocol.records.batch import iter_batches
 from ottla.protocol.records.record import decode_records
 from ottla.sim.kernel.disk import Disk
-
-from .support import NOW, batch, disk, open_log, put, small, values
+from tests.harness.log.support import NOW, batch, disk, open_log, put, small, values
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=300)
 COUNT = 70

@@ -15,7 +15,7 @@ from ottla.log.log import Log
 from ottla.log.offsets import LogOffsets
 from ottla.log.segments import LogSegments
 from ottla.log.state import Retention
-from tests.log.support import NOW, batch, disk, open_log
+from tests.harness.log.support import NOW, batch, disk, open_log
 
 PACKAGE = Path(ottla.__file__).parent
 FIELDS: dict[type, tuple[str, set[str]]] = {

@@ -15,8 +15,7 @@ from ottla.log.log import Log
 from ottla.protocol.records import peek
 from ottla.protocol.records.batch import LOG_OVERHEAD_BYTES
 from ottla.sim.kernel.disk import Disk, PowerCut
-
-from .support import DIRECTORY, NOW, batch, disk, maintain, marker, open_log, put, raw, small, values
+from tests.harness.log.support import DIRECTORY, NOW, batch, disk, maintain, marker, open_log, put, raw, small, values
 
 KILLED: dict[str, Any] = {"clean_shutdown": False}
 POWER: dict[str, Any] = {"clean_shutdown": False, "same_boot": False}

@@ -14,8 +14,7 @@ import pytest
 from ottla.log.files import DiskFiles
 from ottla.log.log import Log
 from ottla.sim.kernel.disk import Disk, PowerCut
-
-from .support import DIRECTORY, NOW, batch, disk, open_log, put, small, values
+from tests.harness.log.support import DIRECTORY, NOW, batch, disk, open_log, put, small, values
 
 KILLED: dict[str, Any] = {"clean_shutdown": False}
 POWER: dict[str, Any] = {"clean_shutdown": False, "same_boot": False}

@@ -12,8 +12,7 @@ from ottla.log.answers import DamagedLog, DivergingOffset, Isolation, Origin
 from ottla.log.log import Log
 from ottla.protocol.records import iter_batches, set_crc
 from ottla.sim.kernel.disk import Disk, PowerCut
-
-from .support import DIRECTORY, NOW, batch, disk, maintain, marker, open_log, put, raw, small, values
+from tests.harness.log.support import DIRECTORY, NOW, batch, disk, maintain, marker, open_log, put, raw, small, values
 
 
 def transactional(producer_id: int, sequence: int, *payload: bytes, epoch: int = 0) -> memoryview:

@@ -13,8 +13,7 @@ from ottla.log.log import Log
 from ottla.log.scrubbing import scrubbing
 from ottla.protocol.records.batch import iter_batches
 from ottla.sim.kernel.disk import Disk
-
-from .support import DIRECTORY, NOW, batch, disk, open_log, put, small
+from tests.harness.log.support import DIRECTORY, NOW, batch, disk, open_log, put, small
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=300)
 

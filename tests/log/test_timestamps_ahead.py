@@ -10,8 +10,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import MAX_TIMESTAMP_AT, set_crc
 from ottla.protocol.records.record import Record, build_batch
 from ottla.sim.kernel.disk import Disk
-
-from .support import NOW, batch, delete_old_segments, disk, maintain, open_log, put, records, small
+from tests.harness.log.support import NOW, batch, delete_old_segments, disk, maintain, open_log, put, records, small
 
 DAY = 86_400_000
 FAR = NOW + 50 * 365 * DAY

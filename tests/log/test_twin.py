@@ -14,8 +14,7 @@ from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.log.syncing import Syncable
 from ottla.protocol.records import decode_records, iter_batches
-
-from .support import DIRECTORY, NOW, TOPIC_ID, batch, delete_old_segments, disk, maintain
+from tests.harness.log.support import DIRECTORY, NOW, TOPIC_ID, batch, delete_old_segments, disk, maintain
 
 CONFIG = LogConfig(
     segment_bytes=800, index_interval_bytes=100, retention_bytes=-1, retention_ms=-1, file_delete_delay_ms=50

@@ -14,8 +14,7 @@ from ottla.protocol.records.compression import UNPACKED_BYTES_MAX
 from ottla.protocol.records.errors import TooManyParts
 from ottla.protocol.records.outline import RECORDS_A_SLICE, outline_in_slices
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch, decode_records
-
-from .support import disk, open_log, put
+from tests.harness.log.support import disk, open_log, put
 
 NOW = WallMillis(1_700_000_000_000)
 

@@ -17,8 +17,19 @@ from ottla.log.config import DAY_MS, LogConfig
 from ottla.log.files import DiskFiles
 from ottla.log.log import Log
 from ottla.sim.kernel.disk import Disk, PowerCut
-
-from .support import DIRECTORY, NOW, batch, delete_old_segments, disk, maintain, open_log, put, raw, small, values
+from tests.harness.log.support import (
+    DIRECTORY,
+    NOW,
+    batch,
+    delete_old_segments,
+    disk,
+    maintain,
+    open_log,
+    put,
+    raw,
+    small,
+    values,
+)
 
 
 def fill(log: Log, count: int, *, step: int = 1, size: int = 20) -> None:

@@ -17,7 +17,7 @@ from ottla.metadata.producer_ids import BLOCK, KEY, ProducerIds
 from ottla.metadata.sqlite import FORMAT, SERVING_TIMEOUT_MS, SqliteStore
 from ottla.metadata.store import ABSENT, Delete, Put, StoreBusy, StoreDamaged, StoreFailed, decoded
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord, key_of
-from tests.producer_ids import take
+from tests.harness.producer_ids import take
 
 PLACED = PartitionRecord((1,), (1,), 1)
 ROWS = {

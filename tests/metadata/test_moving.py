@@ -12,7 +12,7 @@ from ottla.metadata.zookeeper import moving
 from ottla.metadata.zookeeper.ensemble import ensemble_of
 from ottla.metadata.zookeeper.moving import move
 from ottla.metadata.zookeeper.session import Session, Set
-from tests.zookeepers import ZooKeepers, fresh, opened
+from tests.harness.zookeepers import ZooKeepers, fresh, opened
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from ottla.metadata.producer_ids import BLOCK, ProducerIds
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import ABSENT, Conflict, Delete, Guard, MetadataStore, Put, StoreFailed
 from tests.conftest import ON_ZOOKEEPER
-from tests.producer_ids import take
-from tests.zookeepers import ZooKeepers, fresh, opened
+from tests.harness.producer_ids import take
+from tests.harness.zookeepers import ZooKeepers, fresh, opened
 
 KEYS = st.sampled_from(["topic/a", "topic/a-b", "topic/b", "topic", "config/", "config/é", "config/\U0001f600", "k\0z"])
 EXPECTED = st.one_of(st.none(), st.integers(0, 12))
@@ -165,7 +165,7 @@ KILLED = """
 import sys
 from ottla.metadata.sqlite import SqliteStore
 from ottla.metadata.store import Put
-from tests.producer_ids import take
+from tests.harness.producer_ids import take
 store = SqliteStore(sys.argv[1])
 for i in range(1_000_000):
     print(store.commit([Put("a", str(i).encode()), Put("b", str(i).encode())]), flush=True)

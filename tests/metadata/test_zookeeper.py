@@ -27,9 +27,9 @@ from ottla.metadata.zookeeper import batches, rows, session
 from ottla.metadata.zookeeper.ensemble import ensemble_of
 from ottla.metadata.zookeeper.session import Set
 from ottla.metadata.zookeeper.store import ZooKeeperStore
-from tests.waiting import PATIENCE_S, soon
-from tests.wires import Wire
-from tests.zookeepers import ZooKeepers, fresh, opened
+from tests.harness.waiting import PATIENCE_S, soon
+from tests.harness.wires import Wire
+from tests.harness.zookeepers import ZooKeepers, fresh, opened
 
 TIMEOUT_MS = 1000
 

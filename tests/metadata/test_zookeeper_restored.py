@@ -10,8 +10,8 @@ import pytest
 from ottla.metadata.store import CommitUnknown, Put, StoreFailed, StoreGone
 from ottla.metadata.zookeeper.session import Set
 from ottla.metadata.zookeeper.store import ZooKeeperStore
-from tests.waiting import soon
-from tests.zookeepers import ZooKeepers, ZooKeeperServer, fresh, opened
+from tests.harness.waiting import soon
+from tests.harness.zookeepers import ZooKeepers, ZooKeeperServer, fresh, opened
 
 TIMEOUT_MS = 1000
 

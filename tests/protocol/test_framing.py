@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from kio.schema.request_header.v2.header import RequestHeader as KioHeader
 from kio.serial import entity_reader
-from kio_oracle import Case, cases, kio_bytes
 
 from ottla.protocol.apis import APIS
 from ottla.protocol.errors import ErrorCode, MalformedFrame
@@ -22,6 +21,7 @@ from ottla.protocol.framing import (
     encode_request,
     encode_response,
 )
+from tests.harness.protocol.kio_oracle import Case, cases, kio_bytes
 
 REQUESTS = [case for case in cases() if case.name.endswith("Request")]
 RESPONSES = [case for case in cases() if case.name.endswith("Response")]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio_oracle import internal_records
 
 from ottla.protocol.coordinator_records import (
     CONSUMER_OFFSETS_TOPIC,
@@ -19,6 +18,7 @@ from ottla.protocol.coordinator_records import (
 )
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.messages._records import RECORD_TABLE
+from tests.harness.protocol.kio_oracle import internal_records
 from tools.message_schemas import Field, Message, Struct
 
 SCHEMAS = internal_records()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from kio_oracle import Case, cases, kio_bytes, messages_of
 
 from ottla.protocol.apis import APIS
 from ottla.protocol.coordinator_records import decode_record
@@ -22,6 +21,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.wire import write_uvarint
+from tests.harness.protocol.kio_oracle import Case, cases, kio_bytes, messages_of
 
 CASES = list(cases())
 QUIET = settings(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from kio_oracle import Case, cases, kio_bytes, kio_read, messages_of, schemas, to_ours
+
+from tests.harness.protocol.kio_oracle import Case, cases, kio_bytes, kio_read, messages_of, schemas, to_ours
 
 CASES = list(cases())
 

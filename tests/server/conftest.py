@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.fairness import NodeProcess, Probe, Waits
+from tests.harness.server.fairness import NodeProcess, Probe, Waits
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPart
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.testing import EmbeddedCluster
-from tests.waiting import soon
+from tests.harness.waiting import soon
 
 
 @pytest.fixture(scope="module")

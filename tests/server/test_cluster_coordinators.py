@@ -23,7 +23,7 @@ from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.testing import EmbeddedCluster
 from tests.conform.test_share_groups import configure
-from tests.waiting import soon
+from tests.harness.waiting import soon
 from tools.crash_transactions import PARTITIONS, SOURCE, TARGET, TOPIC, Loop, Writer, note_ledger, note_moved
 from tools.history import History, check
 from tools.recorded_clients import Sender

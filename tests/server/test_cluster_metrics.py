@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.testing import EmbeddedCluster
+from tests.harness.waiting import soon
 from tests.server.test_cluster import controller, create
-from tests.waiting import soon
 
 PARTITIONS = 6
 REPLICAS = "kafka_server_replicamanager_"

@@ -18,9 +18,9 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from tests.server.fairness import NodeProcess, Probe, running_node
+from tests.harness.server.fairness import NodeProcess, Probe, running_node
+from tests.harness.waiting import soon
 from tests.server.test_connection import read_frame
-from tests.waiting import soon
 
 TOPICS = [f"topic-{n}" for n in range(300)]
 GROUPS = [f"group-{n}" for n in range(2_000)]

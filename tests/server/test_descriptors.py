@@ -19,7 +19,7 @@ from ottla.client.errors import check
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import Record, build_batch
-from tests.waiting import soon
+from tests.harness.waiting import soon
 
 DESCRIPTORS = 64
 PARTITIONS = 200

@@ -34,7 +34,7 @@ from ottla.protocol.messages.offset_delete import (
 )
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from ottla.protocol.wire import ZERO_UUID, Message, write_uvarint
-from tests.server.fairness import NodeProcess, Probe, Waits, assert_fair_burst, running_node
+from tests.harness.server.fairness import NodeProcess, Probe, Waits, assert_fair_burst, running_node
 from tests.server.test_connection import produce_frame, read_frame
 
 BURST = 50

@@ -16,7 +16,7 @@ from ottla.metadata.row_kinds import Row
 from ottla.metadata.store import MetadataStore, StoreFailed
 from ottla.server.following import AGAIN_S, LOOK_S, REST_S, Following
 from ottla.server.store import StoreThread, Told
-from tests.waiting import in_virtual_time
+from tests.harness.waiting import in_virtual_time
 
 
 class Stage:

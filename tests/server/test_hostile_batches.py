@@ -15,7 +15,7 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from ottla.protocol.records import batch as b
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch
-from tests.server.fairness import NodeProcess, Probe, Waits, assert_fair_burst, running_node
+from tests.harness.server.fairness import NodeProcess, Probe, Waits, assert_fair_burst, running_node
 from tests.server.test_connection import read_frame
 
 PARTITIONS = 20

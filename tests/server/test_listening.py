@@ -19,7 +19,7 @@ from ottla.server.directory import DirectoryLock
 from ottla.server.following import Following
 from ottla.server.listeners import Listener, ServeRefused, SettingsRefused, between_nodes, open_listeners
 from ottla.server.main import Server, ServerOptions
-from tests.waiting import soon_in_loop
+from tests.harness.waiting import soon_in_loop
 
 
 class Opening(Server):

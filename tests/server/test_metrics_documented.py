@@ -53,10 +53,10 @@ from ottla.protocol.records.record import Record, build_batch
 from ottla.server import share_groups
 from ottla.server.figures import LATE_MS, take
 from ottla.server.metrics import readiness, render
-from tests.node_pair import LEASE_MS, NodePair
-from tests.node_stage import NodeStage
+from tests.harness.node_pair import LEASE_MS, NodePair
+from tests.harness.node_stage import NodeStage
+from tests.harness.share.share_stage import ACCEPT, REJECT, ShareStage
 from tests.server.test_metrics import Measured, fetch
-from tests.share.share_stage import ACCEPT, REJECT, ShareStage
 from tests.share.test_share_nodes import KEEPS, READS, SharePair
 from tests.txn.test_transactions_node import TOPIC, Producer
 

@@ -25,7 +25,7 @@ from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, Cr
 from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.testing import EmbeddedCluster
-from tests.waiting import soon
+from tests.harness.waiting import soon
 
 
 @pytest.fixture(scope="module")

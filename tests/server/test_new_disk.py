@@ -11,7 +11,7 @@ from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.protocol.messages.elect_leaders import TopicPartitions as Places
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.testing import EmbeddedCluster
-from tests.waiting import soon
+from tests.harness.waiting import soon
 
 UNCLEAN = 1
 RECORDS = 10

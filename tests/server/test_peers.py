@@ -16,7 +16,7 @@ from ottla.server.buffers import Buffers
 from ottla.server.listeners import SettingsRefused
 from ottla.server.main import Server, ServerOptions
 from ottla.server.peers import Peers, routes_of
-from tests.waiting import soon_in_loop
+from tests.harness.waiting import soon_in_loop
 
 TIMEOUT_S = 20
 

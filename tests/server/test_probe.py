@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.fairness import NodeProcess, Probe, Waits, line_of
+from tests.harness.server.fairness import NodeProcess, Probe, Waits, line_of
 
 FAULT_S = 0.25
 """More than the limit, also where processors are believed to be as slow as `fairness.SLOWED_MAX`."""

@@ -11,8 +11,8 @@ import pytest
 
 from ottla.client import Client, ClientFailure
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from tests.harness.waiting import soon
 from tests.server.test_metadata_store import create
-from tests.waiting import soon
 from tools.node_process import held_port
 
 

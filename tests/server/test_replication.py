@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.testing import EmbeddedCluster
-from tests.waiting import soon
+from tests.harness.waiting import soon
 
 TOPIC = "copies"
 

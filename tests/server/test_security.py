@@ -32,7 +32,7 @@ from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from ottla.protocol.scram import ScramClient
 from ottla.server.main import ServerOptions
 from ottla.testing.embedded import Running, run_in_thread
-from tests.certificates import Authority
+from tests.harness.certificates import Authority
 from tests.server.test_connection import read_frame
 
 HOST = "127.0.0.1"

@@ -14,8 +14,8 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from ottla.protocol.records.record import Record, build_batch
-from tests.server.fairness import Probe, running_node
-from tests.waiting import soon
+from tests.harness.server.fairness import Probe, running_node
+from tests.harness.waiting import soon
 
 SLOWLY = """
 import os, time

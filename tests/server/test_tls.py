@@ -23,7 +23,7 @@ from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopic
 from ottla.server.tls import Tls, TlsTransport
 from ottla.server.tls_settings import TlsSettings
 from ottla.testing import EmbeddedBroker
-from tests.certificates import Authority
+from tests.harness.certificates import Authority
 from tests.server.test_connection import (
     correlation_of,
     fetch_frame,

@@ -13,7 +13,7 @@ import pytest
 from ottla.client import Client, ClientFailure
 from ottla.server import hang_up
 from ottla.testing import EmbeddedCluster
-from tests.waiting import soon
+from tests.harness.waiting import soon
 
 LEASE_MS = 1000
 

@@ -28,9 +28,9 @@ from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPart
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.testing import EmbeddedCluster
-from tests.waiting import soon
-from tests.wires import Wire
-from tests.zookeepers import ZooKeepers, fresh, opened
+from tests.harness.waiting import soon
+from tests.harness.wires import Wire
+from tests.harness.zookeepers import ZooKeepers, fresh, opened
 
 SESSION_MS = 2500
 

@@ -17,9 +17,9 @@ from ottla.server.doors import Life
 from ottla.server.listeners import ServeRefused
 from ottla.server.shared_metadata import TRUST
 from ottla.server.zookeeper_presence import ZooKeeperPresence
-from tests.waiting import soon_in_loop
-from tests.wires import Wire
-from tests.zookeepers import ZooKeepers, fresh, opened
+from tests.harness.waiting import soon_in_loop
+from tests.harness.wires import Wire
+from tests.harness.zookeepers import ZooKeepers, fresh, opened
 
 TIMEOUT_MS = 1500
 

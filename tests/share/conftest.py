@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from share_stage import ShareStage
+
+from tests.harness.share.share_stage import ShareStage
 
 
 @pytest.fixture

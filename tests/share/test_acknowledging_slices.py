@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from share_stage import ACCEPT, RELEASE, Member, ShareStage
 
 from ottla.broker.delivery import host, requests
 from ottla.broker.schedule import AT_ONCE, Timed
@@ -16,7 +15,8 @@ from ottla.protocol.messages.share_acknowledge import (
     AcknowledgeTopic,
     ShareAcknowledgeRequest,
 )
-from tests.node_stage import Asked
+from tests.harness.node_stage import Asked
+from tests.harness.share.share_stage import ACCEPT, RELEASE, Member, ShareStage
 
 PARTITIONS, RECORDS = 5, 4
 Said: TypeAlias = dict[tuple[bytes, int], list[tuple[int, int, list[int]]]]

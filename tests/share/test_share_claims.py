@@ -4,13 +4,13 @@ from pathlib import Path
 from struct import Struct
 
 import pytest
-from share_stage import REJECT, ShareStage
 
 from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.dead_letters import LETTERS_PER_STEP, PendingRange
 from ottla.log.answers import Origin
 from ottla.protocol.records.errors import CorruptRecords
-from tests.lying_batches import claiming
+from tests.harness.lying_batches import claiming
+from tests.harness.share.share_stage import REJECT, ShareStage
 
 COUNT_MAX = 2**31 - 1
 DEAD = {"errors_deadletterqueue_topic_name": "dlq.jobs"}

@@ -1,12 +1,12 @@
 """A damaged log under a share group: the group hears of it, and passes over nothing that it was not given."""
 
 import pytest
-from share_stage import ACCEPT, Member, ShareStage
 
 from ottla.broker.delivery.dead_letters import PendingRange
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.records.batch import iter_batches
+from tests.harness.share.share_stage import ACCEPT, Member, ShareStage
 
 HEADER_BYTES = {"length": 8, "a length too long": 10, "magic": 16, "a far offset": 0}
 

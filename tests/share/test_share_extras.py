@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
 
 from ottla.broker.config.key import ConfigRefused
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.record import Record, build_batch
+from tests.harness.share.share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
 
 
 def begun(stage: ShareStage, count: int = 10, *, headers: object = (), **overrides: str) -> Member:

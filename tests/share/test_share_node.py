@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from share_stage import ACCEPT, GAP, REJECT, RELEASE, RENEW, Member, ShareStage
 
 from ottla.broker.delivery import loading
 from ottla.broker.delivery import sessions as share_sessions
@@ -21,8 +20,9 @@ from ottla.protocol.messages.incremental_alter_configs import (
 )
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
 from ottla.share.state import ShareStateShard
-from tests.node_stage import NOW
-from tests.other_writer import place
+from tests.harness.node_stage import NOW
+from tests.harness.other_writer import place
+from tests.harness.share.share_stage import ACCEPT, GAP, REJECT, RELEASE, RENEW, Member, ShareStage
 
 BROKER, GROUP = 4, 32
 

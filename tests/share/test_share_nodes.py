@@ -43,8 +43,8 @@ from ottla.protocol.messages.write_share_group_state import (
 )
 from ottla.protocol.records.record import Record, build_batch, decode_records
 from ottla.share.state import coordinator_key
-from tests.node_pair import NodePair
-from tests.share.share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
+from tests.harness.node_pair import NodePair
+from tests.harness.share.share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
 
 READS, KEEPS = 1, 2
 GROUP = 32

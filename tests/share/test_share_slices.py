@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from share_stage import ACCEPT, RELEASE, Member, ShareStage
 
 from ottla.broker.delivery.batch_parts import Slices
 from ottla.log.files import DiskFiles
 from ottla.protocol.records.batch import has_valid_crc, peek
 from ottla.protocol.records.record import Record, build_batch, decode_records
+from tests.harness.share.share_stage import ACCEPT, RELEASE, Member, ShareStage
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

@@ -8,11 +8,11 @@ import random
 from typing import Any
 
 import pytest
-from share_stage import ACCEPT, RELEASE, Member, ShareStage
 
 from ottla.log.answers import Origin
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
-from tests.node_stage import NOW
+from tests.harness.node_stage import NOW
+from tests.harness.share.share_stage import ACCEPT, RELEASE, Member, ShareStage
 
 PRODUCERS = (7, 8, 9)
 STEPS = 120

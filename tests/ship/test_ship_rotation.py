@@ -25,7 +25,7 @@ from ottla.ship.follow import Bounds
 from ottla.ship.rules import Traces
 from ottla.ship.runner import Shipping, Totals, ship
 from ottla.testing import EmbeddedBroker
-from tests.waiting import soon
+from tests.harness.waiting import soon
 
 PARTITIONS = 3
 

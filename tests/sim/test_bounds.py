@@ -34,9 +34,8 @@ from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Connection, Weather
 from ottla.sim.workloads.checkers import node_of
-from tests.node_stage import frame_of
-
-from .stage import Stage, make_host
+from tests.harness.node_stage import frame_of
+from tests.harness.sim.stage import Stage, make_host
 
 SECOND_US = 1_000 * MS
 NEAR = Weather(latency_max_us=100, split=0, bytewise=0, spike=0)

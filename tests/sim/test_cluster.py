@@ -3,7 +3,7 @@
 import pytest
 
 from ottla.sim.workloads.cluster import TOPIC
-from tests.sim.hand_cluster import HandCluster
+from tests.harness.sim.hand_cluster import HandCluster
 
 
 def running(seed: int = 1, **given: object) -> HandCluster:

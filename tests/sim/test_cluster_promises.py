@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import FORM, tree_of
+from tests.harness.sources import FORM, tree_of
 
 pytestmark = FORM
 

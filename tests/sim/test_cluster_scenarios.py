@@ -22,8 +22,8 @@ from ottla.sim.clients.batches import encode_batch
 from ottla.sim.clients.replicated import ReplicatedProducer
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.workloads.cluster import TOPIC
-from tests.sim.cluster_asking import AskedCluster
-from tests.sim.hand_cluster import TOPIC_ID, HandCluster
+from tests.harness.sim.cluster_asking import AskedCluster
+from tests.harness.sim.hand_cluster import TOPIC_ID, HandCluster
 
 SEEDS = range(3)
 

@@ -29,8 +29,8 @@ from ottla.protocol.messages.write_txn_markers import (
 from ottla.protocol.records.record import Record, build_batch
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster import TOPIC
-from tests.sim.cluster_asking import AskedCluster
-from tests.sim.hand_cluster import TOPIC_ID
+from tests.harness.sim.cluster_asking import AskedCluster
+from tests.harness.sim.hand_cluster import TOPIC_ID
 
 NAME, GROUP = "tx", "g"
 SEEDS = range(2)

@@ -11,7 +11,7 @@ from ottla.metadata.image import MetadataImage
 from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.topics import PartitionRecord
 from ottla.sim.kernel.trace import Broken
-from tests.sim.controllers import ControllerCluster
+from tests.harness.sim.controllers import ControllerCluster
 
 FOUND = [2, 5, 40, 103]
 """Seeds that found something: a change planned anew behind a new controller was guarded by that one's claim, a node

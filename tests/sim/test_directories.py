@@ -10,8 +10,7 @@ from ottla.metadata.store import Delete, StoreFailed
 from ottla.metadata.topics import key_of
 from ottla.sim.kernel.disk import PowerCut
 from ottla.sim.workloads.run import DIRECTORY
-
-from .stage import Stage
+from tests.harness.sim.stage import Stage
 
 LONGEST = "t" * 249
 DAY_MS = 86_400_000

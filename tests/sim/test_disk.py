@@ -9,8 +9,7 @@ import pytest
 
 from ottla.log.files import DiskFiles, FileSystem
 from ottla.sim.kernel.disk import Disk, PowerCut
-
-from .toy import WorstCase
+from tests.harness.sim.toy import WorstCase
 
 NAMES = ("a", "b", "c", "d/a", "d/b", "e/a")
 

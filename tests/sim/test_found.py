@@ -20,9 +20,8 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.sim.clients.batches import decode_batches, encode_batch
 from ottla.sim.kernel.disk import Disk
 from ottla.sim.workloads.checkers import node_of
-
-from .stage import Stage, make_host
-from .toy import WorstCase
+from tests.harness.sim.stage import Stage, make_host
+from tests.harness.sim.toy import WorstCase
 
 NOW = 1_800_000_000_000
 DIRECTORY = "/data/t-0"

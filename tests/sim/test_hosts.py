@@ -14,9 +14,8 @@ from ottla.sim.kernel.faults import HostFaults, PathFaults
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
-
-from .toy import ToyClient, ToyNode, WorstCase
-from .toy_cluster import DRIFT_PPM_MAX, Granter, Holder, Leader, check_copies, check_lease
+from tests.harness.sim.toy import ToyClient, ToyNode, WorstCase
+from tests.harness.sim.toy_cluster import DRIFT_PPM_MAX, Granter, Holder, Leader, check_copies, check_lease
 
 RUN_US = 20_000 * MS
 GAP_US = 1_200 * MS

@@ -8,8 +8,7 @@ from ottla.sim.kernel.clock import MS, Agenda, Clock
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.kernel.world import World
-
-from .toy import ToyClient, ToyNode, check_notes
+from tests.harness.sim.toy import ToyClient, ToyNode, check_notes
 
 
 def run_toy(seed: int, *, lies: bool = False, **flags: bool) -> Host:

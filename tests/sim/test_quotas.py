@@ -37,8 +37,8 @@ from ottla.protocol.messages.describe_client_quotas import DescribeClientQuotasR
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import Record, build_batch
-from tests.node_stage import Asked
-from tests.sim.stage import Stage
+from tests.harness.node_stage import Asked
+from tests.harness.sim.stage import Stage
 
 SAMPLES, WINDOW_MS, BURST_S = 11, 1_000, 11
 LIFE = 1 << 20

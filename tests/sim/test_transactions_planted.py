@@ -29,7 +29,7 @@ from ottla.sim.workloads.transactions_run import TransactionsRun
 from ottla.txn.markers import Markers, Outcome
 from ottla.txn.shard import TransactionShard
 from ottla.txn.transaction import Initialized, Producer, State, Transaction
-from tests.node_stage import NodeStage
+from tests.harness.node_stage import NodeStage
 from tests.txn import test_transaction_shard as by_hand
 from tests.txn import test_transactions_node as on_a_node
 

@@ -11,8 +11,7 @@ import pytest
 from ottla.log.answers import StorageFailed
 from ottla.sim.kernel.disk import Disk, PowerCut
 from ottla.sim.kernel.store import SimStore
-
-from .stage import Stage
+from tests.harness.sim.stage import Stage
 
 WHOLE = [b"old %d" % number for number in range(4)]
 

@@ -1,7 +1,8 @@
 """README.md and the pages about pipelines can be followed literally, on the tests' Spark session.
 
-`ottla pipeline` lines run in this process, where a JVM is up already; everything else as tests/docs/reader.py says. The
-last file of its directory: what pages and commands do to the session that all tests share is not undone.
+`ottla pipeline` lines run in this process, where a JVM is up already; everything else as
+tests/harness/docs/reader.py says. The last file of its directory: what pages and commands do to the session that
+all tests share is not undone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pytest
 
 from ottla.cli.main import main
 from ottla.testing import EmbeddedBroker
-from tests.docs.reader import TOP, Reader, blocks_of
+from tests.harness.docs.reader import TOP, Reader, blocks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.testing import EmbeddedCluster
-from tests.waiting import soon
+from tests.harness.waiting import soon
 
 LAG_MS = 1000
 

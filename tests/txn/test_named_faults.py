@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from node_stage import DiskStage, NodeStage
 from test_transactions_node import GROUP, NAME, TOPIC, Producer, committed, fetch, stable
 
 from ottla.log.index.transactions import TransactionIndex
@@ -27,6 +26,7 @@ from ottla.protocol.messages.write_txn_markers import (
 from ottla.sim.clients.batches import decode_batches
 from ottla.sim.clients.readers import AbortedProducers
 from ottla.txn.transaction import EXHAUSTED_EPOCH
+from tests.harness.node_stage import DiskStage, NodeStage
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_stage import DiskStage, NodeStage
 
 from ottla.broker.client_identity import Identity
 from ottla.log.answers import Appended, StorageFailed
@@ -34,6 +33,7 @@ from ottla.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from ottla.protocol.records.record import Record, build_batch
+from tests.harness.node_stage import DiskStage, NodeStage
 
 NAME, GROUP, TOPIC = "tx", "g", "t"
 

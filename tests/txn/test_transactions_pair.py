@@ -18,8 +18,8 @@ from ottla.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from ottla.protocol.records.record import Record, build_batch
-from tests.node_pair import NodePair
-from tests.node_stage import Asked, NodeStage
+from tests.harness.node_pair import NodePair
+from tests.harness.node_stage import Asked, NodeStage
 
 TOPIC = "t"
 COORDINATOR, LEADER = 1, 2

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.activity import activity_twin as twin
+from tests.harness.spark.activity import activity_twin as twin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,7 @@ from ottla.spark.activity import local_sessions, local_windows
 from ottla.spark.activity.parse import EVENTS
 from ottla.spark.activity.totals import covered, runs_of
 from ottla.spark.lake.schemas import arrow_schema
-from tests.spark.activity import activity_twin as twin
+from tests.harness.spark.activity import activity_twin as twin
 
 START = datetime(2024, 3, 1, tzinfo=UTC)
 GAP_S, WINDOW_S, GOAL = 30.0, 60, "^/g"

@@ -27,7 +27,7 @@ from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.replay import replay
 from ottla.spark.running.run import RunOptions
 from ottla.testing import EmbeddedBroker
-from tests.topics import every_record
+from tests.harness.topics import every_record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

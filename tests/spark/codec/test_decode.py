@@ -17,7 +17,7 @@ from ottla.protocol.records.compression import NAMES
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
 from ottla.spark.codec import decode as decoder
 from ottla.spark.codec.decode import SCHEMA, SCHEMA_WITH_HEADERS, Decoded, decode
-from tests.spark.codec.decode_twin import plain_decode
+from tests.harness.spark.codec.decode_twin import plain_decode
 
 FOREVER = 1 << 62
 

@@ -35,8 +35,8 @@ from ottla.spark.logs.run import Outcome, run
 from ottla.spark.platform.failures import PipelineFailed
 from ottla.spark.running.run import RunOptions
 from ottla.testing import EmbeddedBroker
-from tests.spark.logs.log_lines import CASES, RECORDED
-from tests.topics import every_record
+from tests.harness.spark.logs.log_lines import CASES, RECORDED
+from tests.harness.topics import every_record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.functions import spark_partition_id
 
 from ottla.testing import EmbeddedBroker
-from tests.spark.reader.source_stage import produce, rows_by_confluent
+from tests.harness.spark.reader.source_stage import produce, rows_by_confluent
 from tests.spark.reader.test_source_offsets import add_partition
 from tests.spark.reader.test_source_reading import delete_records, mixed
 

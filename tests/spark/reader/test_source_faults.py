@@ -20,8 +20,8 @@ from ottla.spark.reader import reading
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.plan import Range
 from ottla.spark.reader.reading import ReadFailed, after
-from tests.spark.reader.scripted_broker import TOPIC, Behaviour, ScriptedCluster, ScriptedNode
-from tests.spark.reader.source_stage import options_of, rows_by_source
+from tests.harness.spark.reader.scripted_broker import TOPIC, Behaviour, ScriptedCluster, ScriptedNode
+from tests.harness.spark.reader.source_stage import options_of, rows_by_source
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "transactions.json").read_text())
 RECORDS = zlib.decompress(base64.b64decode(GOLDEN["records"]))

@@ -19,7 +19,7 @@ from ottla.spark.reader.options import Offsets, offsets_as_dict, offsets_from
 from ottla.spark.reader.plan import TaskRanges
 from ottla.spark.reader.source import StreamReader
 from ottla.testing import EmbeddedBroker
-from tests.spark.reader.source_stage import options_of, produce, rows_of
+from tests.harness.spark.reader.source_stage import options_of, produce, rows_of
 from tests.spark.reader.test_source_reading import delete_records
 
 ALL = ReadAllAvailable()

@@ -17,7 +17,7 @@ from ottla.spark.reader.losses import RecordsLost
 from ottla.spark.reader.plan import Range
 from ottla.spark.reader.reading import ReadFailed
 from ottla.testing import EmbeddedBroker
-from tests.spark.reader.source_stage import options_of, produce, rows_by_confluent, rows_by_source, rows_of
+from tests.harness.spark.reader.source_stage import options_of, produce, rows_by_confluent, rows_by_source, rows_of
 
 NOW_MS = int(time.time() * 1000)
 

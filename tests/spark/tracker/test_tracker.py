@@ -19,7 +19,7 @@ from ottla.kmq.events import Reason
 from ottla.kmq.stats import standings
 from ottla.spark.running.run import PipelineFailed, RunOptions
 from ottla.testing import EmbeddedBroker
-from tests.topics import every_record
+from tests.harness.topics import every_record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .tracker_kill_loop import SparkKillLoop
+from tests.harness.spark.tracker.tracker_kill_loop import SparkKillLoop
 
 
 @pytest.mark.long

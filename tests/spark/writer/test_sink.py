@@ -27,10 +27,9 @@ from ottla.spark.platform.client_properties import WrongOption
 from ottla.spark.writer.options import sink_options
 from ottla.spark.writer.sink import Producer, batch_writer, stream_writer
 from ottla.testing import EmbeddedBroker
-from tests.topics import every_record
+from tests.harness.spark.writer.sink_faults import FaultyClient, LostAnswers
+from tests.harness.topics import every_record
 from tools import crash_pipelines
-
-from .sink_faults import FaultyClient, LostAnswers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

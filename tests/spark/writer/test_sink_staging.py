@@ -16,8 +16,7 @@ from ottla.protocol.records import Record, build_batch, decode_records, iter_bat
 from ottla.spark.writer.publishing import Publisher, PublishFailed
 from ottla.spark.writer.staging import StagedFile, Staging, StagingRefused
 from ottla.testing import EmbeddedBroker
-
-from .sink_faults import Crash, FaultyClient, Fuse, LostAnswers
+from tests.harness.spark.writer.sink_faults import Crash, FaultyClient, Fuse, LostAnswers
 
 PARTITIONS = 2
 RECORDS_IN_BATCH = 3

@@ -18,8 +18,8 @@ from ottla.spark.writer.publishing import Publisher, PublishFailed
 from ottla.spark.writer.staging import Staging, StagingRefused
 from ottla.spark.writer.transaction import Transactions
 from ottla.testing import EmbeddedBroker
+from tests.harness.spark.writer.sink_faults import Crash, Fuse, LostAnswers
 
-from .sink_faults import Crash, Fuse, LostAnswers
 from .test_sink_staging import PARTITIONS, QUERY, ROWS, check_once, commit, crashing_commit, left, publisher, stage
 
 WAIT_S = 30.0

@@ -20,7 +20,7 @@ invariants of a replicated log:
 
 Other modules check the other invariants:
 
-- 8, stale requests change nothing: the proposals of tests/sim/controllers.py and `watched_store`.
+- 8, stale requests change nothing: the proposals of tests/harness/sim/controllers.py and `watched_store`.
 - 12, committed offsets never go back: the history of the committing clients.
 - 14, a coordinator's state is what its log says: `clustered_run`. `transaction_checkers` checks more of transactions.
 - 15, everything comes to rest: `Cluster.settle`.

@@ -1,0 +1,1 @@
+"""What tests share: nodes and clusters to test on, waiting, readers of the project's files."""
