@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ottla.broker.served import ADVERTISED
+from ottla.client import Client
 from ottla.protocol.apis import APIS
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.testing import EmbeddedBroker, EmbeddedCluster
 
 from . import transcript
@@ -28,8 +30,11 @@ KNOWN = transcript.known_differences()
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[tuple[str, int]]:
+    """Its first producer id is taken: 0 is the default of several fields, and transcripts leave defaults out."""
     with EmbeddedBroker(settings=CONFIG) as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")
+        with Client(broker.bootstrap_servers) as client:
+            client.send(InitProducerIdRequest(None, 60_000))
         yield host, int(port)
 
 
