@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from ottla.broker.effects import Derive
-from ottla.protocol.scram import salted
 
 THREADS = 2
 """OpenSSL derives without the interpreter's lock."""
@@ -26,6 +25,8 @@ class Passwords:
 
     def derive(self, effect: Derive) -> None:
         """Call derived(token, mechanism, salted password) on the running loop."""
+        from ottla.protocol.scram import salted  # most nodes start without it
+
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="ottla-passwords")
         loop = asyncio.get_running_loop()

@@ -204,6 +204,12 @@ def moves(s: Stage, led: str, pair: str) -> None:
     s.ask("move onto the dead", api, topics=to(pair, (0, [3, 2])))
     s.ask("move to the dead alone", api, topics=to(pair, (1, [3])))
     s.ask("what is being moved", listing, topics=[{"name": pair, "partition_indexes": [0, 1]}])
+    wanted = [{1, 2, 3}, {1, 2, 3}]
+    s.until(
+        lambda a: [set(part.replica_nodes) for part in a.topics[0].partitions[:2]] == wanted,
+        "Metadata",
+        topics=[{"name": pair}],
+    )
     s.ask("it has not moved", "Metadata", topics=[{"name": pair}], keep=lambda a: topics_of(first_of(a, 2)))
     s.ask("cancel one", api, topics=to(pair, (1, None)))
     s.ask("what is still being moved", listing, topics=[{"name": pair, "partition_indexes": [0, 1]}])

@@ -182,6 +182,8 @@ def the_wrong_node(s: Stage) -> None:
     """What is asked of a node that does not lead."""
     name = placed(s, "t", [1, 2])
     s.append(name, batch("a"))
+    following = fetch(name, topic_id=s.topic_id(name))
+    s.until(lambda a: a.responses[0].partitions[0].high_watermark == 1, "Fetch", 13, on="node 2", **following)
     for node in (2, 3):
         on, whose = f"node {node}", "a follower" if node == 2 else "a stranger"
         s.ask(f"produce at {whose}", "Produce", "8-12", on=on, **produce(name, batch("b")))
