@@ -88,6 +88,7 @@ _SERVED_SINCE = 3
 _ZSTD_SINCE = 7
 _LEADER_HINTS_SINCE = 10
 _ABORTABLE_SINCE = 11
+_WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC  # looked up once: enum members cost a tenth of a microsecond
 _ADDS_PARTITIONS_SINCE = 12
 
 _ZSTD = 4
@@ -371,7 +372,7 @@ def _opening(
 def _may_write(node: Core, identity: Identity, topic: str | bytes) -> bool:
     """Whether the client may write to a topic; to a missing one it may, as that has no effect."""
     name = None if node.access.authorizer is None else node.image.name_of(topic)
-    return name is None or node.access.allows(identity, Operation.WRITE, ResourceType.TOPIC, name)
+    return name is None or node.access.allows(identity, _WRITE, _TOPIC, name)
 
 
 def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
-from ottla.broker.client_identity import Identity, Principal
+from ottla.broker.client_identity import Identity
 from ottla.metadata.acls import WILDCARD, AclBinding, AclTable
 from ottla.protocol.acls import Operation, PatternType, PermissionType, ResourceType
 
@@ -82,7 +82,9 @@ class AclAuthorizer:
         self._super_users = frozenset(super_users)
         self._allowed_without_acl = allowed_without_acl
         self._decided_by: AclTable | None = None
-        self._decisions: dict[tuple[Principal, str, Operation, ResourceType, str], bool] = {}
+        self._decisions: dict[int, tuple[Identity, dict[tuple[int, str], bool]]] = {}
+        """By connection: whom the decisions are about, and the decisions by operation and type, and name."""
+        self._count = 0
 
     def rule(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Rule:
         """Whether, and why. Pure."""
@@ -93,14 +95,19 @@ class AclAuthorizer:
 
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         table = self._acls()
-        if table is not self._decided_by or len(self._decisions) >= DECISIONS_MAX:
-            self._decided_by = table
+        if table is not self._decided_by or self._count >= DECISIONS_MAX:
+            self._decided_by, self._count = table, 0
             self._decisions.clear()
-        principal, host = identity.principal, identity.address.client_host
-        asked = (principal, host, operation, resource_type, name)
-        known = self._decisions.get(asked)
+        address = identity.address
+        of_connection = self._decisions.get(address.connection_id)
+        if of_connection is None or of_connection[0] is not identity:
+            of_connection = self._decisions[address.connection_id] = (identity, {})
+        asked = (operation << 4 | resource_type, name)
+        known = of_connection[1].get(asked)
         if known is None:
-            known = self._decisions[asked] = self.rule(str(principal), host, operation, resource_type, name).allowed
+            rule = self.rule(str(identity.principal), address.client_host, operation, resource_type, name)
+            known = of_connection[1][asked] = rule.allowed
+            self._count += 1
         return known
 
     def allows_any(self, identity: Identity, operation: Operation, resource_type: ResourceType) -> bool:
