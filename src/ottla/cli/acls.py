@@ -16,7 +16,7 @@ from ottla.cli.connection import HERE, Cluster, Output, client, named
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, counted, print_done, print_json, print_rows, say
 from ottla.cli.plans import Yes, confirm
-from ottla.protocol.acls import ANY, MATCH, Operation, PatternType, PermissionType, ResourceType
+from ottla.protocol.acls import ANY, CLUSTER_NAME, MATCH, Operation, PatternType, PermissionType, ResourceType
 
 if TYPE_CHECKING:
     from ottla.client import Client
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Show and change who may do what (ACLs).", no_args_is_help=True)
 
-CLUSTER_NAME = "kafka-cluster"
 COLUMNS = ("RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
 OPERATIONS = {each.name.lower().replace("_", "-"): each for each in Operation}
 """Operations by their names on the command line."""

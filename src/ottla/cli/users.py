@@ -18,15 +18,13 @@ from ottla.cli.connection import HERE, Cluster, Output, client, named
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
 from ottla.cli.plans import Yes, confirm
+from ottla.protocol.scram import ITERATIONS, MECHANISMS, SALT_BYTES, salted
 
 if TYPE_CHECKING:
     from ottla.client import Client
 
 app = typer.Typer(help="Show and change users and their passwords (SASL/SCRAM).", no_args_is_help=True)
 
-MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""By their codes (Kafka's ScramMechanism.java)."""
-ITERATIONS = 8192
 VARIABLE = "OTTLA_PASSWORD"
 
 
@@ -144,10 +142,9 @@ def set_password(connected: Client, name: str, text: str) -> None:
         AlterUserScramCredentialsRequest,
         ScramCredentialUpsertion,
     )
-    from ottla.protocol.scram import salted
 
     for code, mechanism in MECHANISMS.items():
-        salt = secrets.token_bytes(24)
+        salt = secrets.token_bytes(SALT_BYTES)
         change = ScramCredentialUpsertion(
             name, code, ITERATIONS, salt, salted(mechanism, text.encode(), salt, ITERATIONS)
         )

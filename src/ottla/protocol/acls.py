@@ -54,6 +54,8 @@ class PermissionType(IntEnum):
     ALLOW = 3
 
 
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the one resource of type CLUSTER."""
 UNKNOWN: Final = 0
 """In a request: a code that this version of the protocol does not define."""
 ANY: Final = 1

@@ -16,6 +16,11 @@ from typing import Final, NamedTuple
 
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """The hash function of each mechanism."""
+MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+"""By their codes in requests (Kafka's ScramMechanism.java)."""
+ITERATIONS: Final = 8192
+SALT_BYTES: Final = 24
+"""What Ottla's own tools choose for a new password."""
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 """Kafka's bounds for what is stored. The client computes all iterations."""

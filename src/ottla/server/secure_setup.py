@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla import private
+from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
 from ottla.metadata.credentials import ScramCredential, key_of
 from ottla.metadata.store import CommitUnknown, MetadataStore, Put, StoreFailed
-from ottla.protocol.scram import DIGESTS, keys_of, salted
+from ottla.protocol.scram import DIGESTS, ITERATIONS, SALT_BYTES, keys_of, salted
 from ottla.server.alone import open_own
 from ottla.server.authority import Authority, hosts_of
 from ottla.server.directory import DirectoryLock, replace_file
@@ -37,9 +38,7 @@ from ottla.server.refusals import ServeRefused, SettingsRefused
 FOLDER: Final = "security"
 UNFINISHED: Final = "security.new"
 MECHANISM: Final = "SCRAM-SHA-512"
-ITERATIONS: Final = 8192
 PASSWORD_BYTES: Final = 24
-SALT_BYTES: Final = 24
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1")
 EVERYWHERE: Final = ("0.0.0.0", "::")
 AUTHORITY, AUTHORITY_KEY, NODE_CERTIFICATE = "ca.pem", "ca.key", "node.pem"
@@ -179,7 +178,7 @@ def _node_properties(made: SetUp, directory: str, admin: str) -> str:
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": made.path(NODE_CERTIFICATE),
         "sasl.enabled.mechanisms": MECHANISM,
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        AUTHORIZER: AUTHORIZERS[0],
         "super.users": f"User:{admin}",
     }
     return _properties("Settings of a node that asks every client for a password, over TLS.", settings)

@@ -23,13 +23,14 @@ from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfi
 from ottla.broker.config.live import EVERY_BROKER
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.values import appended, check_group, check_topic, group_value, subtracted, topic_value
-from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import Piece, Work
 from ottla.machine import Millis
 from ottla.metadata.row_kinds import Configs
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import fault_of
 from ottla.metadata.topics import TopicImage
+from ottla.protocol.acls import CLUSTER_NAME
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

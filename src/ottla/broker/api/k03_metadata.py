@@ -31,13 +31,13 @@ from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork
 from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import CLUSTER_NAME, NOT_ASKED
+from ottla.broker.security.authorizer import NOT_ASKED
 from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded
 from ottla.machine import Millis, Ticket
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
 from ottla.metadata.topics import TopicImage
-from ottla.protocol.acls import Operation, ResourceType
+from ottla.protocol.acls import CLUSTER_NAME, Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import (

@@ -19,6 +19,7 @@ from ottla.metadata.acls import ACLS, AclBinding, AclFilter
 from ottla.protocol.acls import UNKNOWN, Operation, PatternType, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.delete_acls import DeleteAclsFilter
 from ottla.protocol.messages.describe_acls import (
     AclDescription,
     DescribeAclsRequest,
@@ -46,15 +47,7 @@ def handle(node: Core, request: Request) -> DescribeAclsResponse:
         return DescribeAclsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if node.access.authorizer is None:
         return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
-    wanted = AclFilter(
-        body.resource_type_filter,
-        body.pattern_type_filter,
-        body.resource_name_filter,
-        body.principal_filter,
-        body.host_filter,
-        body.operation,
-        body.permission_type,
-    )
+    wanted = filter_of(body)
     if UNKNOWN in (wanted.resource_type, wanted.pattern_type, wanted.operation, wanted.permission):
         return DescribeAclsResponse(
             error_code=ErrorCode.INVALID_REQUEST, error_message="The filter has unknown elements."
@@ -73,4 +66,17 @@ def handle(node: Core, request: Request) -> DescribeAclsResponse:
             )
             for (kind, pattern, name), acls in found.items()
         ]
+    )
+
+
+def filter_of(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    """The filter in a request."""
+    return AclFilter(
+        asked.resource_type_filter,
+        asked.pattern_type_filter,
+        asked.resource_name_filter,
+        asked.principal_filter,
+        asked.host_filter,
+        asked.operation,
+        asked.permission_type,
     )

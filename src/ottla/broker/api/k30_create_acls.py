@@ -19,12 +19,11 @@ from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Batch, Planned, RowChange
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import CLUSTER_NAME
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.acls import ACLS, PREFIX, AclBinding
 from ottla.metadata.store import StoreFailed
-from ottla.protocol.acls import ANY, MATCH, Operation, PatternType, PermissionType, ResourceType
+from ottla.protocol.acls import ANY, CLUSTER_NAME, MATCH, Operation, PatternType, PermissionType, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.k29_describe_acls import filter_of
 from ottla.broker.api.k30_create_acls import DISABLED
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
@@ -21,7 +22,7 @@ from ottla.broker.cluster.metadata import Batch, Planned, RowChange
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
-from ottla.metadata.acls import ACLS, AclBinding, AclFilter
+from ottla.metadata.acls import ACLS, AclBinding
 from ottla.metadata.store import StoreFailed
 from ottla.protocol.acls import ANY, MATCH, Operation, PatternType, PermissionType, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -88,15 +89,7 @@ def _matched(acls: Sequence[AclBinding], asked: DeleteAclsFilter) -> list[AclBin
         return "Unknown patternFilter."
     if asked.operation not in (ANY, *Operation) or asked.permission_type not in (ANY, *PermissionType):
         return "Unknown entryFilter."
-    wanted = AclFilter(
-        asked.resource_type_filter,
-        asked.pattern_type_filter,
-        asked.resource_name_filter,
-        asked.principal_filter,
-        asked.host_filter,
-        asked.operation,
-        asked.permission_type,
-    )
+    wanted = filter_of(asked)
     return [acl for acl in acls if wanted.matches(acl)]
 
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.k51_alter_user_scram_credentials import MECHANISMS
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
@@ -26,6 +25,7 @@ from ottla.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
+from ottla.protocol.scram import MECHANISMS
 
 if TYPE_CHECKING:
     from ottla.broker.core import Core

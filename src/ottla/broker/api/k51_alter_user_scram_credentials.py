@@ -33,7 +33,7 @@ from ottla.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from ottla.protocol.scram import ITERATIONS_MAX, ITERATIONS_MIN, keys_of
+from ottla.protocol.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, keys_of
 
 if TYPE_CHECKING:
     from ottla.broker.core import Core
@@ -49,8 +49,6 @@ SPEC = ApiSpec(
 
 _Error: TypeAlias = tuple[ErrorCode, str | None]
 
-MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""By their codes (Kafka's ScramMechanism.java)."""
 NOT_ALLOWED: _Error = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
 NO_NAME: _Error = (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
 NO_MECHANISM: _Error = (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")

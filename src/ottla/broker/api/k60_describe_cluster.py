@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import CLUSTER_NAME, NOT_ASKED
-from ottla.protocol.acls import Operation, ResourceType
+from ottla.broker.security.authorizer import NOT_ASKED
+from ottla.protocol.acls import CLUSTER_NAME, Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import (

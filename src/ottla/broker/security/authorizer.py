@@ -17,10 +17,7 @@ from typing import Final, Protocol
 
 from ottla.broker.client_identity import NODE_ITSELF, Identity
 from ottla.broker.requests import Request
-from ottla.protocol.acls import Operation, ResourceType
-
-CLUSTER_NAME: Final = "kafka-cluster"
-"""The name of the one resource of type CLUSTER."""
+from ottla.protocol.acls import CLUSTER_NAME, Operation, ResourceType
 
 NOT_ASKED: Final = -(1 << 31)
 """The authorized_operations if the client did not ask for them."""
