@@ -5,40 +5,30 @@ Source: the effect `Derive`.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from ottla.broker.effects import Derive
+from ottla.server.beside import Beside
 
 THREADS = 2
 """OpenSSL derives without the interpreter's lock."""
 
 
 class Passwords:
-    """The threads that derive. They start with the first password."""
+    """The threads that derive."""
 
     def __init__(self, derived: Callable[[int, str, bytes], None]) -> None:
         self._derived = derived
-        self._pool: ThreadPoolExecutor | None = None
+        self._beside = Beside("ottla-passwords", THREADS)
 
     def derive(self, effect: Derive) -> None:
         """Call derived(token, mechanism, salted password) on the running loop."""
         from ottla.protocol.scram import salted  # most nodes start without it
 
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="ottla-passwords")
-        loop = asyncio.get_running_loop()
-
-        def work() -> None:
-            found = salted(effect.mechanism, effect.password, effect.salt, effect.iterations)
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._derived, effect.token, effect.mechanism, found)
-
-        self._pool.submit(work)
+        work = partial(salted, effect.mechanism, effect.password, effect.salt, effect.iterations)
+        self._beside.run(work, partial(self._derived, effect.token, effect.mechanism))
 
     def stop(self) -> None:
         """Drop the waiting passwords."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._beside.stop()
