@@ -1,7 +1,9 @@
 """The network of a test's cluster: ways that are cut hold what is sent, until they are open again."""
 
+import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -131,3 +133,29 @@ def test_a_network_ends_with_connections_on_it(nodes: dict[int, Echo]) -> None:
         network.stop()
         with suppress(ConnectionResetError):
             assert one.recv(1) == b""
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_network_ends_while_a_connection_is_made(nodes: dict[int, Echo], turns: int) -> None:
+    """The loop stands still so many turns after the connection was begun, until it is told to stop."""
+    still = threading.Event()
+
+    def stand_still(left: int) -> None:
+        if left:
+            asyncio.get_running_loop().call_soon(stand_still, left - 1)
+        else:
+            still.set()
+            time.sleep(SHORT_S)
+
+    def port_of(node: int) -> int:
+        asyncio.get_running_loop().call_soon(stand_still, turns)
+        return nodes[node].port
+
+    network = Network(nodes, port_of)
+    network.start()
+    with connect(network, 1, 2):
+        assert still.wait(10)
+        stopping = threading.Thread(target=network.stop, daemon=True)
+        stopping.start()
+        stopping.join(10)
+        assert not stopping.is_alive()

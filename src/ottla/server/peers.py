@@ -107,7 +107,8 @@ class _PeerConnection(asyncio.BufferedProtocol):
             return
         loop = asyncio.get_running_loop()
         try:
-            await asyncio.wait_for(loop.create_connection(lambda: self, *address), CONNECT_S)
+            async with asyncio.timeout(CONNECT_S):
+                await loop.create_connection(lambda: self, *address)
         except (OSError, TimeoutError) as error:
             self._lost(error)
 

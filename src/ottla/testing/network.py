@@ -30,7 +30,6 @@ class Network:
         self._nodes = tuple(nodes)
         self._ways: dict[tuple[int, int], asyncio.Event] = {}
         self._entries: dict[tuple[int, int], int] = {}
-        self._connections: set[asyncio.Task[None]] = set()
         self._listening: list[asyncio.Server] = []
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -85,24 +84,21 @@ class Network:
     async def _close(self) -> None:
         for listening in self._listening:
             listening.close()
-        for connection in self._connections:
+        connections = asyncio.all_tasks() - {asyncio.current_task()}
+        for connection in connections:
             connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*connections, return_exceptions=True)
         self._listening.clear()
 
     def _accepts(
         self, sender: int, receiver: int
     ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]:
         async def accept(near: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._connections.add(task)
             try:
                 await self._carry(sender, receiver, near, answers)
             except (OSError, TimeoutError, asyncio.CancelledError):
                 pass  # no listener, or the network stops: the connecting node sees its connection close
             finally:
-                self._connections.discard(task)
                 answers.transport.abort()
 
         return accept
@@ -113,7 +109,8 @@ class Network:
         """Carry one connection, from its first packet to its end."""
         there, back = self._ways[sender, receiver], self._ways[receiver, sender]
         await there.wait()
-        far, requests = await asyncio.wait_for(asyncio.open_connection(HOST, self._port_of(receiver)), CONNECT_S)
+        async with asyncio.timeout(CONNECT_S):
+            far, requests = await asyncio.open_connection(HOST, self._port_of(receiver))
         try:
             await asyncio.gather(pump(near, requests, there), pump(far, answers, back))
         finally:
