@@ -1,0 +1,265 @@
+"""Checks consumer groups: lag, members, rebalances, positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ottla.doctor.finding import Check, Finding, Severity
+from ottla.doctor.snapshot import CONSUMER, SHARE, Evidence, Group, Partition, Place
+from ottla.doctor.words import count, duration, names, place, places
+
+HOT_SHARE: Final = 0.8
+"""The part of a group's lag in one partition from which on that partition is hot."""
+LAG_MIN: Final = 1_000
+"""Less lag than this is no finding by itself."""
+REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+WINDOW_MIN_S: Final = 5.0
+"""Checks of what moves need snapshots this far apart."""
+AT_RISK: Final = 0.8
+"""The part of what a partition holds that a group has still to read, from which on retention may overtake it."""
+
+
+def lost_unread(evidence: Evidence) -> Iterator[Finding]:
+    """Groups whose position was deleted before they read it."""
+    by_place = evidence.last.places()
+    for group in _readers(evidence):
+        lost = {
+            where: partition.start - committed.offset
+            for where, committed in group.committed.items()
+            if (partition := by_place.get(where)) is not None
+            and partition.start is not None
+            and committed.offset < partition.start
+        }
+        if lost:
+            yield Finding(
+                Severity.DATA_AT_RISK,
+                group.name,
+                f"{group.name} has not read {count(sum(lost.values()), 'offset')} in {places(lost)} that retention has "
+                "deleted: it continues by auto.offset.reset.",
+                f"longer retention: `ottla topics alter {min(lost)[0]} --config retention.ms=...`; or more consumers",
+            )
+
+
+def about_to_lose(evidence: Evidence) -> Iterator[Finding]:
+    """Groups that have not read most of what a partition still holds, and do not catch up."""
+    by_place, before = evidence.last.places(), {each.name: each for each in evidence.first.groups}
+    for group in _readers(evidence):
+        for where, committed in sorted(group.committed.items()):
+            partition = by_place.get(where)
+            if partition is None or partition.end is None or partition.start is None or not partition.start:
+                continue  # retention has deleted nothing yet
+            lag, held = partition.end - committed.offset, partition.end - partition.start
+            if committed.offset < partition.start or lag < LAG_MIN or lag <= AT_RISK * held:
+                continue
+            earlier = before.get(group.name)
+            was = None if earlier is None else earlier.committed.get(where)
+            if was is not None and was.offset < committed.offset and evidence.window_s >= WINDOW_MIN_S:
+                continue  # it reads: `falling_behind` compares the rates
+            yield Finding(
+                Severity.WARNING,
+                group.name,
+                f"{group.name} has still to read {lag / held:.0%} of what {place(where)} holds: retention deletes "
+                "unread records next.",
+                f"start or mend its consumers, or `ottla topics alter {where[0]} --config retention.ms=...`",
+                "a longer --window" if evidence.window_s < WINDOW_MIN_S else None,
+            )
+
+
+def falling_behind(evidence: Evidence) -> Iterator[Finding]:
+    """Groups that read more slowly than producers write."""
+    if evidence.window_s < WINDOW_MIN_S:
+        return
+    before, now = evidence.first.places(), evidence.last.places()
+    groups = {each.name: each for each in evidence.first.groups}
+    for group in _readers(evidence):
+        earlier = groups.get(group.name)
+        if earlier is None or not group.members:
+            continue
+        written = read = lag = 0
+        for where, committed in group.committed.items():
+            was, one, two = earlier.committed.get(where), before.get(where), now.get(where)
+            if was is None or one is None or two is None or one.end is None or two.end is None:
+                continue
+            written += two.end - one.end
+            read += committed.offset - was.offset
+            lag += max(0, two.end - committed.offset)
+        if lag < LAG_MIN or not 0 < read < 0.9 * written:
+            continue
+        seconds = evidence.window_s
+        yield Finding(
+            Severity.WARNING,
+            group.name,
+            f"{group.name} falls behind: {written / seconds:,.0f} records/s arrive, it reads {read / seconds:,.0f}/s, "
+            f"and its lag is {lag:,}.",
+            "more consumers, up to one a partition; then more partitions, or a share group",
+            f"a longer --window than {duration(seconds)}",
+        )
+
+
+def stuck(evidence: Evidence) -> Iterator[Finding]:
+    """Partitions at which a live member does not move although records wait."""
+    if evidence.window_s < WINDOW_MIN_S:
+        return
+    now, groups = evidence.last.places(), {each.name: each for each in evidence.first.groups}
+    for group in _readers(evidence):
+        earlier = groups.get(group.name)
+        if earlier is None or group.state in REBALANCING:
+            continue
+        for member in group.members:
+            still = [each for each in sorted(member.owned) if _stands_still(earlier, group, each, now)]
+            moved = [each for each in member.owned if each not in still and _moved(earlier, group, each)]
+            if still and not moved:
+                yield Finding(
+                    Severity.WARNING,
+                    group.name,
+                    f"{member.client_id} ({member.host}) of {group.name} has not moved in {places(still)} for "
+                    f"{duration(evidence.window_s)}, at offset {group.committed[still[0]].offset:,}, although records "
+                    "wait.",
+                    f"read that record: `ottla consume {still[0][0]} -p {still[0][1]} -o "
+                    f"{group.committed[still[0]].offset} -n 1`; skip it with `ottla groups reset-offsets`",
+                    "a --window longer than the time that one record may need",
+                )
+
+
+def hot_partition(evidence: Evidence) -> Iterator[Finding]:
+    """Partitions that hold most of a group's lag."""
+    now = evidence.last.places()
+    for group in _readers(evidence):
+        by_topic: dict[str, dict[Place, int]] = {}
+        for where, committed in group.committed.items():
+            partition = now.get(where)
+            if partition is not None and partition.end is not None:
+                by_topic.setdefault(where[0], {})[where] = max(0, partition.end - committed.offset)
+        for topic, lags in sorted(by_topic.items()):
+            total, (most, where) = sum(lags.values()), max((lag, where) for where, lag in lags.items())
+            if len(lags) >= 3 and total >= LAG_MIN and most >= HOT_SHARE * total:
+                yield Finding(
+                    Severity.WARNING,
+                    group.name,
+                    f"{place(where)} has {most / total:.0%} of {group.name}'s lag in {topic}: more members do not "
+                    "help, because one partition has one reader.",
+                    "look for a frequent key in that partition, or for a slow or stuck member that owns it",
+                )
+
+
+def idle_members(evidence: Evidence) -> Iterator[Finding]:
+    """Groups with more members than partitions."""
+    for group in _readers(evidence):
+        idle = [each for each in group.members if not each.owned and not each.target]
+        if group.state == "Stable" and idle and len(idle) < len(group.members):
+            yield Finding(
+                Severity.NOTE,
+                group.name,
+                f"{len(idle)} of {len(group.members)} members of {group.name} own no partition.",
+                "more partitions (`ottla topics add-partitions`), or a share group, which has no such limit",
+            )
+
+
+def rebalance_hangs(evidence: Evidence) -> Iterator[Finding]:
+    """Groups that stay in a rebalance, and the members that they wait for."""
+    if evidence.window_s < WINDOW_MIN_S:
+        return
+    groups = {each.name: each for each in evidence.first.groups}
+    for group in evidence.last.groups:
+        earlier = groups.get(group.name)
+        if group.type == SHARE or earlier is None or group.state != earlier.state or group.state not in REBALANCING:
+            continue
+        if group.type == CONSUMER:
+            held = {member.id: member.owned - member.target for member in group.members if member.target is not None}
+            was = {member.id: member.owned - (member.target or frozenset()) for member in earlier.members}
+            for member in group.members:
+                if kept := held.get(member.id, frozenset[Place]()) & was.get(member.id, frozenset[Place]()):
+                    yield Finding(
+                        Severity.WARNING,
+                        group.name,
+                        f"{group.name} waits for {member.client_id} ({member.host}) to give up {places(kept)}, for "
+                        f"at least {duration(evidence.window_s)}.",
+                        "that member must poll; its group removes it after its rebalance timeout",
+                        "a longer --window",
+                    )
+        else:
+            yield Finding(
+                Severity.WARNING,
+                group.name,
+                f"{group.name} has been in {group.state} for at least {duration(evidence.window_s)}.",
+                "a member does not poll: the group removes it after its max.poll.interval.ms",
+                "a --window longer than the longest rebalance timeout of its members",
+            )
+
+
+def position_beyond_end(evidence: Evidence) -> Iterator[Finding]:
+    """Positions behind a partition's end: the topic was created again, or records were lost."""
+    now = evidence.last.places()
+    for group in _readers(evidence):
+        older: list[Place] = []
+        lost: dict[Place, int] = {}
+        for where, committed in sorted(group.committed.items()):
+            partition = now.get(where)
+            if partition is None or partition.end is None or committed.offset <= partition.end:
+                continue
+            if committed.leader_epoch > partition.leader_epoch >= 0:
+                older.append(where)
+            else:
+                lost[where] = committed.offset - partition.end
+        if older:
+            yield Finding(
+                Severity.WARNING,
+                group.name,
+                f"{group.name}'s positions in {places(older)} are of an earlier topic of that name: they are beyond "
+                "the end, and of a later leader epoch.",
+                f"ottla groups reset-offsets {group.name} --topic {older[0][0]} --to-earliest --execute",
+            )
+        if lost:
+            yield Finding(
+                Severity.DATA_AT_RISK,
+                group.name,
+                f"{group.name} has read {count(sum(lost.values()), 'record')} that {places(lost)} no longer holds: "
+                "they were lost, for example in an unclean election, or the topic was created again.",
+                f"ottla groups reset-offsets {group.name} --topic {min(lost)[0]} --to-latest --execute",
+            )
+
+
+def forgotten_topics(evidence: Evidence) -> Iterator[Finding]:
+    """Positions in topics that no longer exist."""
+    there = {topic.name for topic in evidence.last.topics}
+    for group in _readers(evidence):
+        gone = sorted({topic for topic, _ in group.committed if topic not in there})
+        if gone and there and not any("topics" in each for each in evidence.last.unseen):
+            yield Finding(
+                Severity.NOTE,
+                group.name,
+                f"{group.name} has positions in {names(gone)}, which do not exist or which you may not see.",
+                f"ottla groups delete-offsets {group.name} --topic {gone[0]}",
+            )
+
+
+def _readers(evidence: Evidence) -> Iterator[Group]:
+    """The groups whose members commit offsets."""
+    return (each for each in evidence.last.groups if each.type != SHARE)
+
+
+def _stands_still(earlier: Group, group: Group, where: Place, now: dict[Place, Partition]) -> bool:
+    was, committed, partition = earlier.committed.get(where), group.committed.get(where), now.get(where)
+    if was is None or committed is None or partition is None or partition.stable is None:
+        return False
+    start = partition.start or 0
+    return was.offset == committed.offset and start <= committed.offset < partition.stable
+
+
+def _moved(earlier: Group, group: Group, where: Place) -> bool:
+    was, committed = earlier.committed.get(where), group.committed.get(where)
+    return was is not None and committed is not None and committed.offset != was.offset
+
+
+CHECKS: Final = (
+    Check("lost-unread", "groups whose unread records were deleted", lost_unread),
+    Check("position-beyond-end", "positions of an earlier topic, or beyond the end", position_beyond_end),
+    Check("about-to-lose", "groups that retention is about to overtake", about_to_lose),
+    Check("stuck", "members that do not move although records wait", stuck),
+    Check("falling-behind", "groups that read more slowly than producers write", falling_behind),
+    Check("rebalance-hangs", "groups that stay in a rebalance", rebalance_hangs),
+    Check("hot-partition", "partitions with most of a group's lag", hot_partition),
+    Check("idle-members", "members without a partition", idle_members),
+    Check("forgotten-topic", "positions in topics that do not exist", forgotten_topics),
+)

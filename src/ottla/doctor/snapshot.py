@@ -1,0 +1,176 @@
+"""Holds what a cluster reports at one moment: nodes, topics, groups and transactions.
+
+A snapshot is plain data, so that a check is a pure function of two of them, and so that a file can carry one. Facts
+that the cluster does not report, or that the user may not see, are None or missing, and `Snapshot.unseen` says why.
+Times are milliseconds since 1970, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+Place: TypeAlias = tuple[str, int]
+"""A topic's name and a partition's index."""
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+SHARE: Final = "share"
+"""The types of groups, in ListGroups' words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A directory for logs on a node. `total` and `usable` are None before DescribeLogDirs v4."""
+
+    path: str
+    total: int | None = None
+    usable: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker, at the address that it advertises. `unreachable`: why a client cannot connect to that address."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+    unreachable: str | None = None
+    disks: tuple[Disk, ...] = ()
+    configs: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition, as its leader and its replicas report it. `leader` is -1 if it has none.
+
+    `stable` is the last stable offset, `ends` the log end of each replica that reports one. `oldest_ms` and
+    `newest_ms` are the timestamps of the oldest record and the greatest timestamp.
+    """
+
+    index: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader_epoch: int = -1
+    start: int | None = None
+    end: int | None = None
+    stable: int | None = None
+    ends: dict[int, int] = field(default_factory=dict[int, int])
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. `configs` are the effective ones, and `set_configs` the names of those that are set on the topic."""
+
+    name: str
+    partitions: tuple[Partition, ...]
+    is_internal: bool = False
+    configs: dict[str, str] = field(default_factory=dict[str, str])
+    set_configs: frozenset[str] = frozenset()
+
+    def number(self, name: str) -> int | None:
+        """A config as an integer; None if it is unknown."""
+        text = self.configs.get(name)
+        return None if text is None or not text.removeprefix("-").isdigit() else int(text)
+
+    @property
+    def end(self) -> int | None:
+        """The sum of the log ends; None if one is unknown."""
+        ends = [each.end for each in self.partitions]
+        return None if None in ends else sum(end for end in ends if end is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A group's member. `target` is what a KIP-848 coordinator wants it to own; None for other protocols."""
+
+    id: str
+    client_id: str
+    host: str
+    instance_id: str | None = None
+    owned: frozenset[Place] = frozenset()
+    target: frozenset[Place] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed offset, or a share group's start offset. `lag` is what a share coordinator reports."""
+
+    offset: int
+    leader_epoch: int = -1
+    lag: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of any type. `state` is Kafka's word."""
+
+    name: str
+    type: str
+    state: str
+    coordinator: int
+    members: tuple[Member, ...] = ()
+    committed: dict[Place, Committed] = field(default_factory=dict[Place, Committed])
+    configs: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def owned(self) -> frozenset[Place]:
+        """The partitions that members own."""
+        return frozenset().union(*(member.owned for member in self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open in a partition. `name`, `started_ms` and `timeout_ms` are None if no coordinator
+    knows it: then nothing will end it (KIP-664)."""
+
+    place: Place
+    producer_id: int
+    start_offset: int
+    last_ms: int
+    name: str | None = None
+    started_ms: int | None = None
+    timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a cluster reports at `at_ms`, by this machine's clock. `unseen`: what is missing, and why."""
+
+    at_ms: int
+    cluster_id: str = ""
+    nodes: tuple[Node, ...] = ()
+    topics: tuple[Topic, ...] = ()
+    groups: tuple[Group, ...] = ()
+    transactions: tuple[OpenTransaction, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    def partitions(self) -> Iterator[tuple[Topic, Partition]]:
+        """Every partition of every topic."""
+        for topic in self.topics:
+            for partition in topic.partitions:
+                yield topic, partition
+
+    def places(self) -> dict[Place, Partition]:
+        """Every partition, by topic and index."""
+        return {(topic.name, partition.index): partition for topic, partition in self.partitions()}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Two snapshots of one cluster. They are the same object if only one was made."""
+
+    first: Snapshot
+    last: Snapshot
+
+    @property
+    def window_s(self) -> float:
+        """Seconds between the snapshots."""
+        return (self.last.at_ms - self.first.at_ms) / 1000

@@ -1,0 +1,487 @@
+"""Every check of the doctor: it reports an injected fault, no case just below its threshold, and nothing after its own
+advice was followed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from ottla.doctor import CHECKS, Evidence, Severity, Snapshot, diagnose
+from ottla.doctor.snapshot import (
+    CLASSIC,
+    CONSUMER,
+    SHARE,
+    Committed,
+    Disk,
+    Group,
+    Member,
+    Node,
+    OpenTransaction,
+    Partition,
+    Topic,
+)
+
+NOW_MS = 1_700_000_000_000
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+CONFIGS = {
+    "cleanup.policy": "delete",
+    "min.insync.replicas": "2",
+    "retention.ms": str(7 * DAY_MS),
+    "segment.ms": str(DAY_MS),
+    "segment.bytes": str(10**9),
+    "unclean.leader.election.enable": "false",
+}
+THREE = (1, 2, 3)
+
+
+def nodes(count: int = 3) -> tuple[Node, ...]:
+    return tuple(Node(id, "host", 9092, disks=(Disk("/data", 10**12, 5 * 10**11),)) for id in range(1, count + 1))
+
+
+def partition(index: int = 0, *, end: int = 100_000, isr: tuple[int, ...] = THREE, **more: object) -> Partition:
+    fields: dict[str, object] = {"start": 0, "end": end, "stable": end, "leader_epoch": 5, "size": end * 100} | more
+    return Partition(index, isr[0] if isr else -1, THREE, isr, **fields)  # type: ignore[arg-type]
+
+
+def topic(name: str, *partitions: Partition, is_internal: bool = False, **configs: str) -> Topic:
+    own = {key.replace("_", "."): value for key, value in configs.items()}
+    return Topic(name, partitions or (partition(),), is_internal, CONFIGS | own, frozenset(own))
+
+
+def group(
+    committed: dict[int, int] | None = None,
+    *,
+    type: str = CLASSIC,
+    state: str = "Stable",
+    members: Iterable[Member] = (),
+    **more: object,
+) -> Group:
+    rows = {("orders", index): Committed(offset, 5) for index, offset in (committed or {}).items()}
+    return Group("billing", type, state, 1, tuple(members), rows, **more)  # type: ignore[arg-type]
+
+
+def member(*owned: int, id: str = "m", target: Iterable[int] | None = None) -> Member:
+    wanted = None if target is None else frozenset(("orders", index) for index in target)
+    return Member(id, "worker", "/10.0.0.1", None, frozenset(("orders", index) for index in owned), wanted)
+
+
+def snapshot(
+    *topics: Topic,
+    groups: Iterable[Group] = (),
+    transactions: Iterable[OpenTransaction] = (),
+    nodes: tuple[Node, ...] = nodes(),
+) -> Snapshot:
+    return Snapshot(NOW_MS, "cluster", nodes, topics or (topic("orders"),), tuple(groups), tuple(transactions))
+
+
+def over(first: Snapshot, last: Snapshot | None = None, seconds: int = 30) -> Evidence:
+    return Evidence(replace(first, at_ms=NOW_MS - seconds * 1000), last or first)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A check with a fault, the case just below its threshold, and the fault after the advice was followed."""
+
+    check: str
+    says: str
+    severity: Severity
+    fault: Evidence
+    below: Evidence
+    mended: Evidence
+
+
+def replicas(isr: tuple[int, ...]) -> Evidence:
+    return over(snapshot(topic("orders", partition(isr=isr))))
+
+
+def disk(usable: int, before: int | None = None, error: str | None = None) -> Evidence:
+    def with_disk(left: int) -> Snapshot:
+        return snapshot(nodes=(Node(1, "host", 9092, disks=(Disk("/data", 10**12, left, error),)),))
+
+    return over(with_disk(usable if before is None else before), with_disk(usable), seconds=60)
+
+
+def lag(committed: dict[int, int], *, start: int = 0, ends: dict[int, int] | None = None) -> Evidence:
+    parts = [partition(i, end=(ends or {}).get(i, 100_000), start=start) for i in committed]
+    return over(snapshot(topic("orders", *parts), groups=[group(committed)]))
+
+
+def moving(read: int, written: int, *, lag: int = 50_000, members: int = 1) -> Evidence:
+    """A group that reads so many records in 30 s, of so many that are written."""
+
+    def at(offset: int, end: int) -> Snapshot:
+        return snapshot(topic("orders", partition(end=end)), groups=[group({0: offset}, members=[member(0)] * members)])
+
+    return over(at(1000, 1000 + lag), at(1000 + read, 1000 + lag + written))
+
+
+def rebalancing(kept: bool, state: str = "Reconciling") -> Evidence:
+    members = [member(0, 1, target=[0, 1] if not kept else [0]), member(id="n", target=[1] if kept else [])]
+    return over(snapshot(groups=[group(type=CONSUMER, state=state, members=members)]))
+
+
+def share(
+    lag: int | None, *, members: Iterable[Member] = (), moved: int = 0, start: int = 10, **configs: str
+) -> Evidence:
+    def at(offset: int) -> Snapshot:
+        rows = {("orders", 0): Committed(offset, 5, lag)}
+        own = {key.replace("_", "."): value for key, value in configs.items()}
+        return snapshot(groups=[Group("billing", SHARE, "Stable", 1, tuple(members), rows, own)])
+
+    return over(at(start), at(start + moved))
+
+
+def held(
+    open_ms: int, *, moved: bool = False, name: str | None = "pay", last_ms: int = 0, timeout: int = 60_000
+) -> Evidence:
+    def at(stable: int) -> Snapshot:
+        opened = OpenTransaction(
+            ("orders", 0), 7, 500, NOW_MS - last_ms, name, NOW_MS - open_ms if name else None, timeout
+        )
+        return snapshot(topic("orders", partition(stable=stable)), transactions=[opened])
+
+    return over(at(400 if moved else 500), at(500))
+
+
+HEALTHY = over(snapshot())
+CASES = (
+    Case(
+        "unreachable-node",
+        "Node 2 tells clients to connect to host:9092, and that fails here: refused",
+        Severity.WARNING,
+        over(snapshot(nodes=(*nodes(1), Node(2, "host", 9092, unreachable="refused")))),
+        over(snapshot(nodes=nodes(2))),
+        HEALTHY,
+    ),
+    Case(
+        "disk-fills",
+        "/data of node 1 is 86% full (140 GB left).",
+        Severity.WARNING,
+        disk(14 * 10**10),
+        disk(16 * 10**10),
+        disk(5 * 10**11),
+    ),
+    Case(
+        "disk-fills",
+        "full in 40 h at the present rate",
+        Severity.WARNING,
+        disk(48 * 10**10, 48 * 10**10 + 2 * 10**8),
+        disk(48 * 10**10, 48 * 10**10 + 10**8),
+        disk(48 * 10**10),
+    ),
+    Case(
+        "disk-fills",
+        "cannot use /data: it is gone",
+        Severity.DATA_AT_RISK,
+        disk(5 * 10**11, error="it is gone"),
+        disk(5 * 10**11),
+        HEALTHY,
+    ),
+    Case(
+        "leaders-wander",
+        "orders changed leaders up to 3 times in 30 s",
+        Severity.WARNING,
+        over(snapshot(), snapshot(topic("orders", partition(leader_epoch=8)))),
+        over(snapshot(), snapshot(topic("orders", partition(leader_epoch=7)))),
+        HEALTHY,
+    ),
+    Case(
+        "internal-topics-on-one-disk",
+        "__consumer_offsets has one replica, on a cluster of 3 nodes",
+        Severity.WARNING,
+        over(snapshot(topic("__consumer_offsets", replace(partition(), replicas=(1,), isr=(1,)), is_internal=True))),
+        over(
+            snapshot(topic("__consumer_offsets", replace(partition(), replicas=(1, 2), isr=(1, 2)), is_internal=True))
+        ),
+        HEALTHY,
+    ),
+    Case("offline-partition", "orders-0 has no leader", Severity.DATA_AT_RISK, replicas(()), replicas((1,)), HEALTHY),
+    Case(
+        "too-few-in-sync",
+        "orders-0 refuses acks=all (NOT_ENOUGH_REPLICAS): 1 of 3 replicas in sync",
+        Severity.WARNING,
+        replicas((1,)),
+        replicas((1, 2)),
+        HEALTHY,
+    ),
+    Case(
+        "too-few-in-sync",
+        "orders-0 can never accept acks=all: 3 replicas, and min.insync.replicas is 4",
+        Severity.WARNING,
+        over(snapshot(topic("orders", min_insync_replicas="4"))),
+        over(snapshot(topic("orders", min_insync_replicas="3"))),
+        HEALTHY,
+    ),
+    Case(
+        "one-failure-away",
+        "orders has one replica, on a cluster of 3 nodes",
+        Severity.WARNING,
+        over(snapshot(topic("orders", replace(partition(), replicas=(1,), isr=(1,)), min_insync_replicas="1"))),
+        over(snapshot(topic("orders", replace(partition(), replicas=(1, 2)), min_insync_replicas="1"))),
+        HEALTHY,
+    ),
+    Case(
+        "one-failure-away",
+        "orders refuses acks=all as soon as one node is down",
+        Severity.NOTE,
+        over(snapshot(topic("orders", min_insync_replicas="3"))),
+        over(snapshot(topic("orders", min_insync_replicas="2"))),
+        HEALTHY,
+    ),
+    Case(
+        "replica-behind",
+        "Node 3 is 1,000 records behind in orders-0: it gains 100 records/s and needs 10 s",
+        Severity.WARNING,
+        over(
+            snapshot(topic("orders", partition(isr=(1, 2), ends={3: 96_000}))),
+            snapshot(topic("orders", partition(isr=(1, 2), ends={3: 99_000}))),
+        ),
+        over(snapshot(topic("orders", partition(ends={3: 96_000})))),
+        HEALTHY,
+    ),
+    Case(
+        "replica-behind",
+        "it does not catch up",
+        Severity.WARNING,
+        over(snapshot(topic("orders", partition(isr=(1, 2), ends={3: 96_000})))),
+        over(snapshot(topic("orders", partition(ends={3: 96_000})))),
+        HEALTHY,
+    ),
+    Case(
+        "unclean-election",
+        "orders may elect a replica that is not in sync",
+        Severity.NOTE,
+        over(snapshot(topic("orders", unclean_leader_election_enable="true"))),
+        HEALTHY,
+        HEALTHY,
+    ),
+    Case(
+        "misspelt-topic",
+        "The empty topic ordres may be a misspelling of orders",
+        Severity.NOTE,
+        over(snapshot(topic("orders"), topic("ordres", partition(end=0)))),
+        over(snapshot(topic("orders-1"), topic("orders-2", partition(end=0)))),
+        over(snapshot(topic("orders"), topic("ordres"))),
+    ),
+    Case(
+        "retention-late",
+        "orders-0 still holds records that are 9 days old: retention.ms is 7 days",
+        Severity.WARNING,
+        over(snapshot(topic("orders", partition(oldest_ms=NOW_MS - 9 * DAY_MS)))),
+        over(snapshot(topic("orders", partition(oldest_ms=NOW_MS - 8 * DAY_MS - 4 * MINUTE_MS)))),
+        over(snapshot(topic("orders", partition(oldest_ms=NOW_MS - DAY_MS)))),
+    ),
+    Case(
+        "wrong-timestamps",
+        "a record with a timestamp 2 h in the future",
+        Severity.WARNING,
+        over(snapshot(topic("orders", partition(newest_ms=NOW_MS + 2 * HOUR_MS)))),
+        over(snapshot(topic("orders", partition(newest_ms=NOW_MS + HOUR_MS)))),
+        over(snapshot(topic("orders", partition(newest_ms=NOW_MS)))),
+    ),
+    Case(
+        "wrong-timestamps",
+        "timestamps in seconds instead of milliseconds",
+        Severity.DATA_AT_RISK,
+        over(snapshot(topic("orders", partition(newest_ms=NOW_MS // 1000)))),
+        over(snapshot(topic("orders", partition(newest_ms=NOW_MS)))),
+        over(snapshot(topic("orders", partition(newest_ms=NOW_MS)))),
+    ),
+    Case(
+        "compaction-waits",
+        "state-0 is not compacted yet",
+        Severity.NOTE,
+        over(snapshot(topic("state", partition(oldest_ms=NOW_MS - HOUR_MS), cleanup_policy="compact"))),
+        over(snapshot(topic("state", partition(end=99_999, oldest_ms=NOW_MS - HOUR_MS), cleanup_policy="compact"))),
+        over(
+            snapshot(
+                topic("state", partition(oldest_ms=NOW_MS - HOUR_MS), cleanup_policy="compact", segment_ms="60000")
+            )
+        ),
+    ),
+    Case(
+        "lost-unread",
+        "billing has not read 10 offsets in orders-0 that retention has deleted",
+        Severity.DATA_AT_RISK,
+        lag({0: 90}, start=100),
+        lag({0: 100}, start=100),
+        lag({0: 100_000}, start=100),
+    ),
+    Case(
+        "position-beyond-end",
+        "billing has read 5 records that orders-0 no longer holds",
+        Severity.DATA_AT_RISK,
+        lag({0: 100_005}),
+        lag({0: 100_000}),
+        lag({0: 100_000}),
+    ),
+    Case(
+        "position-beyond-end",
+        "positions in orders-0 are of an earlier topic of that name",
+        Severity.WARNING,
+        over(snapshot(topic("orders", partition(end=10, leader_epoch=0)), groups=[group({0: 50})])),
+        over(snapshot(topic("orders", partition(end=50, leader_epoch=0)), groups=[group({0: 50})])),
+        over(snapshot(topic("orders", partition(end=10, leader_epoch=0)), groups=[group({0: 0})])),
+    ),
+    Case(
+        "about-to-lose",
+        "billing has still to read 90% of what orders-0 holds",
+        Severity.WARNING,
+        lag({0: 20_000}, start=10_000, ends={0: 110_000}),
+        lag({0: 30_000}, start=10_000, ends={0: 110_000}),
+        lag({0: 110_000}, start=10_000, ends={0: 110_000}),
+    ),
+    Case(
+        "stuck",
+        "worker (/10.0.0.1) of billing has not moved in orders-0 for 30 s, at offset 1,000",
+        Severity.WARNING,
+        moving(0, 0),
+        moving(1, 0),
+        moving(0, 0, lag=0),
+    ),
+    Case(
+        "falling-behind",
+        "billing falls behind: 1,000 records/s arrive, it reads 800/s",
+        Severity.WARNING,
+        moving(24_000, 30_000),
+        moving(27_000, 30_000),
+        moving(60_000, 30_000),
+    ),
+    Case(
+        "rebalance-hangs",
+        "billing waits for worker (/10.0.0.1) to give up orders-1",
+        Severity.WARNING,
+        rebalancing(kept=True),
+        rebalancing(kept=False),
+        rebalancing(kept=False, state="Stable"),
+    ),
+    Case(
+        "rebalance-hangs",
+        "billing has been in PreparingRebalance for at least 30 s",
+        Severity.WARNING,
+        over(snapshot(groups=[group(state="PreparingRebalance")])),
+        over(
+            snapshot(groups=[group(state="CompletingRebalance")]), snapshot(groups=[group(state="PreparingRebalance")])
+        ),
+        over(snapshot(groups=[group()])),
+    ),
+    Case(
+        "hot-partition",
+        "orders-0 has 80% of billing's lag in orders",
+        Severity.WARNING,
+        lag({0: 92_000, 1: 99_000, 2: 99_000}),
+        lag({0: 92_001, 1: 98_999, 2: 99_000}),
+        lag({0: 100_000, 1: 100_000, 2: 100_000}),
+    ),
+    Case(
+        "idle-members",
+        "1 of 2 members of billing own no partition",
+        Severity.NOTE,
+        over(snapshot(groups=[group(members=[member(0), member(id="n")])])),
+        over(snapshot(groups=[group(members=[member(0), member(1, id="n")])])),
+        over(snapshot(groups=[group(members=[member(0)])])),
+    ),
+    Case(
+        "forgotten-topic",
+        "billing has positions in orders, which do not exist",
+        Severity.NOTE,
+        over(snapshot(topic("clicks"), groups=[group({0: 5})])),
+        over(snapshot(topic("orders"), groups=[group({0: 5})])),
+        over(snapshot(topic("clicks"), groups=[group()])),
+    ),
+    Case(
+        "share-group-idle",
+        "billing is paused, and 5 records wait",
+        Severity.WARNING,
+        share(5, members=[member(0)], moved=1, share_delivery_paused="true"),
+        share(5, members=[member(0)], moved=1, share_delivery_paused="false"),
+        share(0, members=[member(0)], moved=1),
+    ),
+    Case(
+        "share-group-idle",
+        "billing has no members, and 5 records wait",
+        Severity.WARNING,
+        share(5),
+        share(0),
+        share(5, members=[member(0)], moved=1),
+    ),
+    Case(
+        "share-group-idle",
+        "billing has 1 member and no partition",
+        Severity.WARNING,
+        share(0, members=[member()]),
+        share(0, members=[member(0)]),
+        share(0, members=[member(0)]),
+    ),
+    Case(
+        "share-group-idle",
+        "a new share group begins at the end",
+        Severity.NOTE,
+        share(0, members=[member(0)], start=100_000),
+        share(0, members=[member(0)], start=100_000, share_auto_offset_reset="earliest"),
+        share(0, members=[member(0)], start=99_999, moved=1),
+    ),
+    Case(
+        "share-group-idle",
+        "nothing moved in orders-0 while records wait",
+        Severity.WARNING,
+        share(5, members=[member(0)]),
+        share(5, members=[member(0)], moved=1),
+        share(0, members=[member(0)]),
+    ),
+    Case(
+        "readers-held-back",
+        "The transaction of pay has been open for 4 min, and holds readers of committed records back in orders-0: its "
+        "coordinator aborts it in 6 min.",
+        Severity.WARNING,
+        held(4 * MINUTE_MS, timeout=10 * MINUTE_MS),
+        held(MINUTE_MS, timeout=10 * MINUTE_MS),
+        held(4 * MINUTE_MS, timeout=10 * MINUTE_MS, moved=True),
+    ),
+    Case(
+        "readers-held-back",
+        "its coordinator should have aborted it",
+        Severity.WARNING,
+        held(7 * MINUTE_MS),
+        held(MINUTE_MS),
+        held(7 * MINUTE_MS, moved=True),
+    ),
+    Case(
+        "readers-held-back",
+        "A transaction of producer 7 hangs in orders-0 since offset 500, without a write for 21 min",
+        Severity.WARNING,
+        held(0, name=None, last_ms=21 * MINUTE_MS),
+        held(0, name=None, last_ms=20 * MINUTE_MS),
+        held(0, name=None, last_ms=21 * MINUTE_MS, moved=True),
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.check}: {case.says[:40]}")
+def test_a_check_speaks_of_a_fault_and_of_nothing_else(case: Case) -> None:
+    found = [each.finding for each in diagnose(case.fault, [case.check])]
+    assert [case.says in each.sentence for each in found] == [True], found
+    assert found[0].severity is case.severity
+    assert found[0].advice
+    for silent in (case.below, case.mended):
+        assert not [each for each in diagnose(silent, [case.check]) if case.says in each.finding.sentence]
+
+
+def test_every_check_has_a_case() -> None:
+    assert {case.check for case in CASES} == set(CHECKS)
+
+
+def test_a_healthy_cluster_has_no_findings() -> None:
+    assert diagnose(HEALTHY) == []
+
+
+def test_the_worst_comes_first_and_the_certain_before_the_likely() -> None:
+    worse = snapshot(
+        topic("orders", partition(isr=()), unclean_leader_election_enable="true"),
+        topic("used"),
+        groups=[group({0: 90})],
+        nodes=(*nodes(), Node(4, "host", 9092, unreachable="refused")),
+    )
+    found = [each.finding for each in diagnose(over(worse))]
+    assert [each.severity for each in found] == sorted((each.severity for each in found), reverse=True)
+    assert {each.severity for each in found} == set(Severity)
