@@ -1,8 +1,10 @@
 """Every check of the doctor: it reports an injected fault, no case just below its threshold, and nothing after its own
 advice was followed."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,7 @@ from ottla.doctor.snapshot import (
     Topic,
 )
 
+TOP = Path(__file__).resolve().parents[2]
 NOW_MS = 1_700_000_000_000
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 CONFIGS = {
@@ -415,7 +418,7 @@ CASES = (
     ),
     Case(
         "share-group-idle",
-        "a new share group begins at the end",
+        "A new share group begins at the end",
         Severity.NOTE,
         share(0, members=[member(0)], start=100_000),
         share(0, members=[member(0)], start=100_000, share_auto_offset_reset="earliest"),
@@ -485,3 +488,8 @@ def test_the_worst_comes_first_and_the_certain_before_the_likely() -> None:
     found = [each.finding for each in diagnose(over(worse))]
     assert [each.severity for each in found] == sorted((each.severity for each in found), reverse=True)
     assert {each.severity for each in found} == set(Severity)
+
+
+def test_the_page_describes_every_check() -> None:
+    page = (TOP / "docs" / "doctor.md").read_text()
+    assert re.findall(r"^\| `([a-z][a-z-]+)` \|", page, re.MULTILINE) == list(CHECKS)

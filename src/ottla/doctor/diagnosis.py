@@ -19,7 +19,7 @@ class Diagnosed:
 
 
 def diagnose(evidence: Evidence, only: Iterable[str] = ()) -> list[Diagnosed]:
-    """What the checks find, worst first, certain findings before likely ones. `only`: names of checks (default: all).
+    """Run the checks. Returns the worst findings first, and certain ones before likely ones. `only`: names of checks (default: all).
     Raises KeyError for an unknown name."""
     checks = [CHECKS[name] for name in only] or list(CHECKS.values())
     found = [Diagnosed(check, finding) for check in checks for finding in check.find(evidence)]

@@ -25,7 +25,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong, with its numbers, and what helps.
+    """A problem, with its numbers and a remedy.
 
     `subject` is the topic, group or node in question. `advice` is a command, or a sentence. `sure_with` is None for a
     certain finding; otherwise it says what would make it certain.

@@ -1,8 +1,8 @@
 """Makes a snapshot of a cluster, on Ottla and on any Kafka, with Kafka's protocol alone.
 
 It never joins a group, commits an offset, or creates a topic. The number of requests depends on the number of nodes,
-not on that of topics or groups: about fifteen a node. What a cluster does not serve, or what the user may not see, is
-left out, and said in `Snapshot.unseen`.
+not on that of topics or groups: about fifteen a node. `Snapshot.unseen` names the
+facts that the cluster does not serve, or that the user may not see.
 
 Sources: ListOffsets with replica id -2 (Kafka's debugging consumer, ReplicaManager.fetchOffset) returns a follower's
 log end; KIP-827 (disk sizes), KIP-664 (transactions), KIP-709 (offsets of many groups).

@@ -142,7 +142,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a cluster reports at `at_ms`, by this machine's clock. `unseen`: what is missing, and why."""
+    """The facts that a cluster reports at `at_ms`, by this machine's clock. `unseen` names the missing ones, and says why."""
 
     at_ms: int
     cluster_id: str = ""

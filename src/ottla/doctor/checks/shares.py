@@ -49,7 +49,7 @@ def share_group_is_idle(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _begins_at_the_end(evidence: Evidence, group: Group) -> Iterator[Finding]:
-    """A group that skipped what was there before it."""
+    """A group that skipped the records older than itself."""
     partitions = evidence.last.places()
     skipped = {
         where
@@ -65,8 +65,8 @@ def _begins_at_the_end(evidence: Evidence, group: Group) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             group.name,
-            f"{group.name} is at the end of {places(skipped)}. If it should read what was there before it, note that "
-            "a new share group begins at the end.",
+            f"{group.name} is at the end of {places(skipped)}. A new share group begins at the end, so that it "
+            "skips older records.",
             f"ottla configs alter --group {group.name} --add share.auto.offset.reset=earliest, before it first reads",
         )
 

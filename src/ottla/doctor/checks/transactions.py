@@ -18,7 +18,7 @@ OPEN_MIN_MS: Final = 60_000
 
 
 def readers_held_back(evidence: Evidence) -> Iterator[Finding]:
-    """Open transactions that hold readers back for long, or that nothing will end."""
+    """Old transactions that hold readers back, and those that no coordinator will end."""
     now, held = evidence.last.at_ms, evidence.last.places()
     before = evidence.first.places()
     found: dict[str, list[OpenTransaction]] = {}
