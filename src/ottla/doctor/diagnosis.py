@@ -19,8 +19,8 @@ class Diagnosed:
 
 
 def diagnose(evidence: Evidence, only: Iterable[str] = ()) -> list[Diagnosed]:
-    """Run the checks. Returns the worst findings first, and certain ones before likely ones. `only`: names of checks (default: all).
-    Raises KeyError for an unknown name."""
+    """Run the checks. Returns the worst findings first, and certain ones before likely ones. `only`: names of
+    checks (default: all). Raises KeyError for an unknown name."""
     checks = [CHECKS[name] for name in only] or list(CHECKS.values())
     found = [Diagnosed(check, finding) for check in checks for finding in check.find(evidence)]
     return sorted(found, key=lambda each: (-each.finding.severity, each.finding.sure_with is not None))

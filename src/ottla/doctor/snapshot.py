@@ -142,7 +142,8 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The facts that a cluster reports at `at_ms`, by this machine's clock. `unseen` names the missing ones, and says why."""
+    """The facts that a cluster reports at `at_ms`, by this machine's clock. `unseen` names those that are missing,
+    and says why."""
 
     at_ms: int
     cluster_id: str = ""
