@@ -218,7 +218,7 @@ def test_a_cluster_with_a_killed_node_and_after_it_is_back() -> None:
         victim = next(node for node in cluster.nodes if node != cluster.leader_of("orders"))
         cluster.kill(victim)
         soon(lambda: "too-few-in-sync" in found(), found)
-        assert "2 of 3 replicas in sync, and min.insync.replicas is 3" in found()["too-few-in-sync"]
+        assert "2 of 3 replicas in sync, and it needs 3" in found()["too-few-in-sync"]
         cluster.start_node(victim)
         soon(lambda: found() == {}, found)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ottla.doctor.finding import Check, Finding, Severity
-from ottla.doctor.snapshot import Evidence, Node
+from ottla.doctor.snapshot import Evidence, Node, Snapshot
 from ottla.doctor.words import duration, names, size
 
 DISK_WARNING: Final = 0.85
@@ -14,8 +14,8 @@ DISK_FULL: Final = 0.95
 """Parts of a disk that are in use."""
 SOON_S: Final = 2 * 86_400
 """A disk that is full within this time is a finding."""
-GROWTH_MIN_BYTES: Final = 10_000_000
-"""Less growth between two snapshots says nothing about days."""
+GROWTH_WINDOW_S: Final = 60
+"""The growth of a shorter time says nothing about days."""
 WANDERS: Final = 3
 """Elections of one partition between two snapshots from which on its leaders wander."""
 
@@ -35,8 +35,8 @@ def unreachable(evidence: Evidence) -> Iterator[Finding]:
 
 def disk_fills(evidence: Evidence) -> Iterator[Finding]:
     """Disks that are almost full, or soon will be, and directories with errors."""
-    earlier = {(node.id, disk.path): disk for node in evidence.first.nodes for disk in node.disks}
     for node in evidence.last.nodes:
+        growth = _growth(evidence, node)
         for disk in node.disks:
             if disk.error is not None:
                 yield Finding(
@@ -48,23 +48,30 @@ def disk_fills(evidence: Evidence) -> Iterator[Finding]:
             if not disk.total or disk.usable is None:
                 continue
             used = 1 - disk.usable / disk.total
-            before = earlier.get((node.id, disk.path))
-            left_s = None
-            if before is not None and before.usable is not None and evidence.window_s > 0:
-                growth = before.usable - disk.usable
-                if growth >= GROWTH_MIN_BYTES:
-                    left_s = disk.usable / growth * evidence.window_s
-            if used < DISK_WARNING and (left_s is None or left_s > SOON_S):
+            soon = growth > 0 and disk.usable / growth <= SOON_S
+            if used < DISK_WARNING and not soon:
                 continue
-            soon = "" if left_s is None or left_s > SOON_S else f", and full in {duration(left_s)} at the present rate"
+            when = f", and full in {duration(disk.usable / growth)} at the present rate" if soon else ""
             yield Finding(
                 Severity.DATA_AT_RISK if used >= DISK_FULL else Severity.WARNING,
                 f"node {node.id}",
-                f"{disk.path} of node {node.id} is {used:.0%} full ({size(disk.usable)} left){soon}."
+                f"{disk.path} of node {node.id} is {used:.0%} full ({size(disk.usable)} left){when}."
                 + _largest(evidence, node),
                 "shorter retention, a larger disk, or `ottla cluster rebalance`",
                 None if used >= DISK_WARNING else "a longer --window",
             )
+
+
+def _growth(evidence: Evidence, node: Node) -> float:
+    """Bytes a second by which the node's partitions grow; 0 if the window is too short to tell. Partitions that it
+    does not lead count as large as on their leaders."""
+    if evidence.window_s < GROWTH_WINDOW_S:
+        return 0.0
+    return (_hosted(evidence.last, node) - _hosted(evidence.first, node)) / evidence.window_s
+
+
+def _hosted(snapshot: Snapshot, node: Node) -> int:
+    return sum(each.size or 0 for _, each in snapshot.partitions() if node.id in each.replicas)
 
 
 def _largest(evidence: Evidence, node: Node) -> str:
@@ -97,28 +104,8 @@ def leaders_wander(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def risky_settings(evidence: Evidence) -> Iterator[Finding]:
-    """Settings of internal topics that lose positions or transactions with one disk."""
-    if len(evidence.last.nodes) < 3:
-        return
-    single = sorted(
-        topic.name
-        for topic in evidence.last.topics
-        if topic.is_internal and topic.partitions and max(len(each.replicas) for each in topic.partitions) == 1
-    )
-    if single:
-        yield Finding(
-            Severity.WARNING,
-            single[0],
-            f"{names(single)} has one replica, on a cluster of {len(evidence.last.nodes)} nodes: if one disk fails, "
-            "groups lose their positions, or transactions their state.",
-            f"ottla topics reassign {single[0]} --replication-factor 3",
-        )
-
-
 CHECKS: Final = (
     Check("unreachable-node", "advertised addresses that cannot be reached", unreachable),
     Check("disk-fills", "disks that are full, soon full, or broken", disk_fills),
     Check("leaders-wander", "partitions that change leaders again and again", leaders_wander),
-    Check("internal-topics-on-one-disk", "internal topics with one replica", risky_settings),
 )

@@ -39,29 +39,25 @@ def offline(evidence: Evidence) -> Iterator[Finding]:
 
 
 def too_few_in_sync(evidence: Evidence) -> Iterator[Finding]:
-    """Partitions that refuse acks=all."""
+    """Partitions that refuse acks=all. A partition with fewer replicas than min.insync.replicas needs all of them
+    (Kafka's Partition.effectiveMinIsr)."""
     for topic in evidence.last.topics:
         needed = topic.number("min.insync.replicas") or 1
-        led = [each for each in topic.partitions if each.leader >= 0]
-        never = [each for each in led if len(each.replicas) < needed]
-        now = [each for each in led if len(each.isr) < needed <= len(each.replicas)]
-        if never:
+        refusing = [each for each in topic.partitions if each.leader >= 0 and len(each.isr) < _needed(each, needed)]
+        if refusing:
+            missing = sorted({node for each in refusing for node in each.replicas if node not in each.isr})
+            first = refusing[0]
             yield Finding(
                 Severity.WARNING,
                 topic.name,
-                f"{_partitions(topic, never)} can never accept acks=all: {count(len(never[0].replicas), 'replica')}, "
-                f"and min.insync.replicas is {needed}.",
-                f"ottla topics reassign {topic.name} --replication-factor {needed}",
-            )
-        if now:
-            missing = sorted({node for each in now for node in each.replicas if node not in each.isr})
-            yield Finding(
-                Severity.WARNING,
-                topic.name,
-                f"{_partitions(topic, now)} refuses acks=all (NOT_ENOUGH_REPLICAS): {len(now[0].isr)} of "
-                f"{count(len(now[0].replicas), 'replica')} in sync, and min.insync.replicas is {needed}.",
+                f"{_partitions(topic, refusing)} refuses acks=all (NOT_ENOUGH_REPLICAS): {len(first.isr)} of "
+                f"{count(len(first.replicas), 'replica')} in sync, and it needs {_needed(first, needed)}.",
                 f"start node {names(missing)}, or wait until it has caught up",
             )
+
+
+def _needed(partition: Partition, needed: int) -> int:
+    return min(needed, len(partition.replicas))
 
 
 def one_failure_away(evidence: Evidence) -> Iterator[Finding]:
@@ -71,7 +67,7 @@ def one_failure_away(evidence: Evidence) -> Iterator[Finding]:
     for topic in evidence.last.topics:
         needed = topic.number("min.insync.replicas") or 1
         least = min((len(each.replicas) for each in topic.partitions), default=0)
-        if least == 1 and needed == 1:
+        if least == 1:
             yield Finding(
                 Severity.WARNING,
                 topic.name,
@@ -79,7 +75,7 @@ def one_failure_away(evidence: Evidence) -> Iterator[Finding]:
                 "its records are unavailable, and if the disk fails, they are lost.",
                 f"ottla topics reassign {topic.name} --replication-factor 3",
             )
-        elif least == needed > 1:
+        elif 1 < least <= needed:
             yield Finding(
                 Severity.NOTE,
                 topic.name,
