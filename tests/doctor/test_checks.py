@@ -13,9 +13,12 @@ from ottla.doctor.snapshot import (
     CLASSIC,
     CONSUMER,
     SHARE,
+    Commit,
     Committed,
     Disk,
+    Generation,
     Group,
+    GroupMember,
     Member,
     Node,
     OpenTransaction,
@@ -147,6 +150,26 @@ def held(
         return snapshot(topic("orders", partition(stable=stable)), transactions=[opened])
 
     return over(at(400 if moved else 500), at(500))
+
+
+def with_commits(*rows: tuple[int, int], evidence: Evidence | None = None) -> Evidence:
+    """Evidence with commits of the group in orders-0: (offset, seconds ago)."""
+    given = evidence or HEALTHY
+    commits = tuple(Commit(offset, NOW_MS - ago * 1000) for offset, ago in rows)
+    return replace(given, last=replace(given.last, commits={("billing", ("orders", 0)): commits}))
+
+
+def generations(*members: str) -> Evidence:
+    """A group with these members, a letter each, one generation a minute."""
+    rows = tuple(
+        Generation(
+            NOW_MS - (len(members) - number) * MINUTE_MS,
+            number,
+            frozenset(GroupMember(f"worker-{name}", "/10.0.0.1", 300_000) for name in names),
+        )
+        for number, names in enumerate(members)
+    )
+    return Evidence(HEALTHY.first, replace(HEALTHY.last, generations={"billing": rows}))
 
 
 HEALTHY = over(snapshot())
@@ -334,6 +357,46 @@ CASES = (
         moving(0, 0),
         moving(1, 0),
         moving(0, 0, lag=0),
+    ),
+    Case(
+        "stuck",
+        "has not moved in orders-0 for 5 min, at offset 1,000",
+        Severity.WARNING,
+        with_commits((900, 310), (1000, 300), evidence=moving(0, 0)),
+        with_commits((900, 450), (1000, 300), evidence=moving(0, 0)),
+        with_commits((900, 310), (1000, 300), evidence=moving(0, 0, lag=0)),
+    ),
+    Case(
+        "stuck",
+        "has not moved in orders-0 for 5 min, at offset 1,000",
+        Severity.WARNING,
+        with_commits((900, 305), (1000, 300), *((1000, ago) for ago in range(240, 0, -60)), evidence=moving(0, 0)),
+        with_commits((900, 65), (1000, 60), (1000, 30), evidence=moving(0, 0)),
+        with_commits((1000, 60), (1000, 30), evidence=moving(0, 0, lag=0)),
+    ),
+    Case(
+        "rebalance-loop",
+        "billing rebalanced 4 times in 5 min: worker-c (/10.0.0.1) left and returned 2 times.",
+        Severity.WARNING,
+        generations("abc", "ab", "abc", "ab", "abc"),
+        generations("abc", "ab", "abc", "abcd", "abcde"),
+        generations("abc", "abcd"),
+    ),
+    Case(
+        "position-went-back",
+        "billing's position in orders-0 went back by 100 records 30 s ago",
+        Severity.NOTE,
+        with_commits((1000, 60), (900, 30)),
+        with_commits((1000, 60), (901, 30)),
+        with_commits((900, 60), (1000, 30)),
+    ),
+    Case(
+        "clock-ahead",
+        "The clock of the coordinator of billing is 6 s ahead of this machine's",
+        Severity.WARNING,
+        with_commits((1000, -6)),
+        with_commits((1000, -5)),
+        with_commits((1000, 1)),
     ),
     Case(
         "falling-behind",

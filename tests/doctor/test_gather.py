@@ -162,6 +162,34 @@ def test_a_fault_on_a_real_node_is_found_and_its_advice_helps(broker: EmbeddedBr
     consumer.close()
 
 
+def test_the_past_of_groups(broker: EmbeddedBroker) -> None:
+    name = broker.create_topic()
+    produce(broker, name, 10)
+    consumer = reader(broker, name, "past", **{"client.id": "one"})
+    assert consumer.consume(1, 30)
+    for offset in (3, 5, 4):
+        consumer.commit(offsets=[TopicPartition(name, 0, offset)], asynchronous=False)
+    other = reader(broker, name, "past", **{"client.id": "two"})
+    with Client(broker.bootstrap_servers) as client:
+
+        def both() -> bool:
+            consumer.poll(0)
+            other.poll(0)
+            return gather(client, history_ms=60_000).generations["past"][-1].number == 2
+
+        soon(both)
+        found = gather(client, history_ms=60_000)
+        assert [each.offset for each in found.commits["past", (name, 0)]] == [3, 5, 4]
+        assert all(found.at_ms - 60_000 < each.at_ms <= found.at_ms for each in found.commits["past", (name, 0)])
+        *_, first, second = found.generations["past"]
+        assert (first.number, {each.client_id for each in first.members}) == (1, {"one"})
+        assert {each.client_id for each in second.members - first.members} == {"two"}
+        assert from_json(json.loads(json.dumps(to_json(Evidence(found, found))))).last == found
+        assert gather(client).commits == {}
+    other.close()
+    consumer.close()
+
+
 def test_a_bundle_gives_the_same_findings(broker: EmbeddedBroker) -> None:
     once = seen(broker)
     evidence = Evidence(once, once)

@@ -27,41 +27,56 @@ SHOWN = 10
 MARKS = ("note", "WARNING", "DATA AT RISK")
 
 
+Window = Annotated[
+    float,
+    typer.Option(
+        "--window",
+        metavar="SECONDS",
+        min=0,
+        max=86_400,
+        help="Seconds between two snapshots; checks of what moves need 5 (default 10; 0: one snapshot).",
+    ),
+]
+Past = Annotated[
+    float,
+    typer.Option(
+        "--past",
+        metavar="SECONDS",
+        min=0,
+        max=86_400,
+        help="Seconds before the command for which commits and rebalances are read from __consumer_offsets "
+        "(default 600; 0: none).",
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="CHECK", help="Run only this check; may be repeated (default: all)."),
+]
+ListChecks = Annotated[bool, typer.Option("--list-checks", help="List the checks, and run none.")] = (False,)
+watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C, and print what begins and what is over.")]
+All = Annotated[bool, typer.Option("--all", help="Print every finding (default: the 10 worst).")] = (False,)
+bundle: Annotated[
+    Path | None,
+    typer.Option(
+        "--bundle",
+        metavar="FILE",
+        help="Write the snapshots and findings to this file, without records and passwords (default: none).",
+    ),
+]
+BundleIn = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="FILE", help="Read the snapshots from a bundle; ask no cluster (default: none)."),
+]
+
+
 @with_shared_options
 def doctor(
-    window: Annotated[
-        float,
-        typer.Option(
-            "--window",
-            metavar="SECONDS",
-            min=0,
-            max=86_400,
-            help="Seconds between two snapshots; checks of what moves need 5 (default 10; 0: one snapshot).",
-        ),
-    ] = 10.0,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="CHECK", help="Run only this check; may be repeated (default: all)."),
-    ] = None,
-    list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks, and run none.")] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Repeat until Ctrl-C, and print what begins and what is over.")
-    ] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Print every finding (default: the 10 worst).")] = False,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(
-            "--bundle",
-            metavar="FILE",
-            help="Write the snapshots and findings to this file, without records and passwords (default: none).",
-        ),
-    ] = None,
-    from_: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="FILE", help="Read the snapshots from a bundle; ask no cluster (default: none)."
-        ),
-    ] = None,
+    window: Window = 10.0,
+    past: Past = 600.0,
+    only: Only = None,
+    list_checks: ListChecks = False,
+    all_: All = None,
+    from_: BundleIn = None,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> int:
@@ -81,8 +96,8 @@ def doctor(
     if watch and (from_ is not None or bundle is not None or format is Format.JSON):
         raise NotUnderstood("--watch cannot be combined with --from, --bundle or --format json.")
     if watch:
-        return _watch(cluster, max(window, 1.0), only or [])
-    evidence = _read(from_) if from_ is not None else next(_evidence(cluster, window))
+        return _watch(cluster, max(window, 1.0), past, only or [])
+    evidence = _read(from_) if from_ is not None else next(_evidence(cluster, window, past))
     found = diagnose(evidence, only or [])
     if bundle is not None:
         _write(bundle, evidence, found)
@@ -90,30 +105,30 @@ def doctor(
     return _exit_code(found)
 
 
-def _evidence(cluster: Cluster, window: float) -> Iterator[Evidence]:
+def _evidence(cluster: Cluster, window: float, past: float) -> Iterator[Evidence]:
     """Evidence over windows that follow each other."""
     from ottla.doctor import Evidence, gather
 
     make = own_clients(client_properties(cluster))
 
-    def snapshot() -> Snapshot:
+    def snapshot(past: float = 0) -> Snapshot:
         with plain_failures(), make() as client:
-            return gather(client)
+            return gather(client, history_ms=int(past * 1000))
 
-    first = snapshot()
+    first = snapshot(0 if window else past)
     while True:
         time.sleep(window)
-        last = snapshot() if window else first
+        last = snapshot(past) if window else first
         yield Evidence(first, last)
         first = last
 
 
-def _watch(cluster: Cluster, window: float, only: list[str]) -> int:
+def _watch(cluster: Cluster, window: float, past: float, only: list[str]) -> int:
     """Print findings as they begin and end, until Ctrl-C."""
     from ottla.doctor import diagnose
 
     known: dict[tuple[str, str], Diagnosed] = {}
-    for evidence in _evidence(cluster, window):
+    for evidence in _evidence(cluster, window, past):
         found = diagnose(evidence, only)
         now = {(each.check.name, each.finding.subject): each for each in found}
         clock = time.strftime("%H:%M:%S")

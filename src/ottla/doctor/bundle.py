@@ -46,7 +46,7 @@ def _encoded(value: Any) -> Any:
             return {key: _encoded(each) for key, each in value.items()}
         return [[_encoded(key), _encoded(each)] for key, each in value.items()]
     if isinstance(value, frozenset):
-        return sorted(map(_encoded, value))
+        return [_encoded(each) for each in sorted(value)]
     return [_encoded(each) for each in value] if isinstance(value, tuple) else value
 
 

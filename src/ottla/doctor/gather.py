@@ -20,7 +20,10 @@ from ottla.client.connection import Connection
 from ottla.client.errors import ClientFailure, check
 from ottla.client.transactions import READ_COMMITTED, UNDER_WAY
 from ottla.doctor.groups import groups_on
+from ottla.doctor.history import ROUND_BYTES, ROUNDS_MAX, History, frozen, windows
 from ottla.doctor.snapshot import Disk, Node, OpenTransaction, Partition, Place, Snapshot, Topic
+from ottla.doctor.words import size
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -40,9 +43,10 @@ TRANSACTIONS_MAX: Final = 1_000
 T = TypeVar("T")
 
 
-def gather(client: Client) -> Snapshot:
-    """A snapshot of the cluster. Raises ClientFailure if no broker answers."""
-    return _Gathering(client).snapshot()
+def gather(client: Client, *, history_ms: int = 0) -> Snapshot:
+    """A snapshot of the cluster, with the commits and generations of so many milliseconds. Raises ClientFailure if no
+    broker answers."""
+    return _Gathering(client).snapshot(history_ms)
 
 
 class _Gathering:
@@ -54,8 +58,8 @@ class _Gathering:
         self.reached: dict[int, Connection] = {}
         self.sizes: dict[tuple[int, Place], int] = {}
 
-    def snapshot(self) -> Snapshot:
-        at_ms = int(time.time() * 1000)
+    def snapshot(self, history_ms: int) -> Snapshot:
+        since_ms = int(time.time() * 1000) - history_ms
         self.client.forget_topics()
         metadata = self.client.metadata(None)
         nodes = self._nodes(metadata)
@@ -71,17 +75,21 @@ class _Gathering:
             for each in topic.partitions
             if each.stable is not None and each.end is not None and each.stable < each.end
         ]
-        transactions = self._transactions(held, {(t.name, p.index): p.leader for t in topics for p in t.partitions})
+        leaders = {(topic.name, each.index): each.leader for topic in topics for each in topic.partitions}
+        transactions = self._transactions(held, leaders)
         configs = self._configs(GROUP, [each.name for each in groups if each.type == "share"])
         groups = [replace(each, configs=configs.get(each.name, ({}, frozenset()))[0]) for each in groups]
+        history = self._history(since_ms, leaders) if history_ms else History()
         return Snapshot(
-            at_ms,
+            int(time.time() * 1000),
             metadata.cluster_id or "",
             tuple(nodes),
             tuple(topics),
             tuple(sorted(groups, key=lambda each: each.name)),
             tuple(transactions),
             tuple(self.unseen),
+            frozen(history.commits),
+            frozen(history.generations),
         )
 
     def _tried(self, what: str, ask: Callable[[], T], otherwise: T) -> T:
@@ -218,6 +226,18 @@ class _Gathering:
             own = frozenset(each.name for each in result.configs if each.config_source == SET_ON_TOPIC)
             found[result.resource_name] = values, own
         return found
+
+    # ---- groups' past ----------------------------------------------------------------------------------------------
+
+    def _history(self, since_ms: int, leaders: Mapping[Place, int]) -> History:
+        """The commits and generations since a time."""
+        history = History()
+        own = {where: leader for where, leader in leaders.items() if where[0] == CONSUMER_OFFSETS_TOPIC}
+        starts, ends = self._offsets(own, since_ms)[0], self._offsets(own, LATEST)[0]
+        self._tried("groups' past", lambda: history.read(self.client, self.reached, windows(starts, ends, own)), None)
+        if not history.is_whole:
+            self.unseen[f"groups' past: more than {size(ROUNDS_MAX * ROUND_BYTES)}, or damaged"] = None
+        return history
 
     # ---- transactions ----------------------------------------------------------------------------------------------
 

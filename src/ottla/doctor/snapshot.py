@@ -141,9 +141,36 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit of an offset, and its time by the coordinator's clock."""
+
+    offset: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupMember:
+    """A member of a generation. `timeout_ms`: how long it may take to rejoin."""
+
+    client_id: str
+    host: str
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A generation of a classic group, from the time at which its coordinator wrote it."""
+
+    at_ms: int
+    number: int
+    members: frozenset[GroupMember]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The facts that a cluster reports at `at_ms`, by this machine's clock. `unseen` names those that are missing,
-    and says why."""
+    and says why. `commits` are the last ones of a group and partition, `generations` those of a classic group, both
+    oldest first."""
 
     at_ms: int
     cluster_id: str = ""
@@ -152,6 +179,10 @@ class Snapshot:
     groups: tuple[Group, ...] = ()
     transactions: tuple[OpenTransaction, ...] = ()
     unseen: tuple[str, ...] = ()
+    commits: dict[tuple[str, Place], tuple[Commit, ...]] = field(
+        default_factory=dict[tuple[str, Place], tuple[Commit, ...]]
+    )
+    generations: dict[str, tuple[Generation, ...]] = field(default_factory=dict[str, tuple[Generation, ...]])
 
     def partitions(self) -> Iterator[tuple[Topic, Partition]]:
         """Every partition of every topic."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from ottla.doctor.finding import Check, Finding, Severity
@@ -109,17 +111,42 @@ def stuck(evidence: Evidence) -> Iterator[Finding]:
         for member in group.members:
             still = [each for each in sorted(member.owned) if _stands_still(earlier, group, each, now)]
             moved = [each for each in member.owned if each not in still and _moved(earlier, group, each)]
-            if still and not moved:
-                yield Finding(
-                    Severity.WARNING,
-                    group.name,
-                    f"{member.client_id} ({member.host}) of {group.name} has not moved in {places(still)} for "
-                    f"{duration(evidence.window_s)}, at offset {group.committed[still[0]].offset:,}, although records "
-                    "wait.",
-                    f"read that record: `ottla consume {still[0][0]} -p {still[0][1]} -o "
-                    f"{group.committed[still[0]].offset} -n 1`; skip it with `ottla groups reset-offsets`",
-                    "a --window longer than the time that one record may need",
-                )
+            pauses = [_pause(evidence, group.name, each) for each in still]
+            if not still or moved or any(each is not None and each.is_usual for each in pauses):
+                continue
+            known = [each for each in pauses if each is not None]
+            seconds = max((each.seconds for each in known), default=evidence.window_s)
+            yield Finding(
+                Severity.WARNING,
+                group.name,
+                f"{member.client_id} ({member.host}) of {group.name} has not moved in {places(still)} for "
+                f"{duration(seconds)}, at offset {group.committed[still[0]].offset:,}, although records wait.",
+                f"read that record: `ottla consume {still[0][0]} -p {still[0][1]} -o "
+                f"{group.committed[still[0]].offset} -n 1`; skip it with `ottla groups reset-offsets`",
+                None if len(known) == len(still) else "a --window longer than the time that one record may need",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """The time since a group's last commit in a partition. `is_usual`: the group has paused as long before."""
+
+    seconds: float
+    is_usual: bool
+
+
+def _pause(evidence: Evidence, group: str, where: Place) -> _Pause | None:
+    """None without two commits that differ in the past that is known. (Burrow's rule: a group has stopped if its last
+    commit is longer ago than the commits before it took together.)"""
+    commits = evidence.last.commits.get((group, where), ())
+    if len(commits) < 2:
+        return None
+    since_ms = evidence.last.at_ms - commits[-1].at_ms
+    gaps_ms = [two.at_ms - one.at_ms for one, two in pairwise(commits)]
+    if commits[-1].offset == commits[-2].offset:  # it commits, but the same position again
+        last_move = next((two.at_ms for one, two in reversed([*pairwise(commits)]) if one.offset != two.offset), None)
+        since_ms = evidence.last.at_ms - (commits[0].at_ms if last_move is None else last_move)
+    return _Pause(since_ms / 1000, since_ms <= 2 * max(gaps_ms))
 
 
 def hot_partition(evidence: Evidence) -> Iterator[Finding]:
