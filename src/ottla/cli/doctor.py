@@ -52,10 +52,10 @@ Only = Annotated[
     list[str] | None,
     typer.Option("--only", metavar="CHECK", help="Run only this check; may be repeated (default: all)."),
 ]
-ListChecks = Annotated[bool, typer.Option("--list-checks", help="List the checks, and run none.")] = (False,)
-watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C, and print what begins and what is over.")]
-All = Annotated[bool, typer.Option("--all", help="Print every finding (default: the 10 worst).")] = (False,)
-bundle: Annotated[
+ListChecks = Annotated[bool, typer.Option("--list-checks", help="List the checks, and run none.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C, and print what begins and what is over.")]
+All = Annotated[bool, typer.Option("--all", help="Print every finding (default: the 10 worst).")]
+WrittenBundle = Annotated[
     Path | None,
     typer.Option(
         "--bundle",
@@ -63,7 +63,7 @@ bundle: Annotated[
         help="Write the snapshots and findings to this file, without records and passwords (default: none).",
     ),
 ]
-BundleIn = Annotated[
+ReadBundle = Annotated[
     Path | None,
     typer.Option("--from", metavar="FILE", help="Read the snapshots from a bundle; ask no cluster (default: none)."),
 ]
@@ -75,8 +75,10 @@ def doctor(
     past: Past = 600.0,
     only: Only = None,
     list_checks: ListChecks = False,
-    all_: All = None,
-    from_: BundleIn = None,
+    watch: Watch = False,
+    all_: All = False,
+    bundle: WrittenBundle = None,
+    from_: ReadBundle = None,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> int:
