@@ -63,23 +63,26 @@ class _Gathering:
         self.client.forget_topics()
         metadata = self.client.metadata(None)
         nodes = self._nodes(metadata)
-        topics = self._topics(metadata)
+        described = [each for each in metadata.topics if not each.error_code]
+        led = {(topic.name, each.partition_index): each.leader_id for topic in described for each in topic.partitions}
+        # Positions between starts and ends: a position below its start, or beyond its end, is no question of order.
+        starts, _ = self._offsets(led, EARLIEST)
         groups = [
             group
             for node_id, connection in self.reached.items()
             for group in self._tried(f"groups of node {node_id}", lambda c=connection: groups_on(c), [])
         ]
+        topics = self._topics(metadata, led, starts)
         held = [
             (topic.name, each.index)
             for topic in topics
             for each in topic.partitions
             if each.stable is not None and each.end is not None and each.stable < each.end
         ]
-        leaders = {(topic.name, each.index): each.leader for topic in topics for each in topic.partitions}
-        transactions = self._transactions(held, leaders)
+        transactions = self._transactions(held, led)
         configs = self._configs(GROUP, [each.name for each in groups if each.type == "share"])
         groups = [replace(each, configs=configs.get(each.name, ({}, frozenset()))[0]) for each in groups]
-        history = self._history(since_ms, leaders) if history_ms else History()
+        history = self._history(since_ms, led) if history_ms else History()
         return Snapshot(
             int(time.time() * 1000),
             metadata.cluster_id or "",
@@ -136,15 +139,11 @@ class _Gathering:
 
     # ---- topics ----------------------------------------------------------------------------------------------------
 
-    def _topics(self, metadata: Any) -> list[Topic]:
+    def _topics(self, metadata: Any, leaders: Mapping[Place, int], starts: Mapping[Place, int]) -> list[Topic]:
         described = [each for each in metadata.topics if not each.error_code]
         for each in metadata.topics:
             if each.error_code:
                 self.unseen[f"topics: {each.name}: {ErrorCode(each.error_code).name}"] = None
-        leaders = {
-            (topic.name, each.partition_index): each.leader_id for topic in described for each in topic.partitions
-        }
-        starts, _ = self._offsets(leaders, EARLIEST)
         ends, _ = self._offsets(leaders, LATEST)
         stable, _ = self._offsets(leaders, LATEST, isolation=READ_COMMITTED)
         _, newest = self._offsets(leaders, MAX_TIMESTAMP)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from ottla.doctor.finding import Check, Finding, Severity
-from ottla.doctor.snapshot import CONSUMER, SHARE, Evidence, Group, Partition, Place
+from ottla.doctor.snapshot import CONSUMER, SHARE, Committed, Evidence, Group, Partition, Place
 from ottla.doctor.words import count, duration, names, place, places
 
 HOT_SHARE: Final = 0.8
@@ -216,19 +216,22 @@ def rebalance_hangs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def position_beyond_end(evidence: Evidence) -> Iterator[Finding]:
-    """Positions behind a partition's end: the topic was created again, or records were lost."""
-    now = evidence.last.places()
+    """Positions beyond a partition's end, in both snapshots: the topic was created again, or records were lost. (A new
+    leader needs a moment to learn how far records are committed.)"""
+    now, before = evidence.last.places(), evidence.first.places()
+    groups = {each.name: each for each in evidence.first.groups}
     for group in _readers(evidence):
         older: list[Place] = []
         lost: dict[Place, int] = {}
         for where, committed in sorted(group.committed.items()):
-            partition = now.get(where)
-            if partition is None or partition.end is None or committed.offset <= partition.end:
+            earlier = groups[group.name].committed.get(where) if group.name in groups else None
+            by = _beyond(committed, now.get(where))
+            if by <= 0 or _beyond(earlier, before.get(where)) <= 0:
                 continue
-            if committed.leader_epoch > partition.leader_epoch >= 0:
+            if committed.leader_epoch > now[where].leader_epoch >= 0:
                 older.append(where)
             else:
-                lost[where] = committed.offset - partition.end
+                lost[where] = by
         if older:
             yield Finding(
                 Severity.WARNING,
@@ -245,6 +248,13 @@ def position_beyond_end(evidence: Evidence) -> Iterator[Finding]:
                 "they were lost, for example in an unclean election, or the topic was created again.",
                 f"ottla groups reset-offsets {group.name} --topic {min(lost)[0]} --to-latest --execute",
             )
+
+
+def _beyond(committed: Committed | None, partition: Partition | None) -> int:
+    """By how many records a position is beyond the end; 0 if it is not, or if one of them is unknown."""
+    if committed is None or partition is None or partition.end is None:
+        return 0
+    return max(0, committed.offset - partition.end)
 
 
 def forgotten_topics(evidence: Evidence) -> Iterator[Finding]:
