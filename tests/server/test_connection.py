@@ -292,6 +292,20 @@ def test_produce_that_takes_many_slices_is_appended_before_what_is_behind_it(bro
     assert offsets == [[1] * count, [2]]
 
 
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_request_without_an_api_behind_a_waiting_one_keeps_no_answer_from_others(broker, raw, size):
+    """It was served while the answers of several connections were given out: those behind it were lost."""
+    topic = broker.create_topic()
+    with connect(broker) as other:
+        raw.sendall(fetch_frame(1, topic, 0, wait_ms=60_000) + struct.pack(">i", size) + b"x" * size)
+        other.sendall(fetch_frame(2, topic, 0, wait_ms=60_000))
+        with Client(broker.bootstrap_servers) as client:
+            client.send(produce(topic, [b"now"]), version=9)
+        other.settimeout(20)
+        assert values_in(read_frame(other)) == [b"now"]
+        assert is_closed(raw)
+
+
 def test_acks_0_gets_no_answer_and_an_error_closes(broker, raw):
     topic = broker.create_topic()
     raw.sendall(produce_frame(1, topic, [b"a"], acks=0) + versions_frame(2))

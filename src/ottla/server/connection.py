@@ -46,6 +46,8 @@ RUN_PARTS_MAX = 512
 UNSENT_BYTES_MAX = 1 << 16
 """Maximum total size of one turn's answers that are sent together."""
 
+REQUEST_BYTES_MIN = 2
+"""A shorter request does not even name its API. (A token without a header is not shorter either.)"""
 LONG_FRAME_BYTES = 1 << 16
 """A longer request is decoded on a separate thread, unless it is a Produce."""
 HEAVY_TURNS = 4
@@ -316,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         unsent = 0
         while end - position >= 4:
             size = _SIZE.unpack_from(view, position)[0]
-            if not 0 <= size <= (bytes_max if channel.authenticated else self._size_max):
+            if not REQUEST_BYTES_MIN <= size <= (bytes_max if channel.authenticated else self._size_max):
                 self._refuse_size(view, position, size)
                 break
             start = position + 4
@@ -401,6 +403,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server.settle()
 
     def _refuse_size(self, view: memoryview, position: int, size: int) -> None:
+        if 0 <= size < REQUEST_BYTES_MIN:
+            return self.close(f"a request of {size} bytes names no API")
         known = stranger(bytes(view[position : position + 4]))
         self.close(known or f"a request claims {size} bytes, the limit is {self._size_max}")
 
@@ -432,7 +436,10 @@ class Connection(asyncio.BufferedProtocol):
         """Accept the answer to `ticket`. It is sent after all answers before it."""
         leaving = self._channel.answered(ticket, parts)
         if leaving:
-            self._release(leaving)
+            try:
+                self._release(leaving)
+            except Exception as error:  # the server has answers for other connections in its hands
+                self._failed(error)
 
     def _release(self, leaving: Sequence[Owed]) -> None:
         """Send the answers whose turn has come, and serve the frames that waited for them."""
