@@ -1,11 +1,15 @@
 """Decisions by ACLs are those of Kafka's rules, read as they are written."""
 
+from dataclasses import dataclass
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.security.acls import DECISIONS_MAX, AclAuthorizer
+from ottla.broker.security.authorizer import Access
 from ottla.metadata.acls import ACLS, EMPTY, PREFIX, AclBinding, AclTable
+from ottla.metadata.image import MetadataImage
 from ottla.metadata.row_kinds import Row
 from ottla.protocol.acls import Operation as Op
 from ottla.protocol.acls import PatternType, PermissionType, ResourceType
@@ -28,6 +32,17 @@ WHO = st.sampled_from([("User:ada", "10.0.0.1"), ("User:ada", "10.0.0.2"), ("Use
 
 def table_of(*acls: AclBinding) -> AclTable:
     return ACLS.apply(EMPTY, {acl.key.removeprefix(PREFIX): Row(acl, 1) for acl in acls})
+
+
+@dataclass
+class Holder:
+    """Holds an image with these ACLs."""
+
+    acls: AclTable
+
+    @property
+    def image(self) -> MetadataImage:
+        return MetadataImage.of(1, {ACLS: self.acls})
 
 
 def client(principal: str, host: str) -> Identity:
@@ -66,7 +81,7 @@ def test_a_decision_is_that_of_the_rules(
     acls: list[AclBinding], who: tuple[str, str], asked: Op, name: str, default: bool
 ) -> None:
     table = table_of(*acls)
-    authorizer = AclAuthorizer(lambda: table, ["User:root"], default)
+    authorizer = AclAuthorizer(Holder(table), ["User:root"], default)
     wanted = rule(acls, who, asked, name, default)
     assert [authorizer.allows(client(*who), asked, TOPIC, name) for _ in range(2)] == [wanted, wanted]
     told = authorizer.rule(*who, asked, TOPIC, name)
@@ -82,7 +97,7 @@ def test_a_type_of_resource_is_allowed_if_some_name_of_it_may_be(
     """Compared with names that no other pattern reaches; implied operations and several DENYs that only together cover
     an ALLOW do not count, as in Kafka."""
     table = table_of(*acls)
-    authorizer = AclAuthorizer(lambda: table, ["User:root"], False)
+    authorizer = AclAuthorizer(Holder(table), ["User:root"], False)
     if asked in (Op.DESCRIBE, Op.DESCRIBE_CONFIGS):
         return
     names = ["a", "ab", "b", "hardcode", "a-new", "ab-new", "b-new"]
@@ -92,17 +107,43 @@ def test_a_type_of_resource_is_allowed_if_some_name_of_it_may_be(
 
 def test_a_change_of_acls_holds_from_the_next_request_on() -> None:
     read = AclBinding(TOPIC, PatternType.LITERAL, "t", "User:ada", "*", Op.READ, PermissionType.ALLOW)
-    now = {"table": table_of(read)}
-    authorizer = AclAuthorizer(lambda: now["table"], [], False)
+    now = Holder(table_of(read))
+    authorizer = AclAuthorizer(now, [], False)
     ada = client("User:ada", "10.0.0.1")
     assert authorizer.allows(ada, Op.READ, TOPIC, "t")
-    now["table"] = ACLS.apply(now["table"], {read.key.removeprefix(PREFIX): None})
+    now.acls = ACLS.apply(now.acls, {read.key.removeprefix(PREFIX): None})
     assert not authorizer.allows(ada, Op.READ, TOPIC, "t")
 
 
+def access_of(authorizer: AclAuthorizer) -> Access:
+    return Access(authorizer, lambda *_: False, authorizer._metadata)
+
+
+def test_what_was_granted_is_forgotten_when_the_acls_change() -> None:
+    """By name and by id, and for one connection as for another."""
+    acls = [
+        AclBinding(TOPIC, PatternType.LITERAL, "t", "User:ada", "*", op, PermissionType.ALLOW)
+        for op in (Op.READ, Op.WRITE)
+    ]
+    now = Holder(table_of(*acls))
+    access = access_of(AclAuthorizer(now, [], False))
+    clients = [client("User:ada", "10.0.0.1") for _ in range(2)]
+    bob = client("User:bob", "10.0.0.1")
+    for _ in range(2):
+        assert all(access.may_read(each, "t") and access.may_write(each, "t") for each in clients)
+        assert not access.may_read(bob, "t")
+    now.acls = ACLS.apply(now.acls, {acls[0].key.removeprefix(PREFIX): None})
+    assert not any(access.may_read(each, "t") for each in clients)
+    assert all(access.may_write(each, "t") for each in clients)
+
+
 def test_a_client_that_asks_for_many_names_does_not_fill_the_memory() -> None:
-    authorizer = AclAuthorizer(lambda: EMPTY, [], True)
+    authorizer = AclAuthorizer(Holder(EMPTY), [], True)
     ada = client("User:ada", "10.0.0.1")
     for number in range(DECISIONS_MAX + 10):
         assert authorizer.allows(ada, Op.READ, TOPIC, str(number))
-    assert sum(len(known) for _, known in authorizer._decisions.values()) <= DECISIONS_MAX
+        access_of(authorizer).may_read(ada, str(number))
+    assert (
+        sum(len(known.by_name) + len(known.granted.read) for known in authorizer._decisions.values())
+        <= DECISIONS_MAX * 2
+    )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.client_identity import Identity
-from ottla.broker.security.authorizer import Access
+from ottla.broker.security.authorizer import Access, GrantedTopics
 from ottla.broker.served import SPECS
 from ottla.protocol.acls import Operation, Permission, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -34,6 +34,9 @@ class Recording:
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         self.asked.add((operation, resource_type))
         return (operation, resource_type) not in self.denied
+
+    def granted(self, identity: Identity) -> GrantedTopics:
+        return GrantedTopics(set(), set())
 
     def allows_any(self, identity: Identity, operation: Operation, resource_type: ResourceType) -> bool:
         return self.allows(identity, operation, resource_type, "some")

@@ -37,7 +37,6 @@ from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.cost import Stopwatch, counted_us
 from ottla.log.files import FileSystem
 from ottla.machine import Entropy, Millis, WallClock
-from ottla.metadata.acls import ACLS
 from ottla.metadata.credentials import CREDENTIALS
 from ottla.metadata.image import MetadataDelta, MetadataImage
 from ottla.metadata.quotas import QUOTAS
@@ -109,7 +108,7 @@ class Core:
             stopwatch=stopwatch,
         )
         self.peers = Peers(self.outbox, self.schedule, self.node_id)
-        self.access = Access(self._authorizer(settings), self.peers.trusts)
+        self.access = Access(self._authorizer(settings), self.peers.trusts, self.metadata)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self.events.taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
@@ -133,9 +132,7 @@ class Core:
             return None
         from ottla.broker.security.acls import AclAuthorizer
 
-        return AclAuthorizer(
-            lambda: self.image[ACLS], super_users_of(settings), settings["allow.everyone.if.no.acl.found"]
-        )
+        return AclAuthorizer(self.metadata, super_users_of(settings), settings["allow.everyone.if.no.acl.found"])
 
     def _topics(self) -> Topics:
         return Topics(

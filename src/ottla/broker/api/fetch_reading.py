@@ -17,7 +17,7 @@ from ottla.broker.fetch.answer import PartitionAnswer
 from ottla.broker.fetch.nearest import nearest
 from ottla.broker.fetch.sessions import FetchPartition, FetchSession
 from ottla.broker.partitions.leadership import NOT_SAID
-from ottla.broker.security.authorizer import Operation, ResourceType
+from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from ottla.log.answers import Isolation, OffsetOutOfRange
 from ottla.log.checking import damage_in_first
 from ottla.log.files import FileSlice
@@ -51,6 +51,7 @@ class Fetch:
         "fetch_session",
         "identity",
         "incremental",
+        "is_denied",
         "is_held_back",
         "isolation",
         "max_bytes",
@@ -82,6 +83,8 @@ class Fetch:
         self.of_any_replica = self.replica_id < 0 and version >= _OF_ANY_REPLICA_SINCE
         self.rack = ""
         """The rack of a consumer that would like to fetch nearby."""
+        self.is_denied = False
+        """It has a replica id, and its client may not do what only nodes do."""
         self.is_held_back = False
         """A follower's answer has no room for replicas that are throttled and not in sync."""
         self.partitions: list[FetchPartition] = []
@@ -233,11 +236,9 @@ def _counts_on_more(fetch: Fetch, asked: FetchPartition, partition: Partition) -
 
 def _find(node: Core, fetch: Fetch, asked: FetchPartition, answer: PartitionAnswer) -> Partition | None:
     """The partition, or None with the error in `answer`."""
-    if node.access.authorizer is not None and fetch.isolation is not _LOG_END:
-        name = node.image.name_of(asked.topic)
-        if name is not None and not node.access.allows(fetch.identity, Operation.READ, ResourceType.TOPIC, name):
-            answer.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return None
+    if node.access.authorizer is not None and fetch.isolation is not _LOG_END and _is_denied(node, fetch, asked):
+        answer.error, answer.aborted = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
+        return None
     partition = node.leadership.led(
         asked.topic, asked.index, asked.current_leader_epoch, of_any_replica=fetch.of_any_replica
     )
@@ -249,6 +250,13 @@ def _find(node: Core, fetch: Fetch, asked: FetchPartition, answer: PartitionAnsw
     elif partition in _UNKNOWN:
         answer.aborted = []
     return None
+
+
+def _is_denied(node: Core, fetch: Fetch, asked: FetchPartition) -> bool:
+    """Whether the client may not read this topic. With a replica id, that depends on the whole cluster."""
+    if fetch.replica_id < 0:
+        return not node.access.may_read(fetch.identity, asked.topic)
+    return fetch.is_denied and node.image.name_of(asked.topic) is not None
 
 
 def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | ErrorCode | None:
@@ -271,6 +279,8 @@ def begin(node: Core, now: Millis, fetch: Fetch, rack: str) -> None:
         if node.peers.trusts(fetch.identity, fetch.client_id):
             fetch.isolation = _LOG_END
             fetch.new_since = now
+        elif not node.access.allows(fetch.identity, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+            fetch.is_denied = True
     elif rack and node.settings["replica.selector.class"] == RACK_AWARE_SELECTOR:
         fetch.rack = rack
 

@@ -12,12 +12,16 @@ Sources: Kafka's StandardAuthorizerData.java, Authorizer.java (authorizeByResour
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.client_identity import Identity
-from ottla.metadata.acls import WILDCARD, AclBinding, AclTable
+from ottla.broker.security.authorizer import GrantedTopics, ImageHolder
+from ottla.metadata.acls import ACLS, EMPTY, WILDCARD, AclBinding, AclTable
 from ottla.protocol.acls import Operation, PatternType, PermissionType, ResourceType
+
+if TYPE_CHECKING:
+    from ottla.metadata.image import MetadataImage
 
 EVERY_USER: Final = "User:*"
 DECISIONS_MAX: Final = 20_000
@@ -73,42 +77,77 @@ def decide(
     return ALLOWED_WITHOUT_ACL if allowed_without_acl else DENIED_WITHOUT_ACL
 
 
+class _Decisions:
+    """What was decided about one identity."""
+
+    __slots__ = ("by_name", "granted", "identity")
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.by_name: dict[tuple[int, int, str], bool] = {}
+        """By operation, type of resource, and name."""
+        self.granted = GrantedTopics(set(), set())
+
+
 class AclAuthorizer:
     """Decides by the ACLs of the metadata image; an `authorizer.Authorizer`. A change of ACLs holds from the next
-    request on, also of open connections. `acls`: returns the table that holds now."""
+    request on, also of open connections.
 
-    def __init__(self, acls: Callable[[], AclTable], super_users: Collection[str], allowed_without_acl: bool) -> None:
-        self._acls = acls
+    Decisions are kept by identity, of which each connection has its own, until the ACLs change. Whether they have is
+    one comparison as long as the image is the same.
+    """
+
+    def __init__(self, metadata: ImageHolder, super_users: Collection[str], allowed_without_acl: bool) -> None:
+        self._metadata = metadata
         self._super_users = frozenset(super_users)
         self._allowed_without_acl = allowed_without_acl
-        self._decided_by: AclTable | None = None
-        self._decisions: dict[int, tuple[Identity, dict[tuple[int, str], bool]]] = {}
-        """By connection: whom the decisions are about, and the decisions by operation and type, and name."""
+        self._image: MetadataImage | None = None
+        self._decided_by: AclTable = EMPTY
+        self._decisions: dict[int, _Decisions] = {}
+        """By the id of the identity, which is kept with them."""
         self._count = 0
 
     def rule(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Rule:
         """Whether, and why. Pure."""
         if principal in self._super_users:
             return SUPER_USER
-        found = self._acls().on(resource_type, name)
+        found = self._metadata.image[ACLS].on(resource_type, name)
         return decide(found, principal, host, operation, allowed_without_acl=self._allowed_without_acl)
 
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        table = self._acls()
-        if table is not self._decided_by or self._count >= DECISIONS_MAX:
-            self._decided_by, self._count = table, 0
-            self._decisions.clear()
-        address = identity.address
-        of_connection = self._decisions.get(address.connection_id)
-        if of_connection is None or of_connection[0] is not identity:
-            of_connection = self._decisions[address.connection_id] = (identity, {})
-        asked = (operation << 4 | resource_type, name)
-        known = of_connection[1].get(asked)
+        of_client = self._of(identity)
+        asked = (operation._value_, resource_type._value_, name)
+        known = of_client.by_name.get(asked)
         if known is None:
-            rule = self.rule(str(identity.principal), address.client_host, operation, resource_type, name)
-            known = of_connection[1][asked] = rule.allowed
+            host = identity.address.client_host
+            known = self.rule(str(identity.principal), host, operation, resource_type, name).allowed
+            of_client.by_name[asked] = known
             self._count += 1
         return known
+
+    def is_super(self, identity: Identity) -> bool:
+        return str(identity.principal) in self._super_users
+
+    def granted(self, identity: Identity) -> GrantedTopics:
+        if self._metadata.image is self._image:
+            of_client = self._decisions.get(id(identity))
+            if of_client is not None:
+                return of_client.granted
+        return self._of(identity).granted
+
+    def _of(self, identity: Identity) -> _Decisions:
+        """What was decided about a client by the ACLs that hold now."""
+        image = self._metadata.image
+        if image is not self._image or self._count >= DECISIONS_MAX:
+            self._image, table = image, image[ACLS]
+            if table is not self._decided_by or self._count >= DECISIONS_MAX:
+                self._decided_by, self._count = table, 0
+                self._decisions.clear()
+        of_client = self._decisions.get(id(identity))
+        if of_client is None:
+            of_client = self._decisions[id(identity)] = _Decisions(identity)
+            self._count += 1
+        return of_client
 
     def allows_any(self, identity: Identity, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether there may be a resource of this type on which the client may do the operation (KIP-679): an ALLOW
@@ -118,7 +157,7 @@ class AclAuthorizer:
             return True
         allowed: list[AclBinding] = []
         denied: list[AclBinding] = []
-        for acl in self._acls():
+        for acl in self._metadata.image[ACLS]:
             if (
                 acl.resource_type is resource_type
                 and acl.operation in (operation, _O.ALL)

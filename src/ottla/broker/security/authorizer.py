@@ -13,10 +13,11 @@ Sources: AclEntry.scala (supportedOperations), KafkaApis.scala; KIP-11, KIP-430,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ottla.broker.client_identity import NODE_ITSELF, Identity
 from ottla.broker.requests import Request
+from ottla.metadata.image import MetadataImage
 from ottla.protocol.acls import CLUSTER_NAME, Operation, ResourceType
 
 NOT_ASKED: Final = -(1 << 31)
@@ -48,8 +49,22 @@ SUPPORTED: Final[dict[ResourceType, tuple[Operation, ...]]] = {
 """The operations that mean something on a resource, in the order Kafka lists them."""
 
 
+class ImageHolder(Protocol):
+    """Holds the metadata image that is true now."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+
+class GrantedTopics(NamedTuple):
+    """The topics, named or by id as requests have them, that a client is known to be allowed to write and to read."""
+
+    written: set[str | bytes]
+    read: set[str | bytes]
+
+
 class Authorizer(Protocol):
-    """Decides. Both are pure questions: they may be asked any number of times for one request."""
+    """Decides. All are pure questions: they may be asked any number of times for one request."""
 
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool: ...
 
@@ -57,21 +72,65 @@ class Authorizer(Protocol):
         """Whether the client may do the operation on some resource of this type."""
         ...
 
+    def is_super(self, identity: Identity) -> bool:
+        """Whether the client may do everything, whatever the ACLs are."""
+        ...
+
+    def granted(self, identity: Identity) -> GrantedTopics:
+        """What this client is known to be allowed. The caller adds topics that `allows` has allowed; what the sets
+        have is true until the next request."""
+        ...
+
 
 class Access:
     """Decides whether a client may do something: asks the authorizer. Without one, and for the node itself, everything
     is allowed. `is_node`: whether a request with this client id comes from a node of the cluster."""
 
-    __slots__ = ("_is_node", "authorizer")
+    __slots__ = ("_is_node", "_metadata", "authorizer")
 
-    def __init__(self, authorizer: Authorizer | None, is_node: Callable[[Identity, str | None], bool]) -> None:
+    def __init__(
+        self,
+        authorizer: Authorizer | None,
+        is_node: Callable[[Identity, str | None], bool],
+        metadata: ImageHolder,
+    ) -> None:
         self.authorizer = authorizer
+        self._metadata = metadata
         self._is_node = is_node
 
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         if self.authorizer is None or identity is NODE_ITSELF:
             return True
         return self.authorizer.allows(identity, operation, resource_type, name)
+
+    def depends_on_acls(self, identity: Identity) -> bool:
+        """Whether ACLs decide what this client may do."""
+        return self.authorizer is not None and not self.authorizer.is_super(identity)
+
+    def may_write(self, identity: Identity, topic: str | bytes) -> bool:
+        """Whether the client may write to a topic, named or by id; to a missing id it may, as that has no effect."""
+        authorizer = self.authorizer
+        if authorizer is None:
+            return True
+        written = authorizer.granted(identity).written
+        return topic in written or self._may(identity, _O.WRITE, topic, written)
+
+    def may_read(self, identity: Identity, topic: str | bytes) -> bool:
+        """The same for reading."""
+        authorizer = self.authorizer
+        if authorizer is None:
+            return True
+        read = authorizer.granted(identity).read
+        return topic in read or self._may(identity, _O.READ, topic, read)
+
+    def _may(self, identity: Identity, operation: Operation, topic: str | bytes, granted: set[str | bytes]) -> bool:
+        name = self._metadata.image.name_of(topic)
+        if name is None:
+            return True
+        if not self.allows(identity, operation, ResourceType.TOPIC, name):
+            return False
+        granted.add(topic)
+        return True
 
     def on_topic(self, request: Request, operation: Operation, name: str) -> bool:
         return self.allows(request.identity, operation, ResourceType.TOPIC, name)

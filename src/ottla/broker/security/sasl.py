@@ -172,6 +172,10 @@ class Sasl:
             found = self._dialogues[connection_id] = Dialogue(channel)
         return found
 
+    def is_out_of_place(self, channel: Channel) -> bool:
+        """Whether the client has authenticated, and has not begun to do so again."""
+        return channel.authenticated and self.of(channel).phase is Phase.COMPLETE
+
     def disconnected(self, connection_id: int) -> None:
         """Forget the connection. What is being derived for it still counts: clients that hang up must not be able to
         keep the host's threads busy."""
