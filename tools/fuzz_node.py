@@ -66,7 +66,7 @@ def recorded(port: int) -> list[bytes]:
     Connection.send_bytes = note  # type: ignore[method-assign]
     try:
         for theme in transcript.themes():
-            if not transcript.playable(theme, "127.0.0.1", port):
+            if transcript.is_secured(theme) or not transcript.playable(theme, "127.0.0.1", port):
                 continue
             for name, scenario in transcript.scenarios_of(theme).items():
                 if f"{theme}/{name}" not in LEFT_OUT:

@@ -13,9 +13,10 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ottla.client import Connection, ConnectionClosed
+from ottla.client.sasl import Login
 from ottla.protocol.framing import decode_response
 
 from . import batches
@@ -43,18 +44,39 @@ class Hands(Protocol):
     def start_node(self, node: int) -> None: ...
 
 
+class Doors(NamedTuple):
+    """The listener of a secured broker that asks nobody for a password, and the super user who prepares scenarios."""
+
+    open: tuple[str, int]
+    admin: Login
+
+
 class Stage:
     """`slow`: the broker applies metadata changes after it has answered (Kafka), so preparing calls wait. `nodes`: how
-    many there are; several are told apart by their ids, and asked by `on="node 2"`. `hands` kill them."""
+    many there are; several are told apart by their ids, and asked by `on="node 2"`. `hands` kill them. `doors`: of a
+    secured broker, whose `host` and `port` are of a listener that asks for passwords."""
 
     def __init__(
-        self, host: str, port: int, theme: str, slow: bool = False, nodes: int = 1, hands: Hands | None = None
+        self,
+        host: str,
+        port: int,
+        theme: str,
+        slow: bool = False,
+        nodes: int = 1,
+        hands: Hands | None = None,
+        doors: Doors | None = None,
     ) -> None:
         self.host, self.port, self.slow, self.hands = host, port, slow, hands
         self.names = Names(token=f"r{uuid.uuid4().hex[:8]}-{theme}.", host=host, port=port)
         self.steps: list[dict[str, Any]] = []
         self._connections: dict[str, Connection] = {}
         self._nodes: dict[str, tuple[str, int]] = {}
+        self._logins: dict[str, Login] = {}
+        self._places: dict[str, tuple[str, int]] = {}
+        if doors is not None:
+            self._places["anonymous"] = doors.open
+            self._logins["a"] = doors.admin
+            self.names.ports = {doors.open[1]}
         answer = self.send("Metadata", topics=[])
         self.names.node_id, self.names.cluster_id = answer.brokers[0].node_id, answer.cluster_id
         self.names.host, self.names.port = answer.brokers[0].host, answer.brokers[0].port
@@ -68,9 +90,14 @@ class Stage:
 
     def connection(self, on: str = "a") -> Connection:
         if on not in self._connections:
-            where = self._nodes.get(on, (self.host, self.port))
-            self._connections[on] = Connection(*where, client_id="differential", timeout_s=30)
+            where = self._nodes.get(on) or self._places.get(on, (self.host, self.port))
+            login = self._logins.get(on)
+            self._connections[on] = Connection(*where, client_id="differential", timeout_s=30, login=login)
         return self._connections[on]
+
+    def log_in_as(self, login: Login, *, on: str) -> None:
+        """Connections of this name authenticate."""
+        self._logins[on] = login
 
     def speak_as(self, client_id: str, *, on: str) -> None:
         """A new connection of this name, for another client than the others are."""
@@ -195,6 +222,18 @@ class Stage:
             _, message = decode_response(request_class(read[0]).API_KEY, read[1], answer)
             shown = normalise(message, self.names, read[1])
         self._write(step, "raw", None, shown)
+
+    def answer(self, api: str, version: int, *, on: str, ours: bool = False, **fields: Any) -> Any:
+        """Ask, and return what would be written down."""
+        message = self._read(self._post(api, version, on=on, **fields))
+        if message is None:
+            return "closed"
+        self.learn(message)
+        return self._ours(message, version) if ours else normalise(message, self.names, version)
+
+    def write(self, step: str, api: str, version: int, value: Any) -> None:
+        """Write down what the scenario made of answers of this version."""
+        self._write(step, api, version, value)
 
     def note(self, step: str, value: Any) -> None:
         """Write down something the scenario worked out itself."""
@@ -384,7 +423,7 @@ class Stage:
 
     def _ours(self, message: Any, version: int) -> Any:
         """The normalised answer without what belongs to other scenarios."""
-        names = ("name", "topic", "group_id", "resource_name")
+        names = ("name", "topic", "group_id", "resource_name", "transactional_id")
         for field in message.__slots__:
             value = getattr(message, field)
             if isinstance(value, list) and value and any(hasattr(value[0], n) for n in names):

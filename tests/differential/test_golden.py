@@ -18,12 +18,14 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.testing import EmbeddedBroker, EmbeddedCluster
 
 from . import transcript
-from .node import CONFIG, OF_CLUSTERS
-from .stage import Hands
+from .node import CONFIG, OF_CLUSTERS, secured
+from .principals import ASKED
+from .stage import Doors, Hands
 from .transcript import Difference
 
 SCENARIOS = [(theme, name) for theme in transcript.themes() for name in transcript.scenarios_of(theme)]
-OF_ONE = [(theme, name) for theme, name in SCENARIOS if transcript.nodes_of(theme) == 1]
+OF_SECURED = [(theme, name) for theme, name in SCENARIOS if transcript.is_secured(theme)]
+OF_ONE = [each for each in SCENARIOS if transcript.nodes_of(each[0]) == 1 and each not in OF_SECURED]
 OF_THREE = [(theme, name) for theme, name in SCENARIOS if transcript.nodes_of(theme) == 3]
 KNOWN = transcript.known_differences()
 
@@ -58,6 +60,12 @@ def three() -> Iterator[Callable[[str], EmbeddedCluster]]:
     stop_all()
 
 
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[tuple[tuple[str, int], Doors]]:
+    with secured() as found:
+        yield found
+
+
 @pytest.mark.parametrize(("theme", "name"), OF_ONE, ids=[f"{theme}-{name}" for theme, name in OF_ONE])
 def test_as_kafka_answers(address: tuple[str, int], theme: str, name: str) -> None:
     hold(address, theme, name)
@@ -71,13 +79,30 @@ def test_three_nodes_as_three_of_kafka_answer(three: Callable[[str], EmbeddedClu
     hold((host, int(port)), theme, name, cluster)
 
 
-def hold(address: tuple[str, int], theme: str, name: str, hands: Hands | None = None) -> None:
+@pytest.mark.parametrize(("theme", "name"), OF_SECURED, ids=[f"{theme}-{name}" for theme, name in OF_SECURED])
+def test_what_each_principal_may_do_as_in_kafka(guarded: tuple[tuple[str, int], Doors], theme: str, name: str) -> None:
+    where, doors = guarded
+    hold(where, theme, name, doors=doors)
+
+
+def test_every_api_that_clients_may_use_is_asked_as_every_principal() -> None:
+    """But for those of streams groups, which are not served."""
+    asked = {name for names in ASKED.values() for name in names.split()}
+    clients = {APIS[key].name for key in ADVERTISED}
+    assert clients - asked == {"StreamsGroupHeartbeat", "StreamsGroupDescribe"}
+    played = {entry["api"] for theme, name in OF_SECURED for entry in transcript.load(theme)[name]}
+    assert played == asked
+
+
+def hold(
+    address: tuple[str, int], theme: str, name: str, hands: Hands | None = None, doors: Doors | None = None
+) -> None:
     """Play a scenario, and hold it against Kafka's answers."""
     golden = transcript.load(theme).get(name)
     if not transcript.playable(theme, *address):
         pytest.skip("not served yet")
     assert golden is not None, f"{theme}/{name} has no golden transcript: make diff-peer ARGS=--update"
-    played = transcript.play(transcript.scenarios_of(theme)[name], *address, theme, hands=hands)
+    played = transcript.play(transcript.scenarios_of(theme)[name], *address, theme, hands=hands, doors=doors)
     found = list(transcript.differences(theme, name, golden, played))
     known = [entry for entry in KNOWN if entry.scenario == f"{theme}/{name}"]
     new = [difference for difference in found if not any(entry.covers(difference) for entry in known)]

@@ -20,7 +20,7 @@ from typing import Any
 from ottla.client import Connection
 
 from . import scenarios
-from .stage import Hands, Stage
+from .stage import Doors, Hands, Stage
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
@@ -67,10 +67,21 @@ def kills(theme: str) -> bool:
     return getattr(importlib.import_module(f"{scenarios.__name__}.{theme}"), "KILLS", False)
 
 
+def is_secured(theme: str) -> bool:
+    """Whether the theme is asked of a broker with passwords and ACLs."""
+    return getattr(importlib.import_module(f"{scenarios.__name__}.{theme}"), "SECURED", False)
+
+
 def play(
-    scenario: Scenario, host: str, port: int, theme: str, slow: bool = False, hands: Hands | None = None
+    scenario: Scenario,
+    host: str,
+    port: int,
+    theme: str,
+    slow: bool = False,
+    hands: Hands | None = None,
+    doors: Doors | None = None,
 ) -> Transcript:
-    stage = Stage(host, port, theme, slow, nodes_of(theme), hands)
+    stage = Stage(host, port, theme, slow, nodes_of(theme), hands, doors)
     try:
         scenario(stage)
     finally:

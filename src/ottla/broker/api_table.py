@@ -20,7 +20,10 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
     "k01_fetch": ApiSpec(
         key=ApiKey.FETCH,
         versions=(4, 18),
-        acl=((Operation.READ, ResourceType.TOPIC),),
+        acl=(
+            (Operation.READ, ResourceType.TOPIC),
+            (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+        ),
         needs_lease=True,
         between_nodes=True,
     ),

@@ -12,13 +12,18 @@ from ottla.broker.client_identity import ANONYMOUS, Identity
 from ottla.protocol.errors import ErrorCode
 
 NO_TIME: Final = -1
-"""The timestamps of an answer without a token."""
+"""The timestamps of an answer without a token, if the broker itself refuses."""
 
 
 def may_ask_for_tokens(identity: Identity) -> bool:
     """Whether Kafka would process a token request from this client."""
     protocol = identity.address.security_protocol
     return protocol != "PLAINTEXT" and not (protocol == "SSL" and identity.principal == ANONYMOUS)
+
+
+def time_of(error: ErrorCode) -> int:
+    """The timestamps of an answer with this error: Kafka's controller, which has no key, leaves them 0."""
+    return 0 if error is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED else NO_TIME
 
 
 def refusal_of(identity: Identity) -> ErrorCode:

@@ -9,7 +9,8 @@ Versions: 5 log_start_offset, 7 sessions (KIP-227), 9 leader epochs, 11 rack, 12
 replica's high watermark.
 
 A follower reads to the end of the log; its fetch offset reports its progress. Only a node of the cluster that has a
-replica of the partition may be one. Any other client's replica id gets NOT_LEADER_OR_FOLLOWER or UNKNOWN_LEADER_EPOCH.
+replica of the partition may be one. Any other client that names a replica id gets NOT_LEADER_OR_FOLLOWER or
+UNKNOWN_LEADER_EPOCH if it has ClusterAction, and TOPIC_AUTHORIZATION_FAILED if not.
 
 If replica.selector.class says so, a consumer that names its rack is referred to an in-sync replica there. Any replica
 answers consumers up to its own high watermark (KIP-392). Followers that are not in sync may be throttled (KIP-73);
@@ -63,7 +64,10 @@ if TYPE_CHECKING:
 SPEC = ApiSpec(
     key=ApiKey.FETCH,
     versions=(4, 18),
-    acl=((Operation.READ, ResourceType.TOPIC),),
+    acl=(
+        (Operation.READ, ResourceType.TOPIC),
+        (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+    ),
     needs_lease=True,
     between_nodes=True,
 )

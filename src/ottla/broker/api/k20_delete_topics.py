@@ -168,9 +168,11 @@ def _look_up(node: Core, request: Request, state: DeleteTopicState) -> TopicImag
     everywhere = node.access.on_cluster(request, Operation.DELETE)
     if not everywhere and not node.access.on_topic(request, Operation.DESCRIBE, name):
         return _failed(state, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if topic is None:
+        return _failed(state, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if not everywhere and not node.access.on_topic(request, Operation.DELETE, name):
         return _failed(DeleteTopicState(name, state.topic_id), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    return topic if topic is not None else _failed(state, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return topic
 
 
 def _failed(state: DeleteTopicState, error: ErrorCode, sentence: str | None = None) -> DeletableTopicResult:

@@ -14,6 +14,7 @@ Source: KafkaApis.handleTxnOffsetCommitRequest, GroupCoordinatorService.commitTr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.group_calls import call_of
@@ -66,7 +67,8 @@ PARTITIONS_MAX: Final = 20_000
 _LOADING_SINCE = 2
 _ABORTABLE_SINCE = 4
 _ADDS_PARTITION_SINCE = 5
-_Refused = dict[tuple[str, int], ErrorCode]
+_Refused = Mapping[tuple[str, int], ErrorCode]
+_NOTHING: _Refused = {}
 
 
 class _Commit(CoordinatorRequest):
@@ -96,28 +98,28 @@ def handle(node: Core, request: Request) -> Any:
         return _refusal(body, request.version, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not node.access.on_group(request, Operation.READ, body.group_id):
         return _refusal(body, request.version, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    refused: _Refused = {}
+    refused: dict[tuple[str, int], ErrorCode] = {}
     topics = [taken for taken in (_taken(node, request, topic, refused) for topic in body.topics) if taken.partitions]
     if not topics:
         return _answer(body, request.version, refused)
     if not body.group_id:
-        return _refusal(body, request.version, ErrorCode.INVALID_GROUP_ID)
+        return _refusal(body, request.version, ErrorCode.INVALID_GROUP_ID, refused)
     asked = OffsetCommitRequest(body.group_id, body.generation_id, body.member_id, -1, body.group_instance_id, topics)
     commit = TransactionalCommit(asked, Writer(body.producer_id, body.producer_epoch))
     partition = node.leadership.led(CONSUMER_OFFSETS_TOPIC, node.coordinators.groups.partition_for(body.group_id))
     if isinstance(partition, ErrorCode):
-        return _refusal(body, request.version, ErrorCode.NOT_COORDINATOR)
+        return _refusal(body, request.version, ErrorCode.NOT_COORDINATOR, refused)
     try:
         guard = _guard(node, request, partition)
     except AppendRefused as fenced:
-        return _refusal(body, request.version, fenced.error_code)
+        return _refusal(body, request.version, fenced.error_code, refused)
     if guard is None:
         return _commit(node, request, partition, _Commit(node, request, commit, refused), None)
     place = (CONSUMER_OFFSETS_TOPIC, partition.index)
     adds = request.version >= _ADDS_PARTITION_SINCE
     errors = node.coordinators.verifier.verify_here(request.now, name, commit.writer, [place], adds=adds)
     if errors is not None and errors[place]:
-        return _refusal(body, request.version, _said(errors[place], request.version))
+        return _refusal(body, request.version, _said(errors[place], request.version), refused)
     if errors is not None:
         return _commit(node, request, partition, _Commit(node, request, commit, refused), guard)
     return node.slices.begin(request, _verified(node, request, partition, commit, refused, guard), is_long=False)
@@ -143,9 +145,9 @@ def _verified(
     leader_epoch = partition.leader_epoch
     errors: Errors = yield Piece(request, None, question.begin, is_light=True)
     if not partition.leads or partition.leader_epoch != leader_epoch:
-        return _refusal(body, request.version, ErrorCode.NOT_COORDINATOR)
+        return _refusal(body, request.version, ErrorCode.NOT_COORDINATOR, refused)
     if errors[place]:
-        return _refusal(body, request.version, _said(errors[place], request.version))
+        return _refusal(body, request.version, _said(errors[place], request.version), refused)
     asked = _Commit(node, request, commit, refused)
     return (yield Piece(request, None, lambda piece: _commit(node, piece, partition, asked, guard), is_light=True))
 
@@ -171,12 +173,12 @@ def _commit(node: Core, request: Request, partition: Partition, asked: _Commit, 
         else:
             producers.verify(producer_id, producer_epoch, -1, transactional=True, client=False)
     except AppendRefused as refusal:
-        return _refusal(asked.whole, request.version, refusal.error_code)
+        return _refusal(asked.whole, request.version, refusal.error_code, asked.refused)
     return node.coordinators.groups.submit(request.now, request, asked)
 
 
 def _taken(
-    node: Core, request: Request, topic: TxnOffsetCommitRequestTopic, refused: _Refused
+    node: Core, request: Request, topic: TxnOffsetCommitRequestTopic, refused: dict[tuple[str, int], ErrorCode]
 ) -> OffsetCommitRequestTopic:
     """The part of a topic that goes to the group; the rest is added to `refused`."""
     known = node.image.topics.get(topic.name)
@@ -199,10 +201,12 @@ def _taken(
     return OffsetCommitRequestTopic(topic.name, bytes(16) if known is None else known.id, partitions)
 
 
-def _refusal(body: TxnOffsetCommitRequest, version: int, error: ErrorCode) -> TxnOffsetCommitResponse:
-    """The same for every partition."""
+def _refusal(
+    body: TxnOffsetCommitRequest, version: int, error: ErrorCode, refused: _Refused = _NOTHING
+) -> TxnOffsetCommitResponse:
+    """The same for every partition, but for those that were refused before."""
     places = {(topic.name, each.partition_index): error for topic in body.topics for each in topic.partitions}
-    return _answer(body, version, places)
+    return _answer(body, version, {**places, **refused})
 
 
 def _answer(body: TxnOffsetCommitRequest, version: int, errors: _Refused) -> TxnOffsetCommitResponse:

@@ -44,7 +44,8 @@ DISABLED = "No Authorizer is configured on the broker"
 def handle(node: Core, request: Request) -> DescribeAclsResponse:
     body: DescribeAclsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
-        return DescribeAclsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return DescribeAclsResponse(error_code=denied, error_message=denied.message)
     if node.access.authorizer is None:
         return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
     wanted = filter_of(body)

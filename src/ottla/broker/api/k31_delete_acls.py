@@ -62,7 +62,8 @@ def refused(request: Request, error: ErrorCode, sentence: str | None) -> DeleteA
 def _answer(node: Core, request: Request) -> Work:
     body: DeleteAclsRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
-        return refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
+        denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return refused(request, denied, denied.message)
     if node.access.authorizer is None:
         return refused(request, ErrorCode.SECURITY_DISABLED, DISABLED)
     results: list[DeleteAclsFilterResult] = []

@@ -36,12 +36,15 @@ SPEC = ApiSpec(
 
 
 OUT_OF_PLACE = "There is nothing to authenticate for: this client is let in as it is."
+TOO_LATE = "The client has authenticated already: to do so again, it sends SaslHandshake first."
 
 
 def handle(node: Core, request: Request) -> SaslAuthenticateResponse | Parked:
     body: SaslAuthenticateRequest = request.body
     if not request.identity.address.requires_authentication:
         return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, OUT_OF_PLACE)
+    if node.sasl.is_out_of_place(request.channel):
+        return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, TOO_LATE)
     return Login(node, request).begin(bytes(body.auth_bytes))
 
 

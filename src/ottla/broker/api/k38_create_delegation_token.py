@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.api.delegation_tokens import NO_TIME, may_ask_for_tokens, refusal_of
+from ottla.broker.api.delegation_tokens import may_ask_for_tokens, refusal_of, time_of
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.client_identity import Principal
 from ottla.broker.requests import Request
@@ -54,4 +54,5 @@ def handle(node: Core, request: Request) -> CreateDelegationTokenResponse:
             error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
         elif any(renewer.principal_type != USER for renewer in body.renewers):
             error = ErrorCode.INVALID_PRINCIPAL_TYPE
-    return CreateDelegationTokenResponse(error, *owner, *requester, NO_TIME, NO_TIME, NO_TIME)
+    time = time_of(error)
+    return CreateDelegationTokenResponse(error, *owner, *requester, time, time, time)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.api.delegation_tokens import NO_TIME, refusal_of
+from ottla.broker.api.delegation_tokens import refusal_of, time_of
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
 from ottla.protocol.apis import ApiKey
@@ -30,4 +30,5 @@ SPEC = ApiSpec(
 
 
 def handle(_: Core, request: Request) -> ExpireDelegationTokenResponse:
-    return ExpireDelegationTokenResponse(refusal_of(request.identity), NO_TIME)
+    error = refusal_of(request.identity)
+    return ExpireDelegationTokenResponse(error, time_of(error))

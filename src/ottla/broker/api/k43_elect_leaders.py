@@ -76,7 +76,8 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> ElectLeadersRe
 def _serve(node: Core, request: Request) -> ElectLeadersResponse | Parked:
     body: ElectLeadersRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER):
-        return ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return refused(request, denied, denied.message)
     asked = body.topic_partitions
     if asked is not None and body.election_type not in (PREFERRED, UNCLEAN):
         return refused(request, ErrorCode.INVALID_REQUEST, f"Unknown election type {body.election_type}")

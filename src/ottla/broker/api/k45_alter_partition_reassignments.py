@@ -73,8 +73,8 @@ def _serve(node: Core, request: Request) -> AlterPartitionReassignmentsResponse 
         error_message=None if body.topics else "",
     )
     if not node.access.on_cluster(request, Operation.ALTER):
-        answer.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return answer
+        denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return refused(request, denied, denied.message)
     return node.slices.begin(request, _answer(node, body, answer), is_long=False)
 
 

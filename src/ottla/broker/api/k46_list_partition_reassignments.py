@@ -44,15 +44,21 @@ TOPICS_AT_ONCE = 500
 def handle(node: Core, request: Request) -> Any:
     body: ListPartitionReassignmentsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
-        return ListPartitionReassignmentsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=None)
+        denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return refused(request, denied, denied.message)
     if body.topics is None:
         return node.slices.begin(request, _all(node), is_long=len(node.image.topics) > TOPICS_AT_ONCE)
     return node.slices.each_partition(request, partial(_named, node), ("topics", "partition_indexes"))
 
 
 def refused(request: Request, error: ErrorCode, sentence: str) -> ListPartitionReassignmentsResponse:
-    """The answer if nothing of the request was done, as far as this node knows."""
-    return ListPartitionReassignmentsResponse(error_code=error, error_message=sentence)
+    """The answer if nothing of the request was done, as far as this node knows: the topics as they were asked for."""
+    body: ListPartitionReassignmentsRequest = request.body
+    topics = [
+        OngoingTopicReassignment(asked.name, [OngoingPartitionReassignment(index) for index in asked.partition_indexes])
+        for asked in body.topics or ()
+    ]
+    return ListPartitionReassignmentsResponse(error_code=error, error_message=sentence, topics=topics)
 
 
 def _all(node: Core) -> Work:

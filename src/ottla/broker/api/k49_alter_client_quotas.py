@@ -80,7 +80,8 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> AlterClientQuo
 def _answer(node: Core, request: Request) -> Work:
     body: AlterClientQuotasRequest = request.body
     if not node.access.on_cluster(request, Operation.ALTER_CONFIGS):
-        return _told(request, [(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)] * len(body.entries))
+        denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return _told(request, [(denied, denied.message)] * len(body.entries))
     times = Counter(map(_key, body.entries))
     outcomes: list[Outcome] = []
     for first in range(0, len(body.entries), ENTRIES_AT_ONCE):

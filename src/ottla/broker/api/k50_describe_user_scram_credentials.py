@@ -49,7 +49,9 @@ def handle(node: Core, request: Request) -> DescribeUserScramCredentialsResponse
 def _answer(node: Core, request: Request) -> Work:
     body: DescribeUserScramCredentialsRequest = request.body
     if not node.access.on_cluster(request, Operation.DESCRIBE):
-        return DescribeUserScramCredentialsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        results = [DescribeUserScramCredentialsResult("", denied, None) for _ in body.users or ()]
+        return DescribeUserScramCredentialsResponse(error_code=denied, error_message=None, results=results)
     known = node.image[CREDENTIALS]
     times = Counter(user.name for user in body.users) if body.users else Counter(list(known))
     found = (_of_user(known.get(name, {}), name, count > 1) for name, count in times.items())

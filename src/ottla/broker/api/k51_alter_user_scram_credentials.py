@@ -49,7 +49,7 @@ SPEC = ApiSpec(
 
 _Error: TypeAlias = tuple[ErrorCode, str | None]
 
-NOT_ALLOWED: _Error = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
+NOT_ALLOWED: _Error = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message)
 NO_NAME: _Error = (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
 NO_MECHANISM: _Error = (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
 NOT_THERE: _Error = (ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")

@@ -56,7 +56,8 @@ _ONE_ERROR_SINCE: Final = 2
 
 def handle(node: Core, request: Request) -> UpdateFeaturesResponse | Parked:
     if not node.access.on_cluster(request, Operation.ALTER):
-        return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return refused(request, denied, denied.message)
     return node.slices.begin(request, _answer(node, request), is_long=False)
 
 
