@@ -4,7 +4,7 @@ SEEDS ?= 200
 ROUNDS ?= 20
 NODES ?= 1
 .DEFAULT_GOAL = help
-.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz bench bench-queues bench-spark bench-peer release upgrade
+.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-spark bench-peer release upgrade
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ crash-streams: setup  ## kill -9 a Kafka Streams word count (exactly_once_v2) an
 
 fuzz: setup  ## throw a million mutated frames at a node
 	$(PYTHON) -m tools.fuzz_node $(ARGS)
+
+fuzz-login: setup  ## send 20,000 damaged logins to a node (ARGS="--visits 100000 --seed 7")
+	$(PYTHON) -m tools.fuzz_login $(ARGS)
 
 bench: setup  ## measure a node
 	$(PYTHON) -m bench.node $(ARGS)

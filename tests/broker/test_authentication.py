@@ -5,6 +5,8 @@ import pytest
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import ANONYMOUS, Address, Identity, Principal
 from ottla.broker.requests import Refused
+from ottla.broker.security.sasl import PasswordGiven, PlainExchange
+from ottla.broker.security.scram import AuthenticationFailed
 from ottla.broker.served import ADVERTISED
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -91,3 +93,17 @@ def test_a_renewer_of_a_token_is_a_user(stage: NodeStage) -> None:
     channel = channel_of("SASL_SSL")
     channel.authenticate(ADA, "PLAIN")
     assert error_of(stage, channel, message) == ErrorCode.INVALID_PRINCIPAL_TYPE
+
+
+@pytest.mark.parametrize(
+    "token",
+    [b"", b"ada\0p", b"root\0ada\0p", b"\0\0p", b"\0ada\0", b"\0\xff\0p", b"\0ada\0p\0", b"\0\0", b"\0" * 500_000],
+)
+def test_a_token_of_plain_is_checked_before_its_password(token: bytes) -> None:
+    """Its parts, and that nobody acts as another user (CVE-2017-12610)."""
+    with pytest.raises(AuthenticationFailed):
+        PlainExchange().respond(token)
+    for right in (b"\0ada\0p", b"ada\0ada\0p"):
+        with pytest.raises(PasswordGiven) as given:
+            PlainExchange().respond(right)
+        assert (given.value.user, given.value.password) == ("ada", b"p")

@@ -45,7 +45,7 @@ def node_that(does: str) -> Iterator[NodeProcess]:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             port = int(line_of(process, "the node did not start"))
-            yield NodeProcess(process, f"127.0.0.1:{port}", Path("none"))
+            yield NodeProcess(process, {"PLAINTEXT": f"127.0.0.1:{port}"}, Path("none"))
         finally:
             process.kill()
 

@@ -84,10 +84,12 @@ def percentile(values: list[float], part: float) -> float:
 class NodeProcess:
     """A running `ottla serve`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], listeners: Mapping[str, str], log: Path) -> None:
         self.process = process
-        self.address = address
-        self.port = int(address.rpartition(":")[2])
+        self.ports = {name: int(address.rpartition(":")[2]) for name, address in listeners.items()}
+        """By the names of its listeners."""
+        self.address = listeners["PLAINTEXT"]
+        self.port = self.ports["PLAINTEXT"]
         self.log = log
 
     @property
@@ -124,13 +126,14 @@ def running_node(
     settings: Mapping[str, object] | None = None,
     arguments: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
+    listen: str = "127.0.0.1:0",
 ) -> Iterator[NodeProcess]:
     """A node on a port that the system chose, its data in `directory`/data; killed at the end.
 
     `arguments`: more of `ottla serve`; `environment`: more variables, such as a preloaded library.
     """
     log = directory / "node.log"
-    command = [sys.executable, "-m", "ottla", "serve", "--listen", "127.0.0.1:0", "--data", str(directory / "data")]
+    command = [sys.executable, "-m", "ottla", "serve", "--listen", listen, "--data", str(directory / "data")]
     command += ["--log-format", "json", "--set", "offsets.topic.num.partitions=1", *arguments]
     for key, value in (settings or {}).items():
         command += ["--set", f"{key}={value}"]
@@ -140,7 +143,7 @@ def running_node(
         )
     try:
         greeting = line_of(process, "the node did not start")
-        yield NodeProcess(process, json.loads(greeting)["address"], log)
+        yield NodeProcess(process, json.loads(greeting)["listeners"], log)
     finally:
         process.kill()
         process.wait()
