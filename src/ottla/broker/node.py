@@ -37,6 +37,7 @@ from ottla.broker.channel import Channel
 from ottla.broker.core import Core
 from ottla.broker.effects import Close, CommitOutcome, Effect, Parked, Part, Reading, Unread
 from ottla.broker.requests import Decoded, Refused, Request
+from ottla.broker.served import Served
 from ottla.broker.upkeep.clean_stop import completing
 from ottla.broker.upkeep.identity import StartRefused, identify, is_identified, shared_secret, too_old_for
 from ottla.log.checkpoints import forget_seen
@@ -60,6 +61,8 @@ LONG_BYTES_MAX: Final = 16 << 20
 """Longer requests are refused, except those that carry client data: records, subscriptions, assignments."""
 LONG_ELEMENTS_MAX: Final = 250_000
 """Requests that name more are refused: a node has 100,000 partitions at most, each perhaps in a topic of its own."""
+UNKNOWN_ACLS: Final = "which ACLs hold is not known without the cluster's metadata"
+UNKNOWN_PASSWORDS: Final = "which passwords hold is not known without the cluster's metadata"
 _PREFIX = struct.Struct(">hhi")
 CLOCK_STEP_MS: Final = 1_000
 """A smaller change of the wall clock is drift or slewing, and needs no timer to be set again."""
@@ -184,6 +187,8 @@ class Node(Core):
         if self.membership is not None:
             self._look_at_lease(self.membership, now)
         if channel.bare_tokens:
+            if self.leadership.suspended:
+                raise Refused(UNKNOWN_PASSWORDS)
             return self.served[ApiKey.SASL_AUTHENTICATE].module().receive_bare(self, now, channel, bytes(frame))
         if len(frame) < 8:
             raise Refused(f"a request of {len(frame)} bytes has no header")
@@ -195,9 +200,8 @@ class Node(Core):
             raise Refused(f"Unexpected Kafka request of type {served.name} during SASL handshake.")
         if not served.min_version <= version <= served.max_version and not served.spec.answers_any_version:
             raise Refused(f"{served.name} version {version} is not served")
-        if self.leadership.suspended and served.needs_lease:
-            # Otherwise a client would ask this node for the new leader: librdkafka asks the broker that it used last.
-            self.outbox.add(Close(channel.identity.address.connection_id, "others may lead by now what this node led"))
+        if self.leadership.suspended:
+            self._without_lease(channel, served)
         try:
             if served.receive is not None:
                 if decoded is not None:
@@ -217,6 +221,20 @@ class Node(Core):
             return cast("list[Part] | Parked | None", answer)
         self.throttle.charge_message(now, request, answer)
         return [encode_response(header, answer)]
+
+    def _without_lease(self, channel: Channel, served: Served) -> None:
+        """Others may know better than this node by now: close the connection, so that the client asks another node.
+
+        Raises Refused if the answer depends on ACLs or passwords, which may have changed.
+        """
+        if served.spec.key is ApiKey.SASL_AUTHENTICATE:
+            raise Refused(UNKNOWN_PASSWORDS)
+        needs_acls = not (served.spec.before_authentication or served.spec.between_nodes)
+        if needs_acls and self.access.depends_on_acls(channel.identity):
+            raise Refused(UNKNOWN_ACLS)
+        if served.needs_lease:
+            # Otherwise a client would ask this node for the new leader: librdkafka asks the broker that it used last.
+            self.outbox.add(Close(channel.identity.address.connection_id, "others may lead by now what this node led"))
 
     def spent(self, now: Millis, channel: Channel, micros: int) -> None:
         """Serving the last request of this channel took this long: charge its client, if the quotas count that."""
