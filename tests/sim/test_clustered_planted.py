@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from ottla.broker import forwarding
+from ottla.broker.client_identity import Identity
 from ottla.broker.coordinators.shards import Hosted
+from ottla.broker.security.acls import AclAuthorizer
+from ottla.broker.security.authorizer import Access
 from ottla.log.compaction import cleanable, compaction
 from ottla.log.compaction.cleanable import Dirty
 from ottla.log.compaction.filtering import BatchFilter
@@ -106,6 +109,21 @@ def plant_tries_that_have_no_names(patch: Patch) -> None:
     patch.setattr(forwarding, "wrapped", lambda request, _: wrapped(request))
 
 
+def plant_decisions_that_outlive_the_acls(patch: Patch) -> None:
+    of = AclAuthorizer._of
+
+    def stale(self: AclAuthorizer, identity: Identity) -> Any:
+        if self._image is not None:
+            self._image = self._metadata.image
+        return of(self, identity)
+
+    patch.setattr(AclAuthorizer, "_of", stale)
+
+
+def plant_nodes_that_decide_without_their_cluster(patch: Patch) -> None:
+    patch.setattr(Access, "depends_on_acls", lambda *_: False)
+
+
 PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_coordinators_that_begin_empty, "cluster-transactions", 1, "nobody will end"),
     (plant_coordinators_that_begin_empty, "cluster-groups", 10, "and somebody was in 3 before"),
@@ -128,6 +146,8 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_compaction_that_drops_the_newest, "cluster-transactions", 0, "which is committed, while the newest"),
     (plant_markers_that_go_before_their_data, "cluster-transactions", 2, "without the marker"),
     (plant_tries_that_have_no_names, "cluster-admins", 2, "is there 1 times"),
+    (plant_decisions_that_outlive_the_acls, "cluster-access", 0, "is denied: False, says a node"),
+    (plant_nodes_that_decide_without_their_cluster, "cluster-access", 10, "says a node"),
 ]
 
 

@@ -7,6 +7,7 @@ The longer slice is `make sim SEEDS=200 ARGS="--workload cluster-transactions"`.
 import pytest
 
 from ottla.sim.__main__ import WORKLOADS
+from ottla.sim.workloads.clustered_access import ClusteredAccessRun
 from tests.sim.test_seeds import KEPT, each_of, kept
 
 CLUSTERED = ("cluster-transactions", "cluster-groups", "cluster-share")
@@ -32,3 +33,13 @@ def test_administrators_are_told_what_is_so(seed: int) -> None:
     outcome = WORKLOADS["cluster-admins"](seed).outcome()
     assert outcome.failure is None, outcome.failure
     assert outcome.lives > 3
+
+
+@pytest.mark.parametrize("seed", each_of((10,), kept("cluster-access")))
+def test_rights_and_passwords_are_those_of_the_store(seed: int) -> None:
+    """Both answers were given often, also while nodes died and were cut off."""
+    run = WORKLOADS["cluster-access"](seed)
+    assert isinstance(run, ClusteredAccessRun)
+    outcome = run.outcome()
+    assert outcome.failure is None, outcome.failure
+    assert min(run.workload.rights.checked.values()) > 20

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from ottla.sim.workloads.cluster_run import ClusterRun
+from ottla.sim.workloads.clustered_access import ClusteredAccessRun
 from ottla.sim.workloads.clustered_admins import ClusteredAdminsRun
 from ottla.sim.workloads.clustered_groups import ClusteredGroupsRun
 from ottla.sim.workloads.clustered_run import ClusteredRun
@@ -33,6 +34,7 @@ WORKLOADS: dict[str, type[Run] | type[ClusterRun] | type[ClusteredRun]] = {
     "cluster-groups": ClusteredGroupsRun,
     "cluster-share": ClusteredShareRun,
     "cluster-admins": ClusteredAdminsRun,
+    "cluster-access": ClusteredAccessRun,
 }
 TAIL_LINES = 30
 

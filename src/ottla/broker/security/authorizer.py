@@ -105,7 +105,9 @@ class Access:
 
     def depends_on_acls(self, identity: Identity) -> bool:
         """Whether ACLs decide what this client may do."""
-        return self.authorizer is not None and not self.authorizer.is_super(identity)
+        if self.authorizer is None or identity is NODE_ITSELF:
+            return False
+        return not self.authorizer.is_super(identity)
 
     def may_write(self, identity: Identity, topic: str | bytes) -> bool:
         """Whether the client may write to a topic, named or by id; to a missing id it may, as that has no effect."""

@@ -8,6 +8,7 @@ requests.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ottla.broker.channel import Channel
@@ -16,6 +17,7 @@ from ottla.broker.cluster.membership import Joining
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.node import Node
+from ottla.broker.requests import Refused
 from ottla.machine import Millis, WallClock
 from ottla.metadata.image import MetadataImage, changed, delta_since
 from ottla.metadata.nodes import NodeState
@@ -270,4 +272,5 @@ class ElectedCluster(Cluster):
 
 def _receive(now: Millis, life: Life, channel: Channel, frame: memoryview) -> None:
     assert isinstance(life.node, Node)
-    life.node.receive(now, channel, frame)
+    with suppress(Refused):  # it is cut off, and does not know who may do this
+        life.node.receive(now, channel, frame)
