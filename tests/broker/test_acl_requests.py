@@ -171,7 +171,7 @@ def test_a_producer_id_is_for_clients_that_may_write_somewhere(stage: NodeStage)
 def test_a_client_without_alter_on_the_cluster_changes_no_acl(stage: NodeStage) -> None:
     cluster = {"kind": ResourceType.CLUSTER, "name": "kafka-cluster"}
     create(stage, acl(operation=Operation.ALTER, **cluster), acl(operation=Operation.DESCRIBE, **cluster))
-    assert create(stage, acl()) == [(E.CLUSTER_AUTHORIZATION_FAILED, None)]
+    assert create(stage, acl()) == [(E.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")]
     removing = DeleteAclsRequest([DeleteAclsFilter(ANY, None, ANY, None, None, ANY, ANY)])
     assert stage.ask(removing).filter_results[0].error_code == E.CLUSTER_AUTHORIZATION_FAILED
     assert stage.ask(ALL).error_code == E.CLUSTER_AUTHORIZATION_FAILED

@@ -175,9 +175,10 @@ class EachApi:
         producer = {"producer_id": self.begun.producer_id, "producer_epoch": self.begun.producer_epoch}
         return [of(None), of("tx", transactional=True, base_sequence=0, **producer)]
 
-    def _fetch(self) -> Asking:
+    def _fetch(self) -> list[Asking]:
+        """Of a consumer, and of a client that says it is a replica."""
         wanted = fetch.FetchTopic("t", partitions=[fetch.FetchPartition(0, -1, 0, partition_max_bytes=1_000)])
-        return fetch.FetchRequest(max_wait_ms=0, topics=[wanted]), 12
+        return [(fetch.FetchRequest(replica_id=who, max_wait_ms=0, topics=[wanted]), 12) for who in (-1, 7)]
 
     def _list_offsets(self) -> Any:
         topics = [list_offsets.ListOffsetsTopic("t", [list_offsets.ListOffsetsPartition(0, -1, -1)])]

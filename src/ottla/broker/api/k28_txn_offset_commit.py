@@ -204,7 +204,7 @@ def _taken(
 def _refusal(
     body: TxnOffsetCommitRequest, version: int, error: ErrorCode, refused: _Refused = _NOTHING
 ) -> TxnOffsetCommitResponse:
-    """The same for every partition, but for those that were refused before."""
+    """The same error for every partition that was not refused before."""
     places = {(topic.name, each.partition_index): error for topic in body.topics for each in topic.partitions}
     return _answer(body, version, {**places, **refused})
 

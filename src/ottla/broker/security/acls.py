@@ -78,7 +78,7 @@ def decide(
 
 
 class _Decisions:
-    """What was decided about one identity."""
+    """The decisions about one identity."""
 
     __slots__ = ("by_name", "granted", "identity")
 
@@ -136,7 +136,7 @@ class AclAuthorizer:
         return self._of(identity).granted
 
     def _of(self, identity: Identity) -> _Decisions:
-        """What was decided about a client by the ACLs that hold now."""
+        """The decisions about a client, by the ACLs that hold now."""
         image = self._metadata.image
         if image is not self._image or self._count >= DECISIONS_MAX:
             self._image, table = image, image[ACLS]

@@ -77,8 +77,8 @@ class Authorizer(Protocol):
         ...
 
     def granted(self, identity: Identity) -> GrantedTopics:
-        """What this client is known to be allowed. The caller adds topics that `allows` has allowed; what the sets
-        have is true until the next request."""
+        """The topics that this client is known to be allowed, until the next request. The caller adds those that
+        `allows` has allowed."""
         ...
 
 

@@ -34,9 +34,9 @@ VERSIONS: dict[int, int] = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
 }
-EVERYONE, EVERYWHERE = "User:*", "*"
+EVERYONE = "User:*"
 SCRAM_SHA_256, ITERATIONS = 1, 4_096
-NOT_DONE = frozenset(
+EXPECTED = frozenset(
     {
         ErrorCode.NONE,
         ErrorCode.REQUEST_TIMED_OUT,
@@ -46,7 +46,7 @@ NOT_DONE = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Answers of a change, whatever became of it."""
+"""Answers to a change; only NONE says that it was made."""
 
 
 def guarded(visitor: str) -> str:
@@ -179,5 +179,5 @@ class Warden(KafkaClient):
         self._busy = False
         results = () if message is None else getattr(message, "results", None) or message.filter_results
         for result in results:
-            if result.error_code not in NOT_DONE:
+            if result.error_code not in EXPECTED:
                 raise Broken(f"{self.name}: a change is answered by {result.error_code}: {result.error_message}")
