@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.client_identity import Identity
-from ottla.broker.security.authorizer import Access, GrantedTopics
+from ottla.broker.security.authorizer import Access
 from ottla.broker.served import SPECS
 from ottla.protocol.acls import Operation, Permission, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -35,9 +35,6 @@ class Recording:
         self.asked.add((operation, resource_type))
         return (operation, resource_type) not in self.denied
 
-    def granted(self, identity: Identity) -> GrantedTopics:
-        return GrantedTopics(set(), set())
-
     def allows_any(self, identity: Identity, operation: Operation, resource_type: ResourceType) -> bool:
         return self.allows(identity, operation, resource_type, "some")
 
@@ -55,15 +52,15 @@ def test_an_api_asks_for_what_it_declares_and_heeds_the_answer(each: EachApi, ke
     rules = each.stage.node.access.authorizer = Recording()
     generation = each.stage.store.generation
     rules.denied = {(operation, resource_type) for operation in Operation for resource_type in ResourceType}
-    refused = [errors(each.ask(asking)) & DENIED for asking in each.requests(key)]
+    refused = [errors(each.ask(asking)) & DENIED for asking in (*each.requests(key), *each.of_nodes(key))]
     if declared and key not in OF_WHAT_IS_SEEN:
         assert all(refused)
     assert each.stage.store.generation == generation, "who may nothing changes nothing"
     for permission in declared:
         rules.denied = {permission}
-        for asking in each.requests(key):
+        for asking in (*each.requests(key), *each.of_nodes(key)):
             each.ask(asking)
     rules.denied = set()
-    for asking in each.requests(key):
+    for asking in (*each.requests(key), *each.of_nodes(key)):
         assert not errors(each.ask(asking)) & DENIED or SPECS[key].internal
     assert rules.asked == set(declared)

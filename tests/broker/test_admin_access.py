@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.client_identity import Identity
-from ottla.broker.security.authorizer import SUPPORTED, GrantedTopics
+from ottla.broker.security.authorizer import SUPPORTED
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -34,9 +34,6 @@ class Rules:
 
     def __init__(self, *allowed: Rule) -> None:
         self.allowed = set(allowed)
-
-    def granted(self, identity: Identity) -> GrantedTopics:
-        return GrantedTopics(set(), set())
 
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         return (operation, resource_type, name) in self.allowed

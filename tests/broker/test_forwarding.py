@@ -12,7 +12,6 @@ from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.cluster.envelopes import unwrapped, wrapped
 from ottla.broker.forwarding import RETRY_MS
 from ottla.broker.requests import Request
-from ottla.broker.security.authorizer import GrantedTopics
 from ottla.broker.served import SPECS
 from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
@@ -58,9 +57,6 @@ def seen(pair: NodePair) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
 
     class Watching:
-        def granted(self, identity: Identity) -> GrantedTopics:
-            return GrantedTopics(set(), set())
-
         def allows(self, identity: Identity, operation: object, resource_type: object, name: str) -> bool:
             address = identity.address
             found.append((str(identity.principal), address.client_host, address.listener))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ottla.broker.client_identity import Identity
-from ottla.broker.security.authorizer import GrantedTopics
 from ottla.log.answers import Appended, StorageFailed
 from ottla.log.log import Log
 from ottla.protocol.acls import Operation, ResourceType
@@ -134,9 +133,6 @@ def committed(stage: NodeStage, *, stable: bool = True) -> tuple[int, E]:
 
 class AllButWriting:
     """Allows everything but to write to topics."""
-
-    def granted(self, identity: Identity) -> GrantedTopics:
-        return GrantedTopics(set(), set())
 
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         return (operation, resource_type) != (Operation.WRITE, ResourceType.TOPIC)

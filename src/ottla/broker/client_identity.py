@@ -6,7 +6,7 @@ meanwhile, the connection gets another identity, and the request is authorized u
 Source: Kafka's KafkaPrincipal.java, RequestContext.java.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 
@@ -54,6 +54,33 @@ class Address:
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
 
+GRANTED_MAX: Final = 1_000
+"""How many topics of each kind an identity keeps before it forgets them."""
+
+
+class GrantedTopics:
+    """The topics, named or by id as requests have them, that a client was allowed to write and to read.
+
+    They hold for `image`, an object that is only compared, and for every later one with the same `acls`.
+    """
+
+    __slots__ = ("_acls", "image", "read", "written")
+
+    def __init__(self) -> None:
+        self.image: object = None
+        self._acls: object = None
+        self.written: set[str | bytes] = set()
+        self.read: set[str | bytes] = set()
+
+    def hold_until_change_of(self, image: object, acls: object) -> None:
+        """This image holds now; forget everything if its ACLs are others."""
+        self.image = image
+        if acls is not self._acls:
+            self._acls = acls
+            self.written.clear()
+            self.read.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """All that an authorizer asks about the sender of a request.
@@ -65,6 +92,8 @@ class Identity:
     address: Address
     principal: Principal = ANONYMOUS
     mechanism: str = ""
+    granted: GrantedTopics = field(default_factory=GrantedTopics, compare=False, repr=False)
+    """What was decided about this identity: a memory, no part of its value."""
 
 
 NODE_ITSELF: Final = Identity(Address(-1, ""))

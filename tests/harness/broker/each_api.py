@@ -175,10 +175,16 @@ class EachApi:
         producer = {"producer_id": self.begun.producer_id, "producer_epoch": self.begun.producer_epoch}
         return [of(None), of("tx", transactional=True, base_sequence=0, **producer)]
 
-    def _fetch(self) -> list[Asking]:
-        """Of a consumer, and of a client that says it is a replica."""
+    def of_nodes(self, key: ApiKey) -> Iterator[Asking]:
+        """Requests of clients that say they are nodes, where those need other permissions."""
+        if key is ApiKey.FETCH:
+            request, version = self._fetch()
+            request.replica_id = 7
+            yield request, version
+
+    def _fetch(self) -> Asking:
         wanted = fetch.FetchTopic("t", partitions=[fetch.FetchPartition(0, -1, 0, partition_max_bytes=1_000)])
-        return [(fetch.FetchRequest(replica_id=who, max_wait_ms=0, topics=[wanted]), 12) for who in (-1, 7)]
+        return fetch.FetchRequest(max_wait_ms=0, topics=[wanted]), 12
 
     def _list_offsets(self) -> Any:
         topics = [list_offsets.ListOffsetsTopic("t", [list_offsets.ListOffsetsPartition(0, -1, -1)])]

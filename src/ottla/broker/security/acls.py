@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.client_identity import Identity
-from ottla.broker.security.authorizer import GrantedTopics, ImageHolder
+from ottla.broker.security.authorizer import ImageHolder
 from ottla.metadata.acls import ACLS, EMPTY, WILDCARD, AclBinding, AclTable
 from ottla.protocol.acls import Operation, PatternType, PermissionType, ResourceType
 
@@ -77,18 +77,6 @@ def decide(
     return ALLOWED_WITHOUT_ACL if allowed_without_acl else DENIED_WITHOUT_ACL
 
 
-class _Decisions:
-    """The decisions about one identity."""
-
-    __slots__ = ("by_name", "granted", "identity")
-
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
-        self.by_name: dict[tuple[int, int, str], bool] = {}
-        """By operation, type of resource, and name."""
-        self.granted = GrantedTopics(set(), set())
-
-
 class AclAuthorizer:
     """Decides by the ACLs of the metadata image; an `authorizer.Authorizer`. A change of ACLs holds from the next
     request on, also of open connections.
@@ -103,8 +91,8 @@ class AclAuthorizer:
         self._allowed_without_acl = allowed_without_acl
         self._image: MetadataImage | None = None
         self._decided_by: AclTable = EMPTY
-        self._decisions: dict[int, _Decisions] = {}
-        """By the id of the identity, which is kept with them."""
+        self._decisions: dict[int, tuple[Identity, dict[tuple[int, int, str], bool]]] = {}
+        """By the id of the identity, which is kept with them; then by operation, type of resource, and name."""
         self._count = 0
 
     def rule(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Rule:
@@ -117,25 +105,18 @@ class AclAuthorizer:
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         of_client = self._of(identity)
         asked = (operation._value_, resource_type._value_, name)
-        known = of_client.by_name.get(asked)
+        known = of_client.get(asked)
         if known is None:
             host = identity.address.client_host
             known = self.rule(str(identity.principal), host, operation, resource_type, name).allowed
-            of_client.by_name[asked] = known
+            of_client[asked] = known
             self._count += 1
         return known
 
     def is_super(self, identity: Identity) -> bool:
         return str(identity.principal) in self._super_users
 
-    def granted(self, identity: Identity) -> GrantedTopics:
-        if self._metadata.image is self._image:
-            of_client = self._decisions.get(id(identity))
-            if of_client is not None:
-                return of_client.granted
-        return self._of(identity).granted
-
-    def _of(self, identity: Identity) -> _Decisions:
+    def _of(self, identity: Identity) -> dict[tuple[int, int, str], bool]:
         """The decisions about a client, by the ACLs that hold now."""
         image = self._metadata.image
         if image is not self._image or self._count >= DECISIONS_MAX:
@@ -145,9 +126,9 @@ class AclAuthorizer:
                 self._decisions.clear()
         of_client = self._decisions.get(id(identity))
         if of_client is None:
-            of_client = self._decisions[id(identity)] = _Decisions(identity)
+            of_client = self._decisions[id(identity)] = (identity, {})
             self._count += 1
-        return of_client
+        return of_client[1]
 
     def allows_any(self, identity: Identity, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether there may be a resource of this type on which the client may do the operation (KIP-679): an ALLOW

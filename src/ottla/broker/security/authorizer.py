@@ -13,10 +13,11 @@ Sources: AclEntry.scala (supportedOperations), KafkaApis.scala; KIP-11, KIP-430,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from ottla.broker.client_identity import NODE_ITSELF, Identity
+from ottla.broker.client_identity import GRANTED_MAX, NODE_ITSELF, Identity
 from ottla.broker.requests import Request
+from ottla.metadata.acls import ACLS
 from ottla.metadata.image import MetadataImage
 from ottla.protocol.acls import CLUSTER_NAME, Operation, ResourceType
 
@@ -56,13 +57,6 @@ class ImageHolder(Protocol):
     def image(self) -> MetadataImage: ...
 
 
-class GrantedTopics(NamedTuple):
-    """The topics, named or by id as requests have them, that a client is known to be allowed to write and to read."""
-
-    written: set[str | bytes]
-    read: set[str | bytes]
-
-
 class Authorizer(Protocol):
     """Decides. All are pure questions: they may be asked any number of times for one request."""
 
@@ -74,11 +68,6 @@ class Authorizer(Protocol):
 
     def is_super(self, identity: Identity) -> bool:
         """Whether the client may do everything, whatever the ACLs are."""
-        ...
-
-    def granted(self, identity: Identity) -> GrantedTopics:
-        """The topics that this client is known to be allowed, until the next request. The caller adds those that
-        `allows` has allowed."""
         ...
 
 
@@ -110,28 +99,37 @@ class Access:
         return not self.authorizer.is_super(identity)
 
     def may_write(self, identity: Identity, topic: str | bytes) -> bool:
-        """Whether the client may write to a topic, named or by id; to a missing id it may, as that has no effect."""
-        authorizer = self.authorizer
-        if authorizer is None:
+        """Whether the client may write to a topic, named or by id; to a missing id it may, as that has no effect.
+
+        What was allowed once is kept with the identity, until the ACLs change.
+        """
+        granted = identity.granted
+        if granted.image is self._metadata.image and topic in granted.written:
             return True
-        written = authorizer.granted(identity).written
-        return topic in written or self._may(identity, _O.WRITE, topic, written)
+        return self.authorizer is None or self._may(identity, _O.WRITE, topic, granted.written)
 
     def may_read(self, identity: Identity, topic: str | bytes) -> bool:
         """The same for reading."""
-        authorizer = self.authorizer
-        if authorizer is None:
+        granted = identity.granted
+        if granted.image is self._metadata.image and topic in granted.read:
             return True
-        read = authorizer.granted(identity).read
-        return topic in read or self._may(identity, _O.READ, topic, read)
+        return self.authorizer is None or self._may(identity, _O.READ, topic, granted.read)
 
-    def _may(self, identity: Identity, operation: Operation, topic: str | bytes, granted: set[str | bytes]) -> bool:
-        name = self._metadata.image.name_of(topic)
+    def _may(self, identity: Identity, operation: Operation, topic: str | bytes, allowed: set[str | bytes]) -> bool:
+        """Decide, by the ACLs that hold now. `allowed`: the identity's set of this operation."""
+        granted, image = identity.granted, self._metadata.image
+        if granted.image is not image:
+            granted.hold_until_change_of(image, image[ACLS])
+        if topic in allowed:
+            return True
+        name = image.name_of(topic)
         if name is None:
             return True
         if not self.allows(identity, operation, ResourceType.TOPIC, name):
             return False
-        granted.add(topic)
+        if len(allowed) >= GRANTED_MAX:
+            allowed.clear()
+        allowed.add(topic)
         return True
 
     def on_topic(self, request: Request, operation: Operation, name: str) -> bool:
