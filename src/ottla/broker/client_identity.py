@@ -73,7 +73,7 @@ class GrantedTopics:
         self.read: set[str | bytes] = set()
 
     def hold_until_change_of(self, image: object, acls: object) -> None:
-        """This image holds now; forget everything if its ACLs are others."""
+        """This image holds now; forget everything if its ACLs have changed."""
         self.image = image
         if acls is not self._acls:
             self._acls = acls
@@ -93,7 +93,7 @@ class Identity:
     principal: Principal = ANONYMOUS
     mechanism: str = ""
     granted: GrantedTopics = field(default_factory=GrantedTopics, compare=False, repr=False)
-    """What was decided about this identity: a memory, no part of its value."""
+    """Decisions about this identity: a memory, no part of its value."""
 
 
 NODE_ITSELF: Final = Identity(Address(-1, ""))
