@@ -156,7 +156,9 @@ def test_a_partition_with_too_few_replicas_refuses_its_marker_until_there_are_mo
     pair.held.add(ApiKey.FETCH)
     producer.write(COORDINATOR, "replicated")
     pair.run(60_000)
-    assert pair.stages[COORDINATOR].node.image.partition("replicated", 0).isr == (COORDINATOR,)
+    placed = pair.stages[COORDINATOR].node.image.partition("replicated", 0)
+    assert placed is not None
+    assert placed.isr == (COORDINATOR,)
     end = log.log_end_offset
     producer.end()
     pair.run(60_000)
