@@ -393,9 +393,9 @@ class Node(Core):
         """Load the code that this node needs if it may have to coordinate with one of these topics later."""
         for name in names:
             topic = self.image.topics.get(name)
-            if topic is None or not self.coordinators.may_coordinate(name):
-                continue
-            if any(self.node_id in each.replicas and len(each.replicas) > 1 for each in topic.partitions):
+            partitions = () if topic is None else topic.partitions
+            is_replicated_here = any(self.node_id in each.replicas and len(each.replicas) > 1 for each in partitions)
+            if is_replicated_here and self.coordinators.may_coordinate(name):
                 for each in self.served.values():
                     if each.spec.loaded_with == name:
                         each.module()

@@ -53,8 +53,8 @@ REST_MIN_MS: Final = 20
 its leadership yet will know it soon."""
 
 NEW_MAX: Final = 500
-"""How many partitions one fetch adds to the session, so that a request for thousands blocks neither node for long. The
-next fetch adds more, and is sent at once."""
+"""How many partitions one fetch adds to the session. The next fetch adds more, and is sent at once. A single request
+for thousands would block both nodes."""
 UNTOLD: Final = -1
 Key: TypeAlias = tuple[bytes, int]
 """A topic's id and the index of a partition."""

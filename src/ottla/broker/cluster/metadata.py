@@ -89,7 +89,8 @@ class Batch(NamedTuple):
         return MetadataDelta(generation, written)
 
 
-Planned: TypeAlias = Generator[Batch, None, Any]
+Planned: TypeAlias = Generator[Batch | None, None, Any]
+"""The batches of a change. After None, other requests are served before the plan continues."""
 Change: TypeAlias = Callable[[Millis], Planned]
 
 
@@ -171,6 +172,7 @@ class Metadata:
         self._patience = KeyedTimers[int](schedule, Timed.METADATA, self._give_up_late)
         """Until when changes are waited for, by number."""
         self._retry = Timer(schedule, Timed.METADATA, self._read_later)
+        self._next_slice = Timer(schedule, Timed.METADATA, self._plan_on)
         self.image = MetadataImage()
         self._followed: int | None = None
 
@@ -217,6 +219,9 @@ class Metadata:
                 batch = next(planned) if failed is None else planned.throw(failed)
             except StopIteration as ended:
                 return ended.value
+            if batch is None:
+                failed = None
+                continue
             try:
                 generation = self._store.commit(batch.writes(), batch.guards)
             except (StoreFailed, CommitUnknown) as error:
@@ -344,16 +349,25 @@ class Metadata:
             self._turn = None
             return
         try:
-            turn.batch = next(turn.planned) if failed is None else turn.planned.throw(failed)
+            batch = next(turn.planned) if failed is None else turn.planned.throw(failed)
         except StopIteration as ended:
             self._end_well(now, turn, ended.value)
         except Exception as error:
             self._end_badly(now, turn, error)
         else:
-            turn.token = self._outbox.new_token()
+            if batch is None:
+                self._next_slice.set(now)
+                return
+            turn.batch, turn.token = batch, self._outbox.new_token()
             turn.mark = b"%s-%d" % (self._name_of_life(), turn.token)
             writes = [*turn.batch.writes(), Put(self._mark_key, turn.mark)]
             self._outbox.add(Commit(turn.token, writes, turn.batch.guards))
+
+    def _plan_on(self, now: Millis) -> None:
+        """Continue a plan that let others go first."""
+        assert self._turn is not None
+        self._step(now, self._turn)
+        self._go_on(now)
 
     def _end_well(self, now: Millis, turn: _Turn, result: Any) -> None:
         turn.is_over, turn.result = True, result

@@ -188,7 +188,8 @@ class Placement(Subscriber):
         self._upkeep.checkpoints.names_made(set(names))
 
     def _begin_topic(self, now: Millis, topic: TopicImage) -> deque[int]:
-        """Configure the topic here. Returns its partitions that are here, or shall be."""
+        """Configure the topic here. Returns the partitions that are here, or shall be, and whose records have
+        changed."""
         node_id = self._environment.node_id
         here = [index for index, placed in enumerate(topic.partitions) if node_id in placed.replicas]
         local = self._replicas.by_name.get(topic.name)
@@ -201,14 +202,16 @@ class Placement(Subscriber):
         self._configure(now, local, log_config)
         if local.partitions and any(index not in local.partitions for index in here):
             self._make_way(now, [topic.name])  # a replica may return before its old directory is removed
-        shall_be = set(here)
-        return deque([*here, *(index for index in local.partitions if index not in shall_be)])
+        followed = {index: partition.placed for index, partition in local.partitions.items()}
+        changed = [index for index in here if followed.pop(index, None) is not topic.partitions[index]]
+        return deque([*changed, *followed])
 
     def _place(self, now: Millis, topic: TopicImage, index: int) -> Partition | None:
-        """Have this partition here, and led here, if it shall be. Returns it if it is here, or was."""
+        """Bring this partition in line with its record. Returns it unless this node never had it."""
         local = self._replicas.by_name[topic.name]
         partition = local.partitions.get(index)
         placed = topic.partitions[index] if index < len(topic.partitions) else None
+        BEYOND_USUAL.steps += 1
         try:
             if placed is None or self._environment.node_id not in placed.replicas:
                 if partition is not None:
@@ -221,6 +224,8 @@ class Placement(Subscriber):
             elif placed.leader_epoch > partition.leader_epoch:
                 self._change_leader(now, local, partition, placed)
                 BEYOND_USUAL.steps += LED
+            if partition is not None:
+                partition.placed = placed
         except Exception as error:
             self._environment.fault(f"{topic.name}-{index} could not follow the metadata", error)
         return partition
@@ -268,7 +273,7 @@ class Placement(Subscriber):
     def _open_again(self, now: Millis, partition: Partition) -> bool:
         """Try to open an offline partition again; True if it is online now."""
         topic = self._metadata.image.topics[partition.topic_name]
-        if self._removals.is_in_the_way(topic.name, partition.index):
+        if self._removals.is_in_the_way(topic.name, partition.index) or topic.name in self._replicas.behind:
             return False
         config = self._replicas.by_name[topic.name].log_config
         log = self.logs.open_again(now, topic.name, topic.record, partition.index, config)
