@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.cluster import metadata
-from ottla.broker.cluster.metadata import PLANS_MAX, RETRY_MS, Batch, planned
+from ottla.broker.cluster.metadata import PLANS_MAX, RETRY_MS, Batch, Planned, RowChange, planned
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.row_kinds import encoded
-from ottla.metadata.store import Changes, Guard, Put, StoreFailed, Write
+from ottla.metadata.store import ABSENT, Changes, Guard, Put, StoreFailed, Write
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
-from tests.harness.node_stage import Asked, NodeStage
+from tests.harness.node_stage import Asked, Ended, NodeStage
 from tests.test_tidy import TOP
 
 
@@ -252,3 +252,24 @@ def test_nothing_commits_on_the_loop_while_clients_are_served() -> None:
 def test_the_stage_refuses_a_node_that_commits_on_the_loop(stage: Stage) -> None:
     with pytest.raises(AssertionError, match="asks the metadata store for commit"):
         stage.node.metadata.at_once(stage.now, planned(Batch(())))
+
+
+def test_a_plan_may_let_others_go_first(tmp_path: Path) -> None:
+    """The changes behind it wait for it; requests that change nothing do not."""
+    stage, ended = NodeStage(tmp_path), Ended()
+
+    def plan() -> Planned:
+        yield None
+        yield None
+        record = TopicRecord(bytes(15) + b"\x07", {}, (PartitionRecord((1,), (1,), 1),))
+        yield Batch([RowChange(key_of("t"), record, ABSENT)])
+        return "made"
+
+    stage.node.metadata.change(stage.now, lambda now: plan(), ended)
+    behind = stage.send(CreateTopicsRequest(topics=[CreatableTopic("u", 1, 1)], timeout_ms=1_000))
+    stage.node.tick(stage.now)
+    assert stage.ask(MetadataRequest([]))
+    assert "t" not in stage.node.image.topics
+    stage.run()
+    assert ended.result() == "made"
+    assert behind.answer.topics[0].error_code == E.NONE

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.cluster.duties import duties, turnover
+from ottla.broker.cluster import duties
+from ottla.broker.cluster.duties import turnover
 from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
 from ottla.broker.cluster.isr_changes import IsrProposal, altered
+from ottla.broker.cluster.metadata import RowChange
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.nodes import NO_LOG, LogEnd, NodeRecord, NodeState
 from ottla.metadata.nodes import NODES as NODE_ROWS
@@ -23,6 +25,22 @@ WHOLE = PartitionRecord((1, 2, 3), (1, 2, 3), 1, 5, 9)
 
 def image_of(topic: TopicImage, nodes: Mapping[str, NodeRecord]) -> MetadataImage:
     return MetadataImage.of(0, {TOPICS: Topics({topic.name: topic}), NODE_ROWS: nodes})
+
+
+def rows_of(image: MetadataImage, turn: duties.Turnover, rules: Rules) -> list[RowChange]:
+    """What the controller has to write."""
+    return sliced(image, turn, rules)[1]
+
+
+def sliced(image: MetadataImage, turn: duties.Turnover, rules: Rules) -> tuple[int, list[RowChange]]:
+    """The same, and in how many slices that is found out."""
+    steps, slices = duties.duties(image, turn, lambda _: rules), 1
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return slices, ended.value
+        slices += 1
 
 
 def active(*nodes: int) -> Standing:
@@ -144,7 +162,7 @@ def test_a_node_that_lost_bytes_and_is_given_up_before_it_was_active_may_not_lea
     node = NodeRecord("b", 1, incarnation="second", state=NodeState.STARTING, intact=False)
     topic = TopicImage("t", TopicRecord(bytes(16), {}, (alone,)), 1)
     image = image_of(topic, {"1": NodeRecord("a", 1, incarnation="first"), "2": node})
-    rows = duties(image, turnover(image, {1: "first"}), lambda _: TWO)
+    rows = rows_of(image, turnover(image, {1: "first"}), TWO)
     assert [row.key for row in rows] == ["nodes/2", "topic/t"]
     assert isinstance(rows[1].record, TopicRecord)
     assert rows[1].record.partitions[0].elr == ()
@@ -165,7 +183,7 @@ def test_a_node_with_an_incomplete_log_does_not_lead_that_partition_and_leads_ot
     assert NodeRecord.decode(node.encode()) == node
     topic = TopicImage("t", TopicRecord(bytes(16), {}, (alone, alone)), 1)
     image = image_of(topic, {"1": NodeRecord("a", 1, incarnation="first"), "2": node})
-    _, row = duties(image, turnover(image, {1: "first", 2: "second"}), lambda _: Rules(1))
+    _, row = rows_of(image, turnover(image, {1: "first", 2: "second"}), Rules(1))
     assert isinstance(row.record, TopicRecord)
     incomplete, whole = row.record.partitions
     assert (incomplete.leader, incomplete.isr, incomplete.elr) == (-1, (), ())
@@ -184,7 +202,7 @@ def test_where_a_log_ends_counts_only_in_the_leader_epoch_in_which_it_was_report
         nobody = PartitionRecord((1, 2), (), -1, 6, 9)
         topic = TopicImage("t", TopicRecord(bytes(16), {}, (nobody,)), 1)
         image = image_of(topic, nodes)
-        rows = duties(image, turnover(image, {1: "life", 2: "life"}), lambda _: Rules(1))
+        rows = rows_of(image, turnover(image, {1: "life", 2: "life"}), Rules(1))
         leaders = [each.leader for row in rows if isinstance(row.record, TopicRecord) for each in row.record.partitions]
         assert leaders == ([leader] if leader > 0 else [])
 
@@ -265,3 +283,15 @@ def test_a_proposal_is_refused(proposal: IsrProposal, error: E) -> None:
 def test_only_active_nodes_join(state: NodeState) -> None:
     nodes = NODES | {3: replace(NODES[3], state=state)}
     assert altered(PAIR, proposed((1, 11), (2, 12), (3, 13)), nodes, TWO) is E.INELIGIBLE_REPLICA
+
+
+def test_thousands_of_partitions_get_a_leader_in_one_write_that_is_planned_in_slices() -> None:
+    count = 3 * duties.CHECKED_AT_ONCE + 1
+    topic = TopicImage("t", TopicRecord(bytes(16), {}, (WHOLE,) * count), 1)
+    nodes = {str(each): NodeRecord("a", each, incarnation="life", state=NodeState.ACTIVE) for each in (1, 2, 3)}
+    image = image_of(topic, nodes)
+    slices, (fenced, row) = sliced(image, turnover(image, {2: "life", 3: "life"}), TWO)
+    assert slices == 4
+    assert fenced.key == "nodes/1"
+    assert isinstance(row.record, TopicRecord)
+    assert [each.leader for each in row.record.partitions] == [2] * count

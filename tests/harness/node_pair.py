@@ -1,5 +1,5 @@
 """Two nodes without servers over one metadata store: the first is the controller. What one asks the other is carried
-over at once, and both hear at once of what was committed."""
+over at once, one request of a line at a time, and both hear at once of what was committed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,7 +45,7 @@ class NodePair:
         self.loses_answers = False
         """What is asked is done, and whoever asked hears that the connection was lost."""
         self.stages: dict[int, NodeStage] = {}
-        self._carried: list[tuple[int, int, _Carried]] = []
+        self._carried: list[tuple[int, Ask, _Carried]] = []
         for node_id in (1, 2):
             joining = Joining(
                 "127.0.0.1", 9000 + node_id, f"life-{node_id}", LEASE_MS, (endpoints or {}).get(node_id, {})
@@ -81,23 +81,27 @@ class NodePair:
     def _carry(self) -> bool:
         """Whether a request or an answer was carried over."""
         moved = False
+        busy = {(sender, ask.node_id, ask.line) for sender, ask, _ in self._carried}
         for sender, stage in self.stages.items():
             for ask in [ask for ask in stage.asks if ask.node_id not in self.away and _key(ask) not in self.held]:
+                if (sender, ask.node_id, ask.line) in busy:
+                    continue
+                busy.add((sender, ask.node_id, ask.line))
                 stage.asks.remove(ask)
                 receiver = self.stages[ask.node_id]
                 receiver.connections += 1
                 client = Client(channel_of(receiver.connections, "INTERNAL"))
                 receiver.clients[receiver.connections] = client
                 carried = _Carried(ask.frame)
-                self._carried.append((sender, ask.token, carried))
+                self._carried.append((sender, ask, carried))
                 client.send(carried, receiver.node, receiver.now)
                 receiver.run()
                 moved = True
         for entry in [entry for entry in self._carried if entry[2].answered]:
             self._carried.remove(entry)
-            sender, token, carried = entry
+            sender, ask, carried = entry
             answer = Unanswered("the connection was lost") if self.loses_answers else carried.parts
-            self.stages[sender].node.answered(self.stages[sender].now, token, answer)
+            self.stages[sender].node.answered(self.stages[sender].now, ask.token, answer)
             moved = True
         return moved
 

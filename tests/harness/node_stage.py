@@ -401,6 +401,9 @@ class NodeStage:
         ended = Ended()
         self.node.metadata.change(self.now, lambda now: planned, ended)
         self.settle()
+        while self.node.replicas.behind:
+            self.node.tick(self.now)
+            self.settle()
         return ended.result()
 
     def create(

@@ -11,7 +11,7 @@ from ottla.protocol.messages.fetch import (
     PartitionData,
 )
 from ottla.replica.divergence import EpochEnd
-from ottla.replica.fetcher import Diverges, Fetcher, FetchLimits, OutOfRange, Position, Records
+from ottla.replica.fetcher import NEW_MAX, Diverges, Fetcher, FetchLimits, OutOfRange, Position, Records
 
 TOPIC = bytes(range(16))
 A, B = (TOPIC, 0), (TOPIC, 1)
@@ -187,3 +187,32 @@ def test_a_log_that_was_cut_is_confirmed_by_an_answer_to_its_new_end(fetcher: Fe
     fetcher.cut(A)
     fetcher.drop(A)
     fetcher.check()
+
+
+def test_thousands_of_partitions_enter_the_session_some_at_a_time() -> None:
+    fetcher = Fetcher(2, LIMITS)
+    for index in range(2 * NEW_MAX + 1):
+        fetcher.follow((TOPIC, index), 4, Position(0, -1, 0))
+    named: list[int] = []
+    for waits_ms in (0, 0, LIMITS.max_wait_ms):
+        assert fetcher.deadline() == 0
+        request = fetcher.request(NOW, 1)
+        assert request is not None
+        assert request.max_wait_ms == waits_ms
+        assert not request.forgotten_topics_data
+        assert len(asked(request)) <= NEW_MAX
+        named += asked(request)
+        fetcher.answered(NOW, answer())
+    assert named == list(range(2 * NEW_MAX + 1))
+    assert asked(fetcher.request(NOW, 1)) == {}
+
+
+def test_a_leader_without_room_for_sessions_is_told_of_thousands_at_once() -> None:
+    fetcher = Fetcher(2, LIMITS)
+    for index in range(NEW_MAX + 1):
+        fetcher.follow((TOPIC, index), 4, Position(0, -1, 0))
+    fetcher.request(NOW, 1)
+    fetcher.answered(NOW, answer(session=0))
+    for _ in range(2):
+        assert len(asked(fetcher.request(NOW, 1))) == NEW_MAX + 1
+        fetcher.answered(NOW, answer(session=0))

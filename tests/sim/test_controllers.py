@@ -1,5 +1,6 @@
 """Clusters that elect a controller, under faults, and mistakes in the controller that such runs must find."""
 
+from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
@@ -118,8 +119,10 @@ def test_finds_a_replica_that_goes_without_a_new_epoch(monkeypatch: pytest.Monke
 
 
 def test_finds_work_that_is_left_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(image: MetadataImage, turn: duties.Turnover, rules_of: duties.RulesOf) -> list[duties.RowChange]:
-        rows = duties.duties(image, turn, rules_of)
+    def nothing(
+        image: MetadataImage, turn: duties.Turnover, rules_of: duties.RulesOf
+    ) -> Generator[None, None, list[duties.RowChange]]:
+        rows = yield from duties.duties(image, turn, rules_of)
         return [row for row in rows if not row.key.startswith("topic/")]
 
     monkeypatch.setattr(controller, "duties", nothing)

@@ -262,7 +262,7 @@ def drops_data_before_the_end_is_written(patch: pytest.MonkeyPatch) -> None:
     """A node gives its replica up as soon as it hears that it is to go."""
     place = Placement._place
 
-    def wrong(self: Placement, now: int, topic: TopicImage) -> None:
+    def wrong(self: Placement, now: int, topic: TopicImage, index: int) -> Any:
         node_id = self._environment.node_id
         partitions = [
             replace(each, replicas=tuple(n for n in each.replicas if n != node_id))
@@ -270,7 +270,7 @@ def drops_data_before_the_end_is_written(patch: pytest.MonkeyPatch) -> None:
             else each
             for each in topic.partitions
         ]
-        place(self, now, replace(topic, record=replace(topic.record, partitions=tuple(partitions))))
+        return place(self, now, replace(topic, record=replace(topic.record, partitions=tuple(partitions))), index)
 
     patch.setattr(Placement, "_place", wrong)
 

@@ -29,7 +29,7 @@ from ottla.broker.partitions.own_logs import OwnLogs
 from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Listening, Request
-from ottla.broker.schedule import Schedule
+from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.broker.security.authorizer import Access, Authorizer
 from ottla.broker.slices import Slices
 from ottla.broker.topics.topics import Topics
@@ -124,6 +124,8 @@ class Core:
         self._replication: Replication | None = None
         self._sasl: Sasl | None = None
         self.served = served.load(internal=joining is not None)
+        self.is_started = False
+        self.following = Timer(self.schedule, Timed.METADATA, self.go_on_following)
         self._subscribe()
 
     def _authorizer(self, settings: BrokerSettings) -> Authorizer | None:
@@ -222,6 +224,10 @@ class Core:
 
     def changed(self, now: Millis, delta: MetadataDelta) -> None:
         """The metadata store has new rows, from any writer: bring all parts in line with them."""
+        raise NotImplementedError
+
+    def go_on_following(self, now: Millis) -> None:
+        """Bring the next partitions in line with the image."""
         raise NotImplementedError
 
     def keep_to_quotas(self) -> None:

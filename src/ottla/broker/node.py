@@ -29,13 +29,14 @@ Sources: ARCHITECTURE.md, section 2, rule 7; Kafka's KafkaApis.scala and Replica
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 from ottla.broker.api_spec import RequestSize
 from ottla.broker.channel import Channel
 from ottla.broker.core import Core
 from ottla.broker.effects import Close, CommitOutcome, Effect, Parked, Part, Reading, Unread
+from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Decoded, Refused, Request
 from ottla.broker.served import Served
 from ottla.broker.upkeep.clean_stop import completing
@@ -48,7 +49,7 @@ from ottla.metadata.features import FEATURES
 from ottla.metadata.image import MetadataDelta
 from ottla.metadata.nodes import NODES, NodeState
 from ottla.metadata.quotas import QUOTAS
-from ottla.metadata.topics import TOPICS, PartitionRecord
+from ottla.metadata.topics import TOPICS
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import MalformedFrame
 from ottla.protocol.framing import decode_request_header, encode_response
@@ -103,7 +104,10 @@ class Node(Core):
                 may_be_torn=not self.environment.same_boot,
             )
         self.topics.load(now, clean_shutdown=clean)
-        self._replicate(now, list(self.image.topics))
+        self._replicate(now, list(self.replicas))
+        if self.replicates:
+            self.replication.send(now)
+        self._be_ready_for(self.image.topics)
         self.coordinators.start(now)
         self.upkeep.start(now)
         if self.membership is not None:
@@ -121,6 +125,7 @@ class Node(Core):
             self.upkeep.checkpoints.begin()
             self.upkeep.written.begin(self.upkeep.partitions)
             self.failures.has_news = True
+        self.is_started = True
 
     def _compare_store(self) -> None:
         """Find out whether the store is older than the one that an earlier incarnation here has seen; sets
@@ -359,8 +364,11 @@ class Node(Core):
             self.store_memory.follow(before, self.image, names)
         if names:
             self.topics.follow(now, before, names)
-            self._replicate(now, names)
-            self.forwarding.topics_changed(now, names)
+            if self.replicates:
+                self.replication.removed(names)
+            self._be_ready_for(names)
+            self.metadata.node_is_behind(before)
+            self.follow_image(now)
         for name in delta.names(NODES):
             known = self.image.nodes.get(name)
             if known is None or known.state is NodeState.FENCED:
@@ -370,21 +378,42 @@ class Node(Core):
         if self.membership is not None:
             self.membership.follow(now, delta)
 
-    def _replicate(self, now: Millis, names: list[str]) -> None:
-        """Follow the leaders of these topics' partitions, once there is one that has more than one replica."""
-        topics = [self.image.topics[name] for name in names if name in self.image.topics]
-        if self.replicates or any(len(each.replicas) > 1 for topic in topics for each in topic.partitions):
-            self.replication.follow(now, names)
-        for topic in topics:
-            if any(self._may_lead_later(each) for each in topic.partitions):
-                self._be_ready_for(topic.name)
+    def follow_image(self, now: Millis) -> None:
+        """Bring partitions in line with the image for one slice; the next tick continues. A start does it at once."""
+        time_slice = self.environment.time_slice() if self.is_started else None
+        placed, done = self.topics.place(now, time_slice)
+        self._replicate(now, placed)
+        self.forwarding.topics_changed(now, done)
+        if self.replicas.behind:
+            self.following.set(now)
+            return
+        if self.replicates:
+            self.replication.send(now)
+        self.metadata.node_has_followed(now)
 
-    def _may_lead_later(self, placed: PartitionRecord) -> bool:
-        return len(placed.replicas) > 1 and self.node_id in placed.replicas
+    def go_on_following(self, now: Millis) -> None:
+        """Continue to follow the image. In the end the node's row may have to report more about its logs."""
+        self.follow_image(now)
+        if not self.replicas.behind:
+            self.failures.has_news = True
 
-    def _be_ready_for(self, topic_name: str) -> None:
-        """Load the code that this node needs to coordinate with this topic, if it is a coordinator's."""
-        if self.coordinators.may_coordinate(topic_name):
-            for each in self.served.values():
-                if each.spec.loaded_with == topic_name:
-                    each.module()
+    def _replicate(self, now: Millis, partitions: Iterable[Partition]) -> None:
+        """Follow the leaders of these partitions, once there is one that has more than one replica."""
+        if not self.replicates and not any(map(self._is_replicated, partitions)):
+            return
+        self.replication.follow(now, partitions)
+
+    def _is_replicated(self, partition: Partition) -> bool:
+        placed = self.image.partition(partition.topic_name, partition.index)
+        return placed is not None and len(placed.replicas) > 1
+
+    def _be_ready_for(self, names: Iterable[str]) -> None:
+        """Load the code that this node needs if it may have to coordinate with one of these topics later."""
+        for name in names:
+            topic = self.image.topics.get(name)
+            partitions = () if topic is None else topic.partitions
+            is_replicated_here = any(self.node_id in each.replicas and len(each.replicas) > 1 for each in partitions)
+            if is_replicated_here and self.coordinators.may_coordinate(name):
+                for each in self.served.values():
+                    if each.spec.loaded_with == name:
+                        each.module()

@@ -52,6 +52,9 @@ REST_MIN_MS: Final = 20
 """The first rest of a partition whose fetch failed; each further one is twice as long. A leader that does not know of
 its leadership yet will know it soon."""
 
+NEW_MAX: Final = 500
+"""How many partitions one fetch adds to the session. The next fetch adds more, and is sent at once. A single request
+for thousands would block both nodes."""
 UNTOLD: Final = -1
 Key: TypeAlias = tuple[bytes, int]
 """A topic's id and the index of a partition."""
@@ -181,6 +184,7 @@ class Fetcher:
         "_asked",
         "_confirmed",
         "_epoch",
+        "_is_refused",
         "_limits",
         "_node_id",
         "_rests_until",
@@ -202,6 +206,8 @@ class Fetcher:
         """Epoch and offset of every partition in the fetch in flight; None without one."""
         self._rests_until: Millis = 0
         """The earliest time of the next request to the leader."""
+        self._is_refused = False
+        """The leader had no room for a session, so each fetch has to name every partition."""
         self._confirmed: list[Key] = []
         self._unconfirmed: set[Key] = set()
 
@@ -294,14 +300,19 @@ class Fetcher:
             return None
         asked: dict[Key, tuple[int, int]] = {}
         new: dict[Key, _Told] = {}
+        added, is_whole = 0, True
         for key, followed in self.partitions.items():
             if followed.state is State.RESTING and followed.rests_until <= now:
                 followed.on(Event.RESTED)
             if followed.state is State.FETCHING:
-                asked[key] = followed.leader_epoch, followed.position.offset
                 told = followed.leader_epoch, followed.position
                 if self._told.get(key) != told:
+                    added += key not in self._told
+                    if added > NEW_MAX and not self._is_refused:
+                        is_whole = False
+                        continue
                     new[key] = told
+                asked[key] = followed.leader_epoch, followed.position.offset
         if not asked:
             return None
         forgotten = [key for key in self._told if key not in asked]
@@ -312,7 +323,7 @@ class Fetcher:
         limits = self._limits
         return FetchRequest(
             replica_state=ReplicaState(self._node_id, broker_epoch),
-            max_wait_ms=limits.max_wait_ms,
+            max_wait_ms=limits.max_wait_ms if is_whole else 0,
             min_bytes=limits.min_bytes,
             max_bytes=limits.max_bytes,
             session_id=self._session_id,
@@ -339,6 +350,7 @@ class Fetcher:
             if answer.error_code not in _SESSION_ERRORS:
                 self._rests_until = now + self._limits.backoff_ms
             return []
+        self._is_refused = not answer.session_id
         if answer.session_id:
             self._session_id = answer.session_id
             self._epoch = self._epoch + 1 if self._epoch < 0x7FFF_FFFF else 1

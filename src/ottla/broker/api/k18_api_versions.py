@@ -80,7 +80,7 @@ def advertised(node: Core, version: int) -> ApiVersionsResponse:
     return ApiVersionsResponse(
         api_keys=[ApiVersion(key, *spec.versions) for key, spec in sorted(ADVERTISED.items())],
         supported_features=supported if version >= _ZERO_FEATURES_SINCE else [],
-        finalized_features_epoch=node.image.generation,
+        finalized_features_epoch=node.metadata.followed,
         finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in levels.items() if level > 0],
     )
 

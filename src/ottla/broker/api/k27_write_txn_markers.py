@@ -2,7 +2,8 @@
 
 The handler appends a marker to each named partition, and answers when all of them are committed. By then the group
 coordinator has applied the transaction's offsets in `__consumer_offsets` (KAFKA-17507). Transaction coordinators send
-this request, including this node's own, as do operators who abort a hanging transaction (KIP-664).
+this request, including this node's own, as do operators who abort a hanging transaction (KIP-664). A partition with
+fewer in-sync replicas than `min.insync.replicas` refuses its marker, as it refuses records with acks=all.
 
 Many markers are written in slices, to the last one even if the sender disconnects. In a partition that was never
 written, the marker creates the directory and files. So a slice ends after its time, however few markers it wrote.
@@ -180,6 +181,8 @@ def _write(
     partition = node.leadership.led(topic, index)
     if isinstance(partition, ErrorCode):
         return None, partition
+    if not partition.has_enough_replicas:
+        return None, ErrorCode.NOT_ENOUGH_REPLICAS
     end = EndTransactionMarker(marker.transaction_result, marker.coordinator_epoch)
     whose = (marker.producer_id, marker.producer_epoch, end, marker.transaction_version)
     try:

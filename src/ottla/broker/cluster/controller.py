@@ -152,7 +152,7 @@ class Controller:
             self._notes(f"node {self._members.node_id} is the controller now")
         if self._members.is_controller:
             turn = turnover(self._metadata.image, self.present)
-            rows = duties(self._metadata.image, turn, self.rules_of)
+            rows = yield from duties(self._metadata.image, turn, self.rules_of)
             if rows:
                 self._note_lost_commits(turn)
                 yield Batch(rows, (), self._members.guards(rows))

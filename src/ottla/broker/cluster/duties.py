@@ -25,7 +25,7 @@ BrokerHeartbeatManager.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,6 +43,8 @@ from ottla.metadata.topics import PartitionRecord, TopicImage, key_of
 
 ELECTIONS_AT_ONCE: Final = 1_000
 """How many leaderships return with one write, or more if a single topic has more."""
+CHECKED_AT_ONCE: Final = 250
+"""How many partitions the duties decide about in one slice: some 5 ms of work."""
 Present = Mapping[int, str]
 """The incarnations of the live nodes, by id."""
 NO_NODES: Final = frozenset[int]()
@@ -154,8 +156,9 @@ def _reported(
     return frozenset(refusing), {node_id: end for node_id, (epoch, end) in ends.items() if epoch == placed.leader_epoch}
 
 
-def duties(image: MetadataImage, turn: Turnover, rules_of: RulesOf) -> list[RowChange]:
-    """The rows that bring nodes and partitions in line with the set of live nodes."""
+def duties(image: MetadataImage, turn: Turnover, rules_of: RulesOf) -> Generator[None, None, list[RowChange]]:
+    """The rows that bring nodes and partitions in line with the set of live nodes. Yields after each slice of work."""
+    left = CHECKED_AT_ONCE
     lost_commits = missing_commits(image, turn.states)
     rows = [_state_row(image, node_id, state) for node_id, state in sorted(turn.states.items())]
     for topic in image.topics.values():
@@ -168,6 +171,10 @@ def duties(image: MetadataImage, turn: Turnover, rules_of: RulesOf) -> list[RowC
                 nodes, then = turn.at((topic.id, index), placed)
                 if not is_concerned(placed, nodes):
                     continue
+                left -= 1
+                if not left:
+                    yield
+                    left = CHECKED_AT_ONCE
                 rules = rules or rules_of(topic)
                 after = completed(settled(settled(placed, nodes, rules), then, rules), then)
             if after is not placed:

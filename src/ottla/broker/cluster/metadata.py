@@ -89,7 +89,8 @@ class Batch(NamedTuple):
         return MetadataDelta(generation, written)
 
 
-Planned: TypeAlias = Generator[Batch, None, Any]
+Planned: TypeAlias = Generator[Batch | None, None, Any]
+"""The batches of a change. After None, other requests are served before the plan continues."""
 Change: TypeAlias = Callable[[Millis], Planned]
 
 
@@ -141,6 +142,9 @@ class _Turn:
     token: int = 0
     outcome: CommitOutcome | None = None
     """Why the store is read again."""
+    is_over: bool = False
+    """The plan has ended with `result`; the waiter is notified once the node has followed the image."""
+    result: Any = None
 
 
 class Metadata:
@@ -168,7 +172,9 @@ class Metadata:
         self._patience = KeyedTimers[int](schedule, Timed.METADATA, self._give_up_late)
         """Until when changes are waited for, by number."""
         self._retry = Timer(schedule, Timed.METADATA, self._read_later)
+        self._next_slice = Timer(schedule, Timed.METADATA, self._plan_on)
         self.image = MetadataImage()
+        self._followed: int | None = None
 
     # ---- the image -------------------------------------------------------------------------------------------------
 
@@ -180,6 +186,25 @@ class Metadata:
         """Apply this delta to the image; returns the previous image."""
         before, self.image = self.image, changed(self.image, delta)
         return before
+
+    def node_is_behind(self, before: MetadataImage) -> None:
+        """The node has begun to follow the image, which was this one before, and needs several slices for that. Until
+        then, no change ends: a client that creates a topic may use it once it has its answer."""
+        if self._followed is None:
+            self._followed = before.generation
+
+    def node_has_followed(self, now: Millis) -> None:
+        """The node matches the image."""
+        self._followed = None
+        turn = self._turn
+        if turn is not None and turn.is_over:
+            self._end_well(now, turn, turn.result)
+            self._go_on(now)
+
+    @property
+    def followed(self) -> int:
+        """The generation of the newest image that this node has followed."""
+        return self.image.generation if self._followed is None else self._followed
 
     def at_once(self, now: Millis, planned: Planned) -> Any:
         """Carry out this plan while no host carries out effects: at start, before any client is served, and at a clean
@@ -194,6 +219,9 @@ class Metadata:
                 batch = next(planned) if failed is None else planned.throw(failed)
             except StopIteration as ended:
                 return ended.value
+            if batch is None:
+                failed = None
+                continue
             try:
                 generation = self._store.commit(batch.writes(), batch.guards)
             except (StoreFailed, CommitUnknown) as error:
@@ -321,17 +349,33 @@ class Metadata:
             self._turn = None
             return
         try:
-            turn.batch = next(turn.planned) if failed is None else turn.planned.throw(failed)
+            batch = next(turn.planned) if failed is None else turn.planned.throw(failed)
         except StopIteration as ended:
-            self._end(turn)
-            turn.awaits.change_ended(now, ended.value)
+            self._end_well(now, turn, ended.value)
         except Exception as error:
             self._end_badly(now, turn, error)
         else:
-            turn.token = self._outbox.new_token()
+            if batch is None:
+                self._next_slice.set(now)
+                return
+            turn.batch, turn.token = batch, self._outbox.new_token()
             turn.mark = b"%s-%d" % (self._name_of_life(), turn.token)
             writes = [*turn.batch.writes(), Put(self._mark_key, turn.mark)]
             self._outbox.add(Commit(turn.token, writes, turn.batch.guards))
+
+    def _plan_on(self, now: Millis) -> None:
+        """Continue a plan that let others go first."""
+        assert self._turn is not None
+        self._step(now, self._turn)
+        self._go_on(now)
+
+    def _end_well(self, now: Millis, turn: _Turn, result: Any) -> None:
+        turn.is_over, turn.result = True, result
+        if turn.is_given_up:
+            self._turn = None
+        elif self._followed is None:
+            self._end(turn)
+            turn.awaits.change_ended(now, result)
 
     def _end(self, turn: _Turn) -> None:
         self._turn = None
@@ -353,6 +397,11 @@ class Metadata:
             self._refuse(now, turn.change, turn.awaits, NotInTime())
             return
         assert turn.planned is not None
+        if turn.is_over:  # only this node has still to follow
+            self._end(turn)
+            turn.awaits.change_ended(now, turn.result)
+            self._go_on(now)
+            return
         turn.is_given_up = True
         self._fail(now, turn.planned, turn.awaits, NotInTime())
 

@@ -7,9 +7,13 @@ of other nodes in the image.
 Nodes identify each other by the secret of their cluster, which is in the client id of every request between them.
 Requests that only a node may send are refused to all other clients, on every listener.
 
+A node answers the requests of a connection in order, so a request that waits delays all requests behind it. Each kind
+of request that may wait for other replicas therefore has a line, which is a connection of its own. Line 0 is for
+requests that are answered at once, and for those to the controller.
+
 Invariant: every request is answered exactly once, at its deadline at the latest; a later answer is ignored.
 
-Source: Kafka's InterBrokerSendThread.java.
+Source: Kafka's InterBrokerSendThread.java, which has a connection for each sender.
 """
 
 from __future__ import annotations
@@ -36,7 +40,11 @@ CLIENT_ID: Final = "ottla-node"
 FETCH_LINE: Final = 1
 """The line of followers' fetches, which wait at the leader."""
 STATE_LINE: Final = 2
-"""The line of share groups' writes, whose requests wait until they are committed. All other requests use line 0."""
+"""The line of share groups' writes, whose requests wait until they are committed."""
+MARKERS_LINE: Final = 3
+"""The line of transaction markers, whose requests wait until every in-sync replica has them."""
+ADDITIONS_LINE: Final = 4
+"""The line of AddPartitionsToTxn, which waits until the coordinator's record is committed."""
 
 
 class Asker(Protocol):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, cast
 
-from ottla.broker.cluster.peers import Peers
+from ottla.broker.cluster.peers import ADDITIONS_LINE, Peers
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.coordinators.shards import ShardHost
 from ottla.broker.effects import Parked
@@ -139,7 +139,9 @@ class Verification(ParkedWork):
             self._wait(now)
             return
         asked = _question(self._transactional_id, self._producer, self._partitions, adds=self._adds)
-        self._verifier.peers.ask(now, node_id, AddPartitionsToTxnRequest(transactions=[asked]), self)
+        self._verifier.peers.ask(
+            now, node_id, AddPartitionsToTxnRequest(transactions=[asked]), self, line=ADDITIONS_LINE
+        )
 
     def answered(self, now: Millis, answer: object) -> None:
         """Handle the coordinator's answer, or the unknown outcome of the request."""

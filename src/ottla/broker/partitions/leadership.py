@@ -26,7 +26,7 @@ NOT_SAID: Final = -1
 class Leadership:
     """Asked once for each partition that a request names."""
 
-    __slots__ = ("_by_key", "_metadata", "given_up", "members", "suspended")
+    __slots__ = ("_behind", "_by_key", "_metadata", "given_up", "members", "suspended")
 
     def __init__(self, metadata: Metadata, replicas: Replicas, members: Members) -> None:
         self.members = members
@@ -37,6 +37,7 @@ class Leadership:
         (`Membership.given_up`)."""
         self._metadata = metadata
         self._by_key = replicas.by_key
+        self._behind = replicas.behind
 
     def led(
         self,
@@ -55,18 +56,28 @@ class Leadership:
         if current_leader_epoch != NOT_SAID and current_leader_epoch != partition.leader_epoch:
             behind = current_leader_epoch < partition.leader_epoch
             return ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH
-        if self.suspended or not (partition.leads or of_any_replica):
+        if self.suspended or not (partition.leads or of_any_replica) or (self._behind and self._is_behind(partition)):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if partition.log.unopened or (self.given_up and self.is_in_doubt(topic, index)):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return partition
 
     def is_in_doubt(self, topic: str | bytes, index: int) -> bool:
-        """Whether another node may lead this partition by now, although this node's image says that it leads."""
-        if self.suspended or not self.given_up:
+        """Whether another node may lead this partition by now, although it is led here."""
+        if self.suspended or not (self.given_up or self._behind):
             return self.suspended
         local = self._by_key.get(topic)
-        return local is not None and (local.id, index) in self.given_up
+        if local is None:
+            return False
+        partition = local.partitions.get(index)
+        return (local.id, index) in self.given_up or (partition is not None and self._is_behind(partition))
+
+    def _is_behind(self, partition: Partition) -> bool:
+        """Whether the cluster has agreed on another leader epoch, and the partition has still to follow."""
+        if partition.topic_name not in self._behind:
+            return False
+        known = self.leader_of(partition.topic_name, partition.index)
+        return known is None or known[1] != partition.leader_epoch
 
     def holds(self, partition: Partition) -> bool:
         """Whether this node leads the partition, as far as it knows. A partition in doubt counts until the node knows

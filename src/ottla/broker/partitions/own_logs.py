@@ -64,7 +64,8 @@ class OwnLogs:
         for topic in self._metadata.image.topics.values():
             for index, placed in enumerate(topic.partitions):
                 partition = self._replicas.get(topic.id, index) if awaits_logs(placed) else None
-                if partition is not None and partition.log.failed is None:
+                is_current = partition is not None and partition.leader_epoch == placed.leader_epoch
+                if partition is not None and is_current and partition.log.failed is None:
                     end = LogEnd(*partition.sound_end) if partition.copy.has_end else NO_LOG
                     ends[topic.id, index] = placed.leader_epoch, end
         return ends

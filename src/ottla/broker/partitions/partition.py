@@ -24,6 +24,7 @@ from ottla.protocol.records.control import EndTransactionMarker, build_marker_ba
 from ottla.replica.copy_status import ReplicaCopy
 
 if TYPE_CHECKING:
+    from ottla.metadata.topics import PartitionRecord
     from ottla.replica.followers import Followers
 
 LOOK_AGAIN: Final = 1 << 63
@@ -93,6 +94,7 @@ class Partition:
         "leads",
         "log",
         "partition_epoch",
+        "placed",
         "refused_epoch",
         "sent_to",
         "topic_name",
@@ -118,6 +120,8 @@ class Partition:
         self.leads = leads
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
+        self.placed: PartitionRecord | None = None
+        """The record in the metadata image that it has followed."""
         self.traffic = traffic
         self.holding = False
         self.followers: Followers | None = None

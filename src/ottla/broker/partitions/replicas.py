@@ -25,13 +25,16 @@ class LocalTopic:
 
 
 class Replicas:
-    """All of a node's. `by_key` has each topic twice, by its name and by its id, as requests may use either."""
+    """All of a node's. `by_key` has each topic twice, by its name and by its id, as requests may use either.
 
-    __slots__ = ("by_key", "by_name")
+    `behind`: names of topics whose replicas here may not match the metadata image yet."""
+
+    __slots__ = ("behind", "by_key", "by_name")
 
     def __init__(self) -> None:
         self.by_name: dict[str, LocalTopic] = {}
         self.by_key: dict[str | bytes, LocalTopic] = {}
+        self.behind: set[str] = set()
 
     def __iter__(self) -> Iterator[Partition]:
         for topic in self.by_name.values():

@@ -56,29 +56,38 @@ class Replication:
 
     # ---- leaders ---------------------------------------------------------------------------------------------------
 
-    def follow(self, now: Millis, names: Iterable[str]) -> None:
-        """The image has news of these topics, and the replicas here match it already."""
-        is_new_leader = False
+    def removed(self, names: Iterable[str]) -> None:
+        """Fetch no longer for topics of these names that have no replica here."""
         for name in names:
-            local = self._replicas.by_name.get(name)
-            followed: dict[Key, None] = {}
-            for partition in () if local is None else local.partitions.values():
-                self._look_at_damage(partition)
-                leader = self._leader_of(partition)
-                if leader is not None:
-                    followed[key_of(partition)] = None
-                    self._fetching.follow(now, partition, leader)
-                elif partition.followers is not None:
-                    is_new_leader = is_new_leader or partition.followers.awaits_first_fetch
-                    if self._look.at is None:
-                        self._look.set(now + self._look_every_ms)
-            for key in self._keys.pop(name, {}):
-                if key not in followed:
+            if name not in self._replicas.by_name:
+                for key in self._keys.pop(name, {}):
                     self._fetching.drop(key)
-            if followed:
-                self._keys[name] = followed
+
+    def follow(self, now: Millis, partitions: Iterable[Partition]) -> None:
+        """These partitions match the image, or are no longer here. Nothing is fetched for them before `send`."""
+        is_new_leader = False
+        for partition in partitions:
+            name, key = partition.topic_name, key_of(partition)
+            is_here = self._replicas.get(name, partition.index) is partition
+            if is_here:
+                self._look_at_damage(partition)
+            leader = self._leader_of(partition) if is_here else None
+            if leader is not None:
+                self._keys.setdefault(name, {})[key] = None
+                self._fetching.follow(now, partition, leader)
+                continue
+            if key in self._keys.get(name, ()):
+                del self._keys[name][key]
+                self._fetching.drop(key)
+            if is_here and partition.followers is not None:
+                is_new_leader = is_new_leader or partition.followers.awaits_first_fetch
+                if self._look.at is None:
+                    self._look.set(now + self._look_every_ms)
         if is_new_leader:
             self.fetch_waits.begins_to_lead(now)
+
+    def send(self, now: Millis) -> None:
+        """Send the fetches and the ISR changes that are due."""
         self._fetching.send(now)
         self._changes.send(now)
 
@@ -88,6 +97,11 @@ class Replication:
         if placed is None or partition.leads or placed.leader in (-1, self._environment.node_id):
             return None
         return placed.leader
+
+    def _is_current(self, partition: Partition) -> bool:
+        """Whether the partition follows the image already."""
+        placed = self._metadata.image.partition(partition.topic_name, partition.index)
+        return placed is not None and placed.leader_epoch == partition.leader_epoch
 
     def _look_at_damage(self, partition: Partition) -> None:
         """A log that may lack records reports that until the cluster no longer counts on it; then its end may decide
@@ -101,7 +115,8 @@ class Replication:
     def look_at_damage(self, now: Millis) -> None:
         """The state of logs has changed, which no news of their topics may follow."""
         for partition in self._replicas:
-            self._look_at_damage(partition)
+            if not self._replicas.behind or self._is_current(partition):
+                self._look_at_damage(partition)
         self._fetching.look_at_damage(now)
         self._fetching.send(now)
 

@@ -1,19 +1,22 @@
 """Makes the replicas on this node follow the metadata image: opens, leads, resigns and removes them as it says.
 
-Invariant: when `follow` returns, `Replicas` has exactly the replicas that the image places here, with the topic's id
+A deleted topic leaves the tables at once (`follow`). Its logs are removed a few at a time (removal.py), so that a big
+topic does not stop the node. All other news are applied partition by partition (`place`), in slices: an image may bring
+thousands of new partitions or leaders. Until its turn comes, a partition has its former state. It counts as led by no
+node if the image has another leader epoch (`Replicas.behind`).
+
+Invariant: when no topic is behind, `Replicas` has exactly the replicas that the image places here, with the topic's id
 and the image's epochs. While a start opens logs that were here before, they wait in `_opened` for the commit that
 begins to use them.
-
-A deleted topic leaves the tables at once. Its logs are removed a few at a time (removal.py), so that a big topic does
-not stop the node.
 
 Source: ReplicaManager.applyDelta.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import Metadata
@@ -31,6 +34,7 @@ from ottla.broker.topics.opening import Logs
 from ottla.broker.topics.removal import Removals
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.config import LogConfig
+from ottla.log.cost import BEYOND_USUAL, TimeSlice
 from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
@@ -41,6 +45,11 @@ from ottla.replica.copy_status import Event
 
 if TYPE_CHECKING:
     from ottla.replica.followers import Followers
+
+OPENED: Final = 10
+"""Steps for the first use of a partition here (`log.cost`)."""
+LED: Final = 4
+"""Steps for a change of its leader."""
 
 
 class Placement(Subscriber):
@@ -73,6 +82,12 @@ class Placement(Subscriber):
         self.unopened = Unopened(environment, self._open_again)
         self.logs = Logs(environment, upkeep)
         self._opened: dict[tuple[str, int], Log] = {}
+        self._waiting: deque[str] = deque()
+        """The topics that are behind, in order."""
+        self._topic: TopicImage | None = None
+        """The first of them, as it was when its turn began."""
+        self._left: deque[int] = deque()
+        """The partitions of it whose turn has not come yet."""
         environment.settings.subscribe("replicas", self)
 
     def open_all(
@@ -105,7 +120,7 @@ class Placement(Subscriber):
         return self._opened
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
-        """The image has news of these topics."""
+        """The image has news of these topics: remove those that are deleted. `place` does the rest."""
         image = self._metadata.image
         for name in names:
             old, new = before.topics.get(name), image.topics.get(name)
@@ -115,9 +130,31 @@ class Placement(Subscriber):
         if coming:
             self._make_way(now, coming)
         for name in names:
-            topic = image.topics.get(name)
-            if topic is not None:
-                self._place(now, topic)
+            if name in image.topics and name not in self._replicas.behind:
+                self._replicas.behind.add(name)
+                self._waiting.append(name)
+
+    def place(self, now: Millis, time_slice: TimeSlice | None) -> tuple[list[Partition], list[str]]:
+        """Bring partitions in line with the image until the slice is over, or all of them. Returns the partitions that
+        had their turn, and the topics that are no longer behind."""
+        placed: list[Partition] = []
+        done: list[str] = []
+        while self._waiting and not (placed and time_slice is not None and time_slice.is_over):
+            name = self._waiting[0]
+            topic = self._metadata.image.topics.get(name)
+            if topic is not None and topic is not self._topic:
+                self._topic = topic
+                self._left = self._begin_topic(now, topic)
+            if topic is not None and self._left:
+                partition = self._place(now, topic, self._left.popleft())
+                if partition is not None:
+                    placed.append(partition)
+                continue
+            self._topic = None
+            self._waiting.popleft()
+            self._replicas.behind.discard(name)
+            done.append(name)
+        return placed, done
 
     def settings_changed(self, now: Millis) -> None:
         """Every topic that follows the broker's settings follows now."""
@@ -150,30 +187,48 @@ class Placement(Subscriber):
         self.logs.unowned.update(self._removals.clear_way(now, names))
         self._upkeep.checkpoints.names_made(set(names))
 
-    def _place(self, now: Millis, topic: TopicImage) -> None:
-        """Have those partitions of the topic here, and led here, that shall be."""
+    def _begin_topic(self, now: Millis, topic: TopicImage) -> deque[int]:
+        """Configure the topic here. Returns the partitions that are here, or shall be, and whose records have
+        changed."""
         node_id = self._environment.node_id
-        here = {index: placed for index, placed in enumerate(topic.partitions) if node_id in placed.replicas}
+        here = [index for index, placed in enumerate(topic.partitions) if node_id in placed.replicas]
         local = self._replicas.by_name.get(topic.name)
         log_config = topic_log_config(self._environment.settings, topic.configs)
         if local is None:
             if not here:
-                return
+                return deque()
             local = LocalTopic(topic.name, topic.id, log_config)
             self._replicas.add(local)
         self._configure(now, local, log_config)
-        if local.partitions and not here.keys() <= local.partitions.keys():
+        if local.partitions and any(index not in local.partitions for index in here):
             self._make_way(now, [topic.name])  # a replica may return before its old directory is removed
-        for index, placed in here.items():
-            partition = local.partitions.get(index)
-            if partition is None:
-                self._open(now, local, topic, index)
+        followed = {index: partition.placed for index, partition in local.partitions.items()}
+        changed = [index for index in here if followed.pop(index, None) is not topic.partitions[index]]
+        return deque([*changed, *followed])
+
+    def _place(self, now: Millis, topic: TopicImage, index: int) -> Partition | None:
+        """Bring this partition in line with its record. Returns it unless this node never had it."""
+        local = self._replicas.by_name[topic.name]
+        partition = local.partitions.get(index)
+        placed = topic.partitions[index] if index < len(topic.partitions) else None
+        BEYOND_USUAL.steps += 1
+        try:
+            if placed is None or self._environment.node_id not in placed.replicas:
+                if partition is not None:
+                    self._give_up(now, local, index)
+            elif partition is None:
+                partition = self._open(now, local, topic, index)
+                BEYOND_USUAL.steps += OPENED
             elif placed.leader_epoch == partition.leader_epoch:
                 self._change_replicas(now, partition, placed)
             elif placed.leader_epoch > partition.leader_epoch:
                 self._change_leader(now, local, partition, placed)
-        for index in [index for index in local.partitions if index not in here]:
-            self._give_up(now, local, index)
+                BEYOND_USUAL.steps += LED
+            if partition is not None:
+                partition.placed = placed
+        except Exception as error:
+            self._environment.fault(f"{topic.name}-{index} could not follow the metadata", error)
+        return partition
 
     def _configure(self, now: Millis, topic: LocalTopic, log_config: LogConfig) -> None:
         if log_config != topic.log_config:
@@ -181,13 +236,14 @@ class Placement(Subscriber):
             for partition in topic.partitions.values():
                 partition.log.configure(log_config)
                 self._upkeep.watch(now, partition)
+        min_isr = self._min_isr(topic.name)
         for partition in topic.partitions.values():
             if partition.followers is not None:
-                partition.followers.min_isr_wanted = self._min_isr(topic.name)
+                partition.followers.min_isr_wanted = min_isr
 
     # ---- partitions ------------------------------------------------------------------------------------------------
 
-    def _open(self, now: Millis, local: LocalTopic, topic: TopicImage, index: int) -> None:
+    def _open(self, now: Millis, local: LocalTopic, topic: TopicImage, index: int) -> Partition:
         """The partition has a replica here from now on."""
         placed = topic.partitions[index]
         log = self._opened.pop((topic.name, index), None)
@@ -212,11 +268,12 @@ class Placement(Subscriber):
         if was_here and (topic.name, index) not in self.logs.others:
             partition.leader_high_watermark = self._upkeep.checkpoints.of(topic.name, index)[2]
         self._begin(now, partition, placed)
+        return partition
 
     def _open_again(self, now: Millis, partition: Partition) -> bool:
         """Try to open an offline partition again; True if it is online now."""
         topic = self._metadata.image.topics[partition.topic_name]
-        if self._removals.is_in_the_way(topic.name, partition.index):
+        if self._removals.is_in_the_way(topic.name, partition.index) or topic.name in self._replicas.behind:
             return False
         config = self._replicas.by_name[topic.name].log_config
         log = self.logs.open_again(now, topic.name, topic.record, partition.index, config)

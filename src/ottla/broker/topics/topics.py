@@ -24,12 +24,14 @@ from ottla.broker.environment import Environment
 from ottla.broker.events import Events
 from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
+from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.topics.new_topic import NewTopic, new_internal
 from ottla.broker.topics.placement import Placement
 from ottla.broker.topics.removal import Removals
 from ottla.broker.topics.survey import raised, survey
 from ottla.broker.upkeep.upkeep import Upkeep
+from ottla.log.cost import TimeSlice
 from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
@@ -101,6 +103,7 @@ class Topics:
         if changes:
             self._metadata.at_once(now, planned(Batch(changes)))
         self.follow(now, self._metadata.image, sorted(as_they_are))
+        self.place(now)
         self.removals.begun(now)
 
     def _load_as_told(self, now: Millis, *, clean_shutdown: bool) -> None:
@@ -111,10 +114,12 @@ class Topics:
             now, {name: topic.record for name, topic in stored.items()}, clean_shutdown=clean_shutdown
         )
         self.follow(now, MetadataImage(), list(stored))
+        self.place(now)
         self.removals.begun(now)
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
-        """The image has news of these topics: bring this node in line with it."""
+        """The image has news of these topics: remove those that are deleted. `place` brings this node in line with the
+        rest."""
         for name in names:
             alike = self._folded.setdefault(folded(name), set())
             if name in self._metadata.image.topics:
@@ -124,6 +129,10 @@ class Topics:
             if not alike:
                 del self._folded[folded(name)]
         self._placement.follow(now, before, names)
+
+    def place(self, now: Millis, time_slice: TimeSlice | None = None) -> tuple[list[Partition], list[str]]:
+        """See `Placement.place`."""
+        return self._placement.place(now, time_slice)
 
     # ---- changes ---------------------------------------------------------------------------------------------------
 
