@@ -36,7 +36,10 @@ CLIENT_ID: Final = "ottla-node"
 FETCH_LINE: Final = 1
 """The line of followers' fetches, which wait at the leader."""
 STATE_LINE: Final = 2
-"""The line of share groups' writes, whose requests wait until they are committed. All other requests use line 0."""
+"""The line of share groups' writes, whose requests wait until they are committed."""
+MARKERS_LINE: Final = 3
+"""The line of transaction markers, which wait until they are committed too. All other requests use line 0. The requests
+of a connection are answered in order, so one that waits would delay the others, such as changes of in-sync replicas."""
 
 
 class Asker(Protocol):

@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from ottla.broker.cluster.metadata import Metadata
-from ottla.broker.cluster.peers import Peers
+from ottla.broker.cluster.peers import MARKERS_LINE, Peers
 from ottla.broker.coordinators.elsewhere import Elsewhere
 from ottla.broker.coordinators.loading import Loading
 from ottla.broker.effects import Parked
@@ -536,7 +536,8 @@ class ShardHost:
         """Send a shard's requests to the nodes of the cluster, unless it has been thrown away."""
         if self.is_current(hosted):
             for ask in asks:
-                self._peers.ask(now, ask.node_id, ask.message, ShardAsk(self, hosted, ask.number))
+                asker = ShardAsk(self, hosted, ask.number)
+                self._peers.ask(now, ask.node_id, ask.message, asker, line=MARKERS_LINE)  # shards ask nothing else
 
     def is_current(self, hosted: Hosted) -> bool:
         return self._hosted.get(hosted.index) is hosted and hosted.leader_epoch == hosted.partition.leader_epoch
