@@ -1,12 +1,15 @@
 """Options of the whole test suite, how it is spread over processes, and what a test may read of its own output."""
 
 import gc
+import importlib
 import os
 import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -73,10 +76,25 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
     after. It took a fifth of the CPU of small ones."""
     gc.disable()
     try:
+        import_in_turns(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def import_in_turns(config: pytest.Config) -> None:
+    """Let each process of a whole run begin with another part of the test files. Each needs all of them compiled, in a
+    fresh clone none is, and in the same order all processes would compile the same file at the same time."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    top = Path(__file__).parent
+    if worker is None or [Path(config.rootpath, arg) for arg in config.args] != [top]:
+        return
+    files = sorted(top.rglob("test_*.py"))
+    begin = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for file in [*files[begin:], *files[:begin]]:
+        with suppress(Exception, pytest.skip.Exception):  # the collection tells of it
+            importlib.import_module(".".join(file.relative_to(top.parent).with_suffix("").parts))
 
 
 @pytest.hookimpl(wrapper=True)
