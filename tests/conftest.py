@@ -1,7 +1,6 @@
 """Options of the whole test suite, how it is spread over processes, and what a test may read of its own output."""
 
 import gc
-import importlib
 import os
 import re
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from _pytest.pathlib import import_path  # as the collection imports
 
 from tests.harness import java_archive
 from tests.harness.cpu_budget import CpuBudgets
@@ -90,11 +90,12 @@ def import_in_turns(config: pytest.Config) -> None:
     top = Path(__file__).parent
     if worker is None or [Path(config.rootpath, arg) for arg in config.args] != [top]:
         return
+    mode = config.getoption("importmode")
     files = sorted(top.rglob("test_*.py"))
     begin = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
     for file in [*files[begin:], *files[:begin]]:
         with suppress(Exception, pytest.skip.Exception):  # the collection tells of it
-            importlib.import_module(".".join(file.relative_to(top.parent).with_suffix("").parts))
+            import_path(file, mode=mode, root=config.rootpath, consider_namespace_packages=False)
 
 
 @pytest.hookimpl(wrapper=True)
