@@ -18,7 +18,7 @@ test:  ## run the tests (ARGS="tests/log -k recovery")
 test-slow:  ## run the tests that ./test leaves to .ci/run, because quicker ones promise the same
 	./test -m slow $(ARGS)
 
-test-long: setup  ## run the tests that kill for minutes
+test-long: setup  ## run the tests that kill for minutes, and every seed that the simulator failed on once
 	$(PYTHON) -m pytest -m long $(ARGS)
 
 cpu-budgets:  ## run the tests as .ci/run does, with empty caches, and record the CPU of each file

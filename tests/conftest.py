@@ -6,10 +6,13 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from _pytest.pathlib import import_path  # as the collection imports
 
 from tests.harness import java_archive
 from tests.harness.cpu_budget import CpuBudgets
@@ -73,10 +76,26 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
     after. It took a fifth of the CPU of small ones."""
     gc.disable()
     try:
+        import_in_turns(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def import_in_turns(config: pytest.Config) -> None:
+    """Let each process of a whole run begin with another part of the test files. Each needs all of them compiled, in a
+    fresh clone none is, and in the same order all processes would compile the same file at the same time."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    top = Path(__file__).parent
+    if worker is None or [Path(config.rootpath, arg) for arg in config.args] != [top]:
+        return
+    mode = config.getoption("importmode")
+    files = sorted(top.rglob("test_*.py"))
+    begin = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for file in [*files[begin:], *files[:begin]]:
+        with suppress(Exception, pytest.skip.Exception):  # the collection tells of it
+            import_path(file, mode=mode, root=config.rootpath, consider_namespace_packages=False)
 
 
 @pytest.hookimpl(wrapper=True)

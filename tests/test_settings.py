@@ -1,5 +1,7 @@
 """Every setting is read by the code of a node, or its documentation says that it has no effect."""
 
+from functools import cache
+
 from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.unserved import is_protective
@@ -8,14 +10,19 @@ from tests.harness.settings_in_use import is_named, read_settings
 
 TABLES = (TOPIC_CONFIGS, GROUP_CONFIGS, BROKER_CONFIGS)
 KEYS = [key for table in TABLES for key in table.values()]
-READ = read_settings(*TABLES) | {"listener.security.protocol.map"}  # by unserved.py, which names others in vain
 NO_EFFECT, NOT_YET = "No effect: ", "Not served yet: "
 UNITS = {".ms": "milliseconds", ".seconds": "seconds", ".minutes": "minutes", ".hours": "hours"}
 
 
+@cache
+def read() -> set[str]:
+    """The settings that the code reads. Not found on import, as every process of a test run imports this."""
+    return read_settings(*TABLES) | {"listener.security.protocol.map"}  # by unserved.py, which names others in vain
+
+
 def test_a_setting_is_read_or_says_that_it_has_no_effect() -> None:
-    assert [key.name for key in KEYS if key.has_effect and key.name not in READ] == [], "read by no code"
-    assert [key.name for key in KEYS if not key.has_effect and key.name in READ] == [], "read, although inert"
+    assert [key.name for key in KEYS if key.has_effect and key.name not in read()] == [], "read by no code"
+    assert [key.name for key in KEYS if not key.has_effect and key.name in read()] == [], "read, although inert"
     for key in KEYS:
         assert key.doc.startswith((NO_EFFECT, NOT_YET)) != key.has_effect, key
         assert key.doc.startswith(NOT_YET) == (is_protective(key.name) and not key.has_effect), key
@@ -32,7 +39,7 @@ def test_the_search_finds_what_is_read_and_nothing_else() -> None:
     assert is_named("group.share.max.session.timeout.ms")  # f"group.{kind}.max.{rest}"
     assert not is_named("group.streams.max.session.timeout.ms")
     assert not is_named("broker.heartbeat.interval.ms")
-    assert {"log.retention.hours", "log.cleaner.min.cleanable.ratio", "log.roll.jitter.ms"} <= READ
+    assert {"log.retention.hours", "log.cleaner.min.cleanable.ratio", "log.roll.jitter.ms"} <= read()
 
 
 def test_a_sentence_stands_alone_and_has_its_unit() -> None:

@@ -24,6 +24,8 @@ FUNCTION_LINES_MAX = 70
 SHORT_FUNCTIONS_MIN = 0.98
 """The share of functions of at most FUNCTION_LINES lines; the codebases that read easily have 0.9."""
 SECTION_COLUMNS = 118
+SLEEPS_MAX = 52
+"""How often tests sleep, in real time or virtual. They wait for events, or poll with tests/harness/waiting.py."""
 
 BANNED_WORDS = {"manager", "helper", "helpers", "util", "utils", "service", "impl", "info", "data", "misc", "common"}
 KAFKAS_WORDS: set[str] = set()
@@ -64,6 +66,21 @@ def lines(path: Path) -> int:
 def words(name: str) -> set[str]:
     """The words of a snake_case or CamelCase name, in lower case."""
     return {each.lower() for each in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+
+
+def sleeps() -> list[str]:
+    """Where tests and their harness sleep; `sleep(0)` only lets others run."""
+    return [
+        f"{path.relative_to(TOP)}:{node.lineno}"
+        for path in sources("tests")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")
+        if ast.unparse(node.args[0]) != "0"
+    ]
+
+
+def test_tests_wait_for_events() -> None:
+    assert len(found := sleeps()) <= SLEEPS_MAX, "\n".join(found)
 
 
 def test_files_are_short() -> None:

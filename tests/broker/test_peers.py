@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ottla.broker.channel import NODE_CHANNEL
-from ottla.broker.cluster.peers import DOUBT_MS, TIMEOUT_MS
+from ottla.broker.cluster.peers import DOUBT_MS, FETCH_LINE, MARKERS_LINE, STATE_LINE, TIMEOUT_MS
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.requests import Request
 from ottla.machine import NOTHING, AppliedBatch, Ask, Call, Decision, Millis, ShardRecord, Ticket, Unanswered
@@ -199,6 +199,17 @@ def test_a_shard_asks_once_its_decision_is_committed(tmp_path: Any) -> None:
     (shard,) = AskingShard.made
     assert [(number, answer.error_code) for number, answer in shard.heard] == [(3, 15)]  # type: ignore[attr-defined]
     assert shard.applied == 2
+
+
+def test_a_marker_that_waits_at_another_node_delays_no_other_request(stage: NodeStage) -> None:
+    """A node answers the requests of a connection in order, and a marker waits for its commit up to 30 s."""
+    host = shards_of(stage)
+    ask_through(stage, host, OTHER, 3)
+    stage.node.peers.ask(stage.now, OTHER, ListGroupsRequest(), Questioner())
+    stage.settle()
+    of_shard, other = sorted(stage.asks, key=lambda ask: -ask.line)
+    assert (of_shard.line, other.line) == (MARKERS_LINE, 0)
+    assert MARKERS_LINE not in (0, FETCH_LINE, STATE_LINE)
 
 
 def test_a_shard_whose_decision_is_lost_asks_nobody(tmp_path: Any) -> None:

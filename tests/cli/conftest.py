@@ -1,13 +1,15 @@
 """Commands run in this process, against the session's broker, as `ottla ARGUMENTS` would."""
 
+import functools
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import typer.main
 
 from ottla.cli.main import main
 from ottla.testing import EmbeddedBroker
@@ -30,6 +32,14 @@ class Outcome:
 
 
 Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def parsers_are_kept() -> Iterator[None]:
+    """Make the parser of a noun once for all tests: a process makes one, and it is what most of these tests cost."""
+    with pytest.MonkeyPatch.context() as kept:
+        kept.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture

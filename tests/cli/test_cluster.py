@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ottla.cli.cluster import planned, processes, stop_node, tend
+from ottla.cli.cluster import Interrupted, planned, processes, stop_node, tend
 from ottla.cli.cluster.plan import Plan, checked
 from ottla.cli.main import main
 from ottla.cli.output import Failure, NotUnderstood
@@ -285,6 +285,22 @@ def test_a_node_that_no_start_helps_is_not_started_again(
     nodes: list[Any] = [ended]
     tend(tmp_path, Plan(1, "127.0.0.1:9092", []), nodes, over, restart=True)
     assert len(begun) == starts
+
+
+def test_a_signal_may_arrive_at_any_moment_of_a_wait() -> None:
+    """The handler runs in the thread that waits: before each line of the wait, while it holds whatever it holds."""
+    over = Interrupted()
+
+    def arrive(frame: FrameType, event: str, argument: object) -> Any:
+        over.set()
+        return arrive
+
+    sys.settrace(arrive)
+    try:
+        ended = over.wait(0.001)
+    finally:
+        sys.settrace(None)
+    assert ended
 
 
 def test_ports_that_there_are_not() -> None:

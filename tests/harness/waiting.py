@@ -14,14 +14,16 @@ from typing import Any, ParamSpec
 P = ParamSpec("P")
 PATIENCE_S = 60.0
 """Far more than anything takes on a busy machine."""
+SPARKS_PATIENCE_S = 200.0
+"""The same for what begins with the start of a JVM."""
 _BETWEEN_S = 0.02
 
 
-def soon(holds: Callable[[], object], what: object = "what it waits for") -> None:
+def soon(holds: Callable[[], object], what: object = "what it waits for", *, patience_s: float = PATIENCE_S) -> None:
     """Return once this is true. `what`: shown in the failure; a function is called for it."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + patience_s
     while not holds():
-        assert time.monotonic() < until, f"not within {PATIENCE_S:g} s: {what() if callable(what) else what}"
+        assert time.monotonic() < until, f"not within {patience_s:g} s: {what() if callable(what) else what}"
         time.sleep(_BETWEEN_S)
 
 

@@ -27,15 +27,18 @@ def cluster() -> Iterator[EmbeddedCluster]:
 def watchdog_of(cluster: EmbeddedCluster) -> int:
     """The process id of the only node's; waits until there is one, and has begun."""
     node = cluster._running[1].pid
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
+    found: list[int] = []
+
+    def is_there() -> bool:
         for child in Path(f"/proc/{node}/task/{node}/children").read_text().split():
             status = Path(f"/proc/{child}/status").read_text().partition("SigIgn:")[2].split()
             ignores_sigterm = int(status[0], 16) >> (signal.SIGTERM - 1) & 1
             if ignores_sigterm and hang_up.__file__ in Path(f"/proc/{child}/cmdline").read_text():
-                return int(child)
-        time.sleep(0.02)
-    raise AssertionError("the node has no watchdog")
+                found.append(int(child))
+        return bool(found)
+
+    soon(is_there, "the node has a watchdog")
+    return found[0]
 
 
 def connected(cluster: EmbeddedCluster) -> socket.socket:

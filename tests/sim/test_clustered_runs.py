@@ -8,14 +8,11 @@ import pytest
 
 from ottla.sim.__main__ import WORKLOADS
 from ottla.sim.workloads.clustered_access import ClusteredAccessRun
-from tests.sim.test_seeds import KEPT, each_of, kept
+from tests.sim.test_seeds import each_of, kept
 
 CLUSTERED = ("cluster-transactions", "cluster-groups", "cluster-share")
 FRESH = (1_002,)
-EACH = [
-    *((workload, seed) for workload in CLUSTERED for seed in (*FRESH, *kept(workload)[-1:])),
-    *(pytest.param(workload, seed, marks=KEPT) for workload in CLUSTERED for seed in kept(workload)[:-1]),
-]
+EACH = [each for workload in CLUSTERED for each in each_of(FRESH, kept(workload), workload)]
 
 
 @pytest.mark.parametrize(("workload", "seed"), EACH)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +16,7 @@ from ottla.cli.main import main
 from ottla.cli.output import Failure
 from ottla.cli.pipeline.options import plain_failures
 from ottla.testing import EmbeddedBroker
+from tests.harness.waiting import SPARKS_PATIENCE_S, soon
 
 Printed = Callable[[], tuple[str, str]]
 HEAVY = "pyspark py4j pandas pyarrow numpy numba deltalake confluent_kafka"
@@ -103,9 +103,12 @@ def test_a_run_waits_for_its_broker_and_stops_on_a_signal(topic: str, tmp_path: 
             run = subprocess.Popen([*command, "--trigger", "0.5"], stdout=log, stderr=log, cwd=tmp_path)
 
         def until_said(words: str) -> None:
-            while words not in (text := said.read_text()):
-                assert run.poll() is None, text
-                time.sleep(0.1)
+            soon(
+                lambda: words in said.read_text() or run.poll() is not None,
+                said.read_text,
+                patience_s=SPARKS_PATIENCE_S,
+            )
+            assert words in said.read_text()
 
         try:
             until_said("Waiting for a broker: No broker can be reached")

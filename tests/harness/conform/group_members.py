@@ -16,6 +16,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 SESSION_MS = 6_000
 HEARTBEAT_MS = 300
+METADATA_MS = 2_000
+"""kafka-python 3.0.12 loses a race with its own refresh of metadata now and then: it is idle until the next one."""
 LOST = ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID")
 """What a commit may say to a member whose partitions are not its own any more."""
 
@@ -145,6 +147,7 @@ class KafkaPython(Member):
             auto_offset_reset="earliest",
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
+            metadata_max_age_ms=METADATA_MS,
             enable_auto_commit=False,
             partition_assignment_strategy=[CooperativeStickyAssignor if cooperative else RangePartitionAssignor],
         )

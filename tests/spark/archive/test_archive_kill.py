@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ pytest.importorskip("pyspark")
 
 from ottla.spark.archive import open_table, read, restore, run, verify
 from ottla.testing import EmbeddedBroker
+from tests.harness.waiting import SPARKS_PATIENCE_S, soon
 from tests.spark.archive.test_archive import consumed, kept, options_of, produce, rows_of
 
 if TYPE_CHECKING:
@@ -36,9 +36,8 @@ def test_a_killed_archive_is_finished_by_the_next(spark: SparkSession, broker: E
     started = subprocess.Popen(command(broker, topic, lake), start_new_session=True, stdout=log, stderr=log)
     try:
         second = lake / "_delta_log" / f"{2:020}.json"
-        while not second.exists():
-            assert started.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.02)
+        soon(lambda: second.exists() or started.poll() is not None, patience_s=SPARKS_PATIENCE_S)
+        assert second.exists(), (tmp_path / "log").read_text()
         os.kill(started.pid, signal.SIGKILL)
     finally:
         os.killpg(started.pid, signal.SIGKILL)
@@ -82,9 +81,9 @@ def test_a_killed_restore_is_finished_by_the_next(spark: SparkSession, broker: E
     started = subprocess.Popen(begun, start_new_session=True, stdout=log, stderr=log)
     try:
         manifests = "_ottla/restores/restore-*/**/manifests/*.json"
-        while not any(lake.glob(manifests)) and "sent\n" not in said.read_text():
-            assert started.poll() is None, said.read_text()
-            time.sleep(0.01)
+        begun_to_send = lambda: any(lake.glob(manifests)) or "sent\n" in said.read_text()  # noqa: E731
+        soon(lambda: begun_to_send() or started.poll() is not None, said.read_text, patience_s=SPARKS_PATIENCE_S)
+        assert begun_to_send(), said.read_text()
     finally:
         os.killpg(started.pid, signal.SIGKILL)
         started.wait()

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from confluent_kafka import Producer
 
 from ottla.spark.platform.java import find_java
 from ottla.testing import EmbeddedBroker
+from tests.harness.waiting import SPARKS_PATIENCE_S, soon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,10 +30,7 @@ BATCH_ROWS = 4_000
 
 
 def until(condition: Callable[[], object], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.1)
+    soon(condition, what, patience_s=SPARKS_PATIENCE_S)
 
 
 def end_with_the_tests() -> None:
@@ -169,7 +166,7 @@ def test_two_programs_wait_for_executors_and_share_them(
             each.wait()
 
 
-@pytest.mark.slow("tests/spark/platform/test_session.py::test_a_killed_python_worker_costs_its_task_and_no_more")
+@pytest.mark.long
 def test_the_archive_outlives_a_worker(
     cluster: Cluster, spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ import json
 import shutil
 import ssl
 import subprocess
-import time
 import zlib
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from ottla.spark.reader.plan import Range
 from ottla.spark.reader.reading import ReadFailed, after
 from tests.harness.spark.reader.scripted_broker import TOPIC, Behaviour, ScriptedCluster, ScriptedNode
 from tests.harness.spark.reader.source_stage import options_of, rows_by_source
+from tests.harness.waiting import soon
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "transactions.json").read_text())
 RECORDS = zlib.decompress(base64.b64decode(GOLDEN["records"]))
@@ -110,9 +110,7 @@ def test_the_next_fetch_is_asked_for_before_the_last_is_decoded() -> None:
         options = options_of(node.bootstrap, TOPIC, kafka__max__partition__fetch__bytes="300")
         batches = reading.read([Range(TOPIC, 0, 0, GOLDEN["high_watermark"])], options)
         next(batches)
-        until = time.monotonic() + 10
-        while len(node.fetches) < 2 and time.monotonic() < until:
-            time.sleep(0.005)
+        soon(lambda: len(node.fetches) >= 2)
         assert next(request.topics[0].partitions[0].fetch_offset for request in node.fetches) == 0
         assert len(node.fetches) == 2
         batches.close()

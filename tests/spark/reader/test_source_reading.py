@@ -18,6 +18,7 @@ from ottla.spark.reader.plan import Range
 from ottla.spark.reader.reading import ReadFailed
 from ottla.testing import EmbeddedBroker
 from tests.harness.spark.reader.source_stage import options_of, produce, rows_by_confluent, rows_by_source, rows_of
+from tests.harness.waiting import soon
 
 NOW_MS = int(time.time() * 1000)
 
@@ -65,10 +66,8 @@ def test_compaction_leaves_gaps() -> None:
             produce(broker.bootstrap_servers, topic, records, **{"batch.num.messages": 9})
             time.sleep(0.15)
         options = options_of(broker.bootstrap_servers, topic)
-        until = time.monotonic() + 30
-        while len(rows := rows_by_source(options)) >= 100 and time.monotonic() < until:
-            time.sleep(0.1)
-        assert len(rows) < 100
+        soon(lambda: len(rows_by_source(options)) < 100, "compaction")
+        rows = rows_by_source(options)
         assert rows == rows_by_confluent(broker.bootstrap_servers, topic)
         gap = next(i for i in range(150) if i not in {row[1] for row in rows})
         assert rows_by_source(options, [Range(topic, 0, gap, gap + 1)]) == []

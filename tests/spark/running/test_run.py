@@ -21,6 +21,7 @@ from ottla.spark.running.each_batch import each_batch, readable
 from ottla.spark.running.run import PipelineFailed, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.running.topic_ids import require_same
 from ottla.testing import EmbeddedBroker
+from tests.harness.waiting import SPARKS_PATIENCE_S, soon
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,10 +156,7 @@ def test_a_broker_that_is_down_is_waited_for(topic: str, printed: Printed) -> No
 
 
 def until(condition: Any) -> None:
-    deadline = time.monotonic() + 200
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    soon(condition, patience_s=SPARKS_PATIENCE_S)
 
 
 def test_a_broker_that_goes_away_and_a_signal(

@@ -20,6 +20,7 @@ from ottla.kmq.stats import standings
 from ottla.spark.running.run import PipelineFailed, RunOptions
 from ottla.testing import EmbeddedBroker
 from tests.harness.topics import every_record
+from tests.harness.waiting import soon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,13 +77,12 @@ class Stage:
     def await_overdue(self, count: int) -> None:
         """Return when so many messages are overdue, and no other is open. A tracker does what was due when it began:
         whether it also does what is due a moment later depends on how fast its batches are."""
-        until = time.monotonic() + PATIENCE_S
-        while True:
+
+        def are_overdue() -> bool:
             found = standings(self.properties, self.config)
-            if [sum(each.open for each in found), sum(each.overdue for each in found)] == [count, count]:
-                return
-            assert time.monotonic() < until, found
-            time.sleep(0.1)
+            return [sum(each.open for each in found), sum(each.overdue for each in found)] == [count, count]
+
+        soon(are_overdue, lambda: standings(self.properties, self.config), patience_s=PATIENCE_S)
 
     def track(self, **settings: Any) -> Tracked:
         """Run the tracker until it has done what was due when it began."""

@@ -9,7 +9,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -295,9 +294,32 @@ def did_not_start(code: int | None, what: str, words: str) -> Failure:
     return kind(f"{what} did not start: {words or 'it said nothing'}")
 
 
+class Interrupted:
+    """Whether a signal has arrived.
+
+    A handler runs in the main thread, at any line. An event's `set` would wait forever for the lock that the
+    interrupted `wait` of the same thread holds; this takes no lock.
+    """
+
+    def __init__(self) -> None:
+        self._arrived = False
+
+    def set(self) -> None:
+        self._arrived = True
+
+    def is_set(self) -> bool:
+        return self._arrived
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, and return whether a signal has arrived."""
+        if not self._arrived:
+            time.sleep(seconds)
+        return self._arrived
+
+
 def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: bool) -> int:
     """Run the nodes until SIGINT or SIGTERM; returns the exit code. Calls `done` once all nodes are ready."""
-    over = threading.Event()
+    over = Interrupted()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     private.write(directory / SUPERVISOR, f"{os.getpid()}\n")
@@ -328,7 +350,7 @@ def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: boo
     return 0
 
 
-def tend(directory: Path, plan: Plan, nodes: list[NodeProcess], over: threading.Event, *, restart: bool) -> None:
+def tend(directory: Path, plan: Plan, nodes: list[NodeProcess], over: Interrupted, *, restart: bool) -> None:
     """Report the nodes that exit, and restart those that were neither stopped nor removed."""
     told: set[int] = set()
     due: dict[int, float] = {}
