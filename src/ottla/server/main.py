@@ -40,7 +40,7 @@ from ottla.broker.schedule import NEVER
 from ottla.broker.upkeep.identity import StartRefused
 from ottla.log.files import OPEN_FILES_MAX
 from ottla.machine import Millis, Unanswered, WallClock
-from ottla.metadata.store import CommitUnknown, StoreFailed
+from ottla.metadata.store import CommitUnknown, MetadataStore, StoreFailed
 from ottla.server.alone import note_shared, open_own
 from ottla.server.buffers import Buffers
 from ottla.server.clocks import DRIFT_MS, microseconds, moment, wall_ahead
@@ -97,6 +97,7 @@ class ServerOptions:
     `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: [NAME://]HOST:PORT
     texts; for port 0 the system chooses one. `settings`: Kafka's property names and their text values. `metadata`: the
     store that the nodes of a cluster share, in the syntax of `server.shared_metadata`; None for a standalone node.
+    `prepare`: called with the open store before the node reads it, to write its first rows.
     """
 
     directory: str | None = None
@@ -105,6 +106,7 @@ class ServerOptions:
     metrics: str | None = None
     seed: int | None = None
     metadata: str | None = None
+    prepare: Callable[[MetadataStore], None] | None = None
 
 
 class Server:
@@ -233,6 +235,8 @@ class Server:
 
                 shared = share(self.options.metadata, settings, listeners, directory)
                 store = shared.store
+            if self.options.prepare is not None:
+                self.options.prepare(store)
             self._files = NodeFiles(open_files_max)
             self.node = Node(
                 settings,
