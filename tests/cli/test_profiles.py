@@ -37,8 +37,8 @@ def test_commands_work_with_a_login_by_name(
     ) as own:
         write(profiles / "prod.properties", own.client_properties())
         by_name = ("--profile", "prod")
-        ottla("topics", "create", "orders", "--config", "cleanup.policy=compact,delete", *by_name)
-        ottla("produce", "orders", *by_name, stdin="k:one\n", code=0)
+        ottla("topics", "create", "orders", "--config", "retention.ms=86400000", *by_name)
+        ottla("produce", "orders", *by_name, stdin="one\n")
         assert "one" in ottla("consume", "orders", "--from-beginning", "--exit-at-end", *by_name).out
         ottla("groups", "list", *by_name)
         assert ottla("topics", "describe", "orders", "--format", "json", *by_name).json()[0]["name"] == "orders"
