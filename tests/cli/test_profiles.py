@@ -41,9 +41,9 @@ def test_commands_work_with_a_login_by_name(
         ottla("produce", "orders", *by_name, stdin="one\n")
         assert "one" in ottla("consume", "orders", "--from-beginning", "--exit-at-end", *by_name).out
         ottla("groups", "list", *by_name)
-        assert ottla("topics", "describe", "orders", "--format", "json", *by_name).json()[0]["name"] == "orders"
+        assert "SIZE" in ottla("topics", "describe", "orders", *by_name).out
         ottla("share-groups", "reset-offsets", "workers", "--topic", "orders", "--to-earliest", "--execute", *by_name)
-        assert "one" in ottla("consume", "orders", "--share", "workers", "--exit-at-end", *by_name).out
+        assert "one" in ottla("consume", "orders", "--share", "workers", "-n", "1", *by_name).out
         ottla("kmq", "create", "jobs", *by_name)
         ottla("kmq", "stats", "jobs", *by_name)
         (tmp_path / "a.log").write_text("a line\n")

@@ -237,9 +237,7 @@ class Server:
 
                 shared = share(self.options.metadata, settings, listeners, directory)
                 store = shared.store
-            if self.options.prepare is not None:
-                self.options.prepare(store)
-            settings = with_acls(settings, self.options.settings, listeners, store)
+            settings = self._prepared(store, settings, listeners)
             self._files = NodeFiles(open_files_max)
             self.node = Node(
                 settings,
@@ -288,6 +286,12 @@ class Server:
                 raise ServeRefused(str(error)) from error
             raise
         self._read_limits()
+
+    def _prepared(self, store: NodeStore, settings: BrokerSettings, listeners: list[Listener]) -> BrokerSettings:
+        """Write the first rows; returns the settings in force."""
+        if self.options.prepare is not None:
+            self.options.prepare(store)
+        return with_acls(settings, self.options.settings, listeners, store)
 
     def _read_limits(self) -> None:
         """Read the settings that each connection asks for."""
