@@ -67,10 +67,10 @@ class Machines(EmbeddedCluster):
         self._page |= settings_of(step)
         settings = {name: value for name, value in self._page.items() if name != "listeners"}
         self._settings |= settings | {"ssl.keystore.location": self._pem}
-        if "9092" not in self._page["listeners"]:
-            self._ports.update(zip(self.nodes, free_ports(2), strict=True))
         for node in self.nodes:
             assert self.stop_node(node) == 0
+            if "9092" not in self._page["listeners"]:
+                (self._ports[node],) = free_ports(1)
             self.start_node(node)
             self.wait_in_sync("orders")
 
