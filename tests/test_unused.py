@@ -77,7 +77,7 @@ FROM_OUTSIDE = {
     "ottla/kmq/client.py": ("markers_lost", "workers of a queue"),
     "ottla/kmq/markers.py": ("decode_key", "readers of a markers topic"),
     "ottla/testing/cluster.py": ("wait_in_sync metrics_of", "users' tests"),
-    "ottla/testing/embedded.py": ("restart", "users' tests"),
+    "ottla/testing/embedded.py": ("restart client_arguments java_properties", "users' tests"),
     # several nodes, transactions, authentication: what is there before its callers
     "ottla/protocol/records/control.py": ("build_marker_batch", "the end of a transaction"),
 }

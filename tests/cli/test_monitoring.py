@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ottla.broker.requests import Listening
 from ottla.cli.main import main
 from tests.harness.cli.promql import History, Query, Samples, seconds
 from tests.harness.node_pair import NodePair
@@ -16,6 +17,7 @@ from tests.server.test_metrics_documented import FIRST, SECOND, commit, kill, pl
 
 TIMES = (0.0, 450.0, 900.0, 1350.0, 1800.0)
 OF_GROUPS = ("kafka_consumergroup", "kafka_sharegroup", "kafka_server_share", "kafka_server_group", "ottla_share")
+CERTIFICATE = "ottla_certificate_left_seconds"
 NOT_OURS = {"up"}
 """What Prometheus makes by itself."""
 
@@ -76,6 +78,8 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> States:
     place(pair, "both", FIRST, SECOND, min_insync_replicas="2")
     place(pair, "alone", FIRST)
     pair.run(1_000)
+    first = pair.stages[FIRST]
+    first.node.listening = (Listening("SSL", "h", 9092, None, first.node.wall.at(first.now) + 365 * 86_400_000),)
     nodes: dict[str, Samples] = {str(node): samples(text_of(stage)) for node, stage in pair.stages.items()}
     busy = ShareStage(tmp_path_factory.mktemp("busy"))
     topic = busy.topic()
@@ -146,6 +150,8 @@ FIRES: dict[str, Callable[[States], History]] = {
     "OttlaConnectionsRefused": changing("kafka_server_socket_server_metrics_connection_refused_total", 0, 0, 0, 1, 9),
     "OttlaProduceFails": changing("kafka_server_brokertopicmetrics_failedproducerequests_total", 0, 5, 9, 12, 20),
     "OttlaFewDescriptorsLeft": changing("process_max_fds", 1, 1, 1, 1, 1),
+    "OttlaCertificateExpiresSoon": changing(CERTIFICATE, 3e6, 2.7e6, 2.5e6, 2.4e6, 2.3e6),
+    "OttlaCertificateExpires": changing(CERTIFICATE, 3e6, 1e6, 7e5, 5e5, -1),
 }
 NEARLY: dict[str, Callable[[States], History]] = {
     "OttlaUnderReplicated": lambda states: [(0.0, states.healthy), (1700.0, states.killed), (1800.0, states.healthy)],
@@ -154,6 +160,7 @@ NEARLY: dict[str, Callable[[States], History]] = {
     "OttlaDeadLetters": changing("kafka_server_sharegroupmetrics_deadletterqueuerecordcount_total", 0, 9, 9, 9, 9),
     "OttlaConnectionsRefused": changing("kafka_server_socket_server_metrics_connection_refused_total", 0, 9, 9, 9, 9),
     "OttlaTransactionOpenForLong": changing("ottla_oldest_open_transaction_seconds", 0, 0, 450, 899, 0),
+    "OttlaCertificateExpires": changing(CERTIFICATE, 9e5, 8e5, 7e5, 6e5, 3e7),
 }
 """States in which something was wrong and is over, or is not enough."""
 

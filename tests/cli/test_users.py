@@ -58,6 +58,7 @@ def test_a_user_of_the_command_line_can_log_in(
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "authorizer.class.name": "",
     }
     with EmbeddedBroker(directory=tmp_path / "node", settings=settings) as own:
         config = tmp_path / "client.properties"

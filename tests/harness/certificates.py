@@ -23,10 +23,13 @@ class Authority:
         self.file = folder / f"{name}-ca.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, password: bytes | None = None, *, organization: str | None = None) -> Path:
-        """A PEM file with a key and its certificate; `name` is a host's name or address, or a client's name."""
+    def issue(
+        self, name: str, password: bytes | None = None, *, organization: str | None = None, days: float = 1.9
+    ) -> Path:
+        """A PEM file with a key and its certificate; `name` is a host's name or address, or a client's name. It is
+        valid for so many days, from the day before yesterday on."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._signed(subject_of(name, organization), key.public_key(), host=name)
+        certificate = self._signed(subject_of(name, organization), key.public_key(), host=name, days=days)
         encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
         pem = self._folder / f"{self._name}-{name}.pem"
         pem.write_bytes(
@@ -36,7 +39,13 @@ class Authority:
         return pem
 
     def _signed(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, host: str = "", is_authority: bool = False
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        *,
+        host: str = "",
+        is_authority: bool = False,
+        days: float = 2,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         made = (
@@ -45,8 +54,8 @@ class Authority:
             .issuer_name(self._subject)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - DAY)
-            .not_valid_after(now + 2 * DAY)
+            .not_valid_before(now - 2 * DAY)
+            .not_valid_after(now + days * DAY)
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         )
         if host:

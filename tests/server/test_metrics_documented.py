@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ottla import __version__
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.cluster.metadata import Batch, RowChange, planned
+from ottla.broker.requests import Listening
 from ottla.client import Client
 from ottla.metadata.nodes import NodeState
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
@@ -316,6 +317,18 @@ def a_log_fails(world: World) -> None:
     assert [read(stage, name) for name in names] == [0, 0, 2]
     stage.node.replicas.by_name["t"].partitions[1].log.durability.failed = "no space"
     assert [read(stage, name) for name in names] == [1, 1, 1]
+
+
+@shows("ottla_certificate_left_seconds")
+def a_certificate_expires(world: World) -> None:
+    read, stage, name = world.read, NodeStage(world.directory), "ottla_certificate_left_seconds"
+    assert read(stage, name, listener="SSL") is None
+    until_ms = stage.node.wall.at(stage.now) + 90_000
+    stage.node.listening = (Listening("SSL", "h", 9092, None, until_ms), Listening("PLAINTEXT", "h", 9093, None))
+    assert read(stage, name, listener="SSL") == 90
+    assert read(stage, name, listener="PLAINTEXT") is None
+    stage.now += 100_000
+    assert read(stage, name, listener="SSL") == -10
 
 
 @shows("ottla_log_damaged")

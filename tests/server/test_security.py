@@ -310,11 +310,12 @@ def test_a_session_has_to_be_renewed_within_its_lifetime(tmp_path: Path, authori
 
 
 def test_a_new_certificate_is_used_without_a_restart(
-    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The authorities are this test's own: the other node of this file reads what its own one has issued."""
     monkeypatch.setattr("ottla.server.main.RELOAD_S", 0.05)
     caplog.set_level(logging.INFO, "ottla.server")
-    other = Authority(tmp_path, "other")
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     pem = tmp_path / "node.pem"
     pem.write_bytes(authority.issue(HOST).read_bytes())
 

@@ -11,12 +11,13 @@ from ottla.protocol.framing import RequestHeader
 
 class Listening(NamedTuple):
     """One listener of a node: its bound address, and its advertised address. None advertises the address by which each
-    client connected."""
+    client connected. `certificate_until_ms`: when its certificate expires, in milliseconds since 1970."""
 
     name: str
     host: str
     port: int
     advertised: tuple[str, int] | None
+    certificate_until_ms: int | None = None
 
 
 PATIENCE_MS: Final = 10_000

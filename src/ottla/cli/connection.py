@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ottla.cli.output import Failure, Format, NotUnderstood, ended
+from ottla.cli.profiles import complete_profiles, read_profile
 from ottla.cli.properties import read_properties
 from ottla.visible import visible
 
@@ -48,7 +49,19 @@ Bootstrap = Annotated[
 CommandConfig = Annotated[
     Path | None,
     typer.Option(
-        "--command-config", help="File of client properties, one KEY=VALUE a line (default: none).", metavar="FILE"
+        "--command-config",
+        "--config",
+        help="File of client properties, one KEY=VALUE a line (default: none).",
+        metavar="FILE",
+    ),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        autocompletion=complete_profiles,
+        help="Client properties by name: ~/.config/ottla/profiles/NAME.properties (default: none).",
+        metavar="NAME",
     ),
 ]
 Properties = Annotated[
@@ -72,11 +85,16 @@ class Cluster:
     bootstrap: Bootstrap = LOCAL
     command_config: CommandConfig = None
     properties: Properties = None
+    profile: Profile = None
 
     def given_properties(self) -> dict[str, str]:
-        """Client properties from the file and the arguments, which override it; raises Failure if they cannot be
-        read. The file's bootstrap.servers replace the default address only, as in Kafka's tools."""
+        """Client properties from the file or profile and the arguments, which override it; raises Failure if they
+        cannot be read. The file's bootstrap.servers replace the default address only, as in Kafka's tools."""
+        if self.command_config and self.profile:
+            raise NotUnderstood("--command-config and --profile both name client properties: use one of them.")
         read = read_properties(str(self.command_config)) if self.command_config else {}
+        if self.profile:
+            read = read_profile(self.profile)
         if self.bootstrap != LOCAL:
             read.pop("bootstrap.servers", None)
         return read | pairs(self.properties, "A property")

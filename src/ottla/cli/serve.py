@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from ottla import __version__
+from ottla.cli.serve_security import add_options, first_user, secure
 from ottla.cli.server_properties import NotServed, take_listeners
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ examples:
   ottla serve
   ottla serve --data /var/lib/ottla --listen 0.0.0.0:9092 --set ottla.allow.public.plaintext=true
   ottla serve --config server.properties --set log.retention.hours=24 --durability fsync
+  ottla serve --tls-cert node.pem --tls-key node.key --sasl scram-sha-512 --add-user admin --listen 0.0.0.0:9092
   ottla serve --log-format json --metrics 127.0.0.1:9100
 """
 
@@ -75,6 +77,7 @@ def parser() -> Parser:
         help="format of the log on standard error (default: text)",
     )
     add("--metrics", metavar="HOST:PORT", help="address for Prometheus metrics at /metrics (default: none)")
+    add_options(made.add_argument_group("security"))
     add("--version", action="store_true", help="show the version and exit")
     return made
 
@@ -211,10 +214,13 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
     chosen = given.data if given.data is not None else directories[0].strip()
     if not chosen:
         raise NotServed("The data directory has no name: choose one with --data DIR.")
+    protocol = secure(given, settings)
     if given.listen:
         settings.pop("listeners", None)
     of_file, notes = take_listeners(settings)
-    listen = given.listen or of_file or [DEFAULT_LISTEN]
+    listen: list[str] = given.listen or of_file or [DEFAULT_LISTEN]
+    if protocol is not None:
+        listen = [text if "://" in text else f"{protocol}://{text}" for text in listen]
     from ottla.server.main import ServerOptions
 
     directory = os.path.abspath(chosen)
@@ -224,6 +230,7 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
         settings=settings,
         metrics=given.metrics,
         metadata=given.metadata,
+        prepare=first_user(given, settings, listen),
     )
     return options, notes
 

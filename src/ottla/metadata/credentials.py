@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from ottla.metadata.row_kinds import RowKind, Rows
+from ottla.protocol.scram import ITERATIONS, SALT_BYTES, keys_of, salted
 
 PREFIX: Final = "scram/"
 
@@ -35,6 +37,14 @@ class ScramCredential(NamedTuple):
     def __repr__(self) -> str:
         """Without the keys: this is printed in logs and tracebacks."""
         return f"ScramCredential(iterations={self.iterations})"
+
+
+def credential_of(mechanism: str, password: str, iterations: int = ITERATIONS) -> ScramCredential:
+    """A new credential for a password. Takes milliseconds."""
+    salt = secrets.token_bytes(SALT_BYTES)
+    return ScramCredential(
+        salt, *keys_of(mechanism, salted(mechanism, password.encode(), salt, iterations)), iterations
+    )
 
 
 def decode(value: bytes) -> ScramCredential:

@@ -74,19 +74,26 @@ class Authority:
     def issue(self, hosts: Sequence[str]) -> Issued:
         """A certificate for a server with these names and addresses. Raises ValueError for a name that can't be in a
         certificate."""
-        key = ec.generate_private_key(ec.SECP256R1())
         alternatives = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
-        certificate = (
-            _unsigned(_name(hosts[0][:NAME_LENGTH_MAX]), self._certificate.subject, key.public_key(), NODE_DAYS)
+        return self._issue(hosts[0], ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
+
+    def issue_client(self, name: str) -> Issued:
+        """A certificate for a client, with this common name."""
+        return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, None)
+
+    def _issue(self, name: str, usage: x509.ObjectIdentifier, hosts: x509.SubjectAlternativeName | None) -> Issued:
+        key = ec.generate_private_key(ec.SECP256R1())
+        unsigned = (
+            _unsigned(_name(name[:NAME_LENGTH_MAX]), self._certificate.subject, key.public_key(), NODE_DAYS)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(alternatives, critical=False)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
         )
-        return _issued(key, certificate)
+        if hosts is not None:
+            unsigned = unsigned.add_extension(hosts, critical=False)
+        return _issued(key, unsigned.sign(self._key, hashes.SHA256()))
 
 
 def hosts_of(certificate: bytes) -> list[str]:

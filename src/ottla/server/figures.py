@@ -84,6 +84,8 @@ class Figures:
     partitions: list[PartitionFigures]
     image: MetadataImage
     is_controller: bool
+    certificates: dict[str, float]
+    """Seconds until the certificate of each listener expires; negative afterwards."""
     offline: frozenset[Place]
     """Partitions that this node leads and cannot write to."""
     damaged: int
@@ -114,6 +116,11 @@ async def take(node: Node, now: Millis) -> Figures:
         partitions=partitions,
         image=node.image,
         is_controller=node.members.is_controller and share_groups.is_fresh(node, now),
+        certificates={
+            each.name: (each.certificate_until_ms - wall_ms) / 1000
+            for each in node.listening
+            if each.certificate_until_ms is not None
+        },
         offline=offline,
         damaged=len(node.failures.damaged),
         groups=dict(Counter(state for shard in groups for state in shard.states())),

@@ -40,7 +40,8 @@ from ottla.broker.schedule import NEVER
 from ottla.broker.upkeep.identity import StartRefused
 from ottla.log.files import OPEN_FILES_MAX
 from ottla.machine import Millis, Unanswered, WallClock
-from ottla.metadata.store import CommitUnknown, StoreFailed
+from ottla.metadata.store import CommitUnknown, MetadataStore, StoreFailed
+from ottla.server import certificate_ends
 from ottla.server.alone import note_shared, open_own
 from ottla.server.buffers import Buffers
 from ottla.server.clocks import DRIFT_MS, microseconds, moment, wall_ahead
@@ -62,9 +63,10 @@ from ottla.server.listeners import (
 from ottla.server.passwords import Passwords
 from ottla.server.peers import Peers, routes_of
 from ottla.server.store import NodeStore, StoreThread
-from ottla.server.tls import Tls, TlsTransport
+from ottla.server.tls import TlsTransport
 from ottla.server.transport import Transport
 from ottla.server.turns import Turns
+from ottla.server.users import with_acls
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -97,6 +99,7 @@ class ServerOptions:
     `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: [NAME://]HOST:PORT
     texts; for port 0 the system chooses one. `settings`: Kafka's property names and their text values. `metadata`: the
     store that the nodes of a cluster share, in the syntax of `server.shared_metadata`; None for a standalone node.
+    `prepare`: called with the open store before the node reads it, to write its first rows.
     """
 
     directory: str | None = None
@@ -105,6 +108,7 @@ class ServerOptions:
     metrics: str | None = None
     seed: int | None = None
     metadata: str | None = None
+    prepare: Callable[[MetadataStore], None] | None = None
 
 
 class Server:
@@ -179,8 +183,7 @@ class Server:
             self._close_directory()
             raise
         self.host, self.port = listeners[0].host, listeners[0].port
-        self.listening = tuple(Listening(each.name, each.host, each.port, each.advertised) for each in listeners)
-        self.node.listening = self.listening
+        self._tell_listeners(listeners)
         try:
             for listener in listeners:
                 await self._listen(listener)
@@ -197,7 +200,8 @@ class Server:
                 await self.stop()
                 raise
         self._sweep_idle()
-        self._reload_certificates([each.tls for each in listeners if each.tls is not None])
+        self._reload_certificates(listeners)
+        self._report_certificates(listeners)
         self._check_store()
         if self._following is not None:
             self._following.look()
@@ -233,6 +237,7 @@ class Server:
 
                 shared = share(self.options.metadata, settings, listeners, directory)
                 store = shared.store
+            settings = self._prepared(store, settings, listeners)
             self._files = NodeFiles(open_files_max)
             self.node = Node(
                 settings,
@@ -281,6 +286,12 @@ class Server:
                 raise ServeRefused(str(error)) from error
             raise
         self._read_limits()
+
+    def _prepared(self, store: NodeStore, settings: BrokerSettings, listeners: list[Listener]) -> BrokerSettings:
+        """Write the first rows; returns the settings in force."""
+        if self.options.prepare is not None:
+            self.options.prepare(store)
+        return with_acls(settings, self.options.settings, listeners, store)
 
     def _read_limits(self) -> None:
         """Read the settings that each connection asks for."""
@@ -418,16 +429,31 @@ class Server:
                 connection.end_if_idle(oldest)
             self._loop.call_later(max(idle_ms / 1000 / IDLE_SWEEPS, 0.05), self._sweep_idle)
 
-    def _reload_certificates(self, all_tls: list[Tls]) -> None:
+    def _tell_listeners(self, listeners: list[Listener]) -> None:
+        """Give the node its listeners, and the ends of their certificates."""
+        self.listening = self.node.listening = tuple(
+            Listening(each.name, each.host, each.port, each.advertised, each.tls and each.tls.valid_until_ms)
+            for each in listeners
+        )
+
+    def _reload_certificates(self, listeners: list[Listener]) -> None:
         """Now and then: use certificates whose files have changed."""
+        all_tls = [each.tls for each in listeners if each.tls is not None]
         for tls in all_tls:
             try:
                 if tls.reload():
                     log.info("the listener %s uses a new certificate", tls.listener)
+                    self._tell_listeners(listeners)
             except SettingsRefused as refused:
                 log.warning("%s The old certificate stays in force.", refused)
         if all_tls:
-            self._loop.call_later(RELOAD_S, self._reload_certificates, all_tls)
+            self._loop.call_later(RELOAD_S, self._reload_certificates, listeners)
+
+    def _report_certificates(self, listeners: list[Listener]) -> None:
+        """Once a day: log the certificates that expire soon."""
+        if all_tls := [each.tls for each in listeners if each.tls is not None]:
+            certificate_ends.report(all_tls)
+            self._loop.call_later(certificate_ends.DAY_S, self._report_certificates, listeners)
 
     # ---- effects and time ------------------------------------------------------------------------------------------
 

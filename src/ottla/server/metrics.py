@@ -122,6 +122,9 @@ def write_node(page: Page, figures: Figures) -> None:
     page.one(sockets + "count", "gauge", "Connections that are open.", figures.connections)
     page.one(sockets + "creation_total", "counter", "Connections accepted.", figures.connections_accepted)
     page.one(sockets + "refused_total", "counter", "Connections refused by a limit.", figures.connections_refused)
+    ends = ((labels(listener=name), left_s) for name, left_s in figures.certificates.items())
+    text = "Seconds until the certificate of a listener expires; negative afterwards."
+    page.family("ottla_certificate_left_seconds", "gauge", text, ends)
     write_replicas(page, figures)
 
 

@@ -26,9 +26,11 @@ from typing import Final
 
 from ottla import private
 from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
-from ottla.metadata.credentials import ScramCredential, key_of
+from ottla.client.sasl import Login
+from ottla.client.set_up import ClientSetUp
+from ottla.metadata.credentials import credential_of, key_of
 from ottla.metadata.store import CommitUnknown, MetadataStore, Put, StoreFailed
-from ottla.protocol.scram import DIGESTS, ITERATIONS, SALT_BYTES, keys_of, salted
+from ottla.protocol.scram import DIGESTS
 from ottla.server.alone import open_own
 from ottla.server.authority import Authority, hosts_of
 from ottla.server.directory import DirectoryLock, replace_file
@@ -141,30 +143,25 @@ def _set_up(directory: str, address: Address, admin: str, store: MetadataStore) 
         raise SettingsRefused(f"No certificate can have the names {', '.join(address.names)}: {error}.") from None
     made = SetUp(folder, address, authority.itself.until, node.until)
     password = secrets.token_urlsafe(PASSWORD_BYTES)
+    client = _client(made, admin, password)
     private.make_directory(unfinished, is_ours=True)
     for name, text in {
         AUTHORITY: authority.itself.certificate,
         AUTHORITY_KEY: authority.itself.key,
         NODE_CERTIFICATE: node.key + node.certificate,
         NODE: _node_properties(made, directory, admin),
-        CLIENT: _client_properties(made, admin, password),
-        JAVA_CLIENT: _java_properties(made, admin, password),
+        CLIENT: _properties("For librdkafka, and for `ottla ... --command-config`.", client.librdkafka()),
+        JAVA_CLIENT: _properties("For Kafka's Java clients and tools.", client.java()),
     }.items():
         path = os.path.join(unfinished, name)
         private.write(path, text)
         _sync(path)
     _sync(unfinished)
     _sync(directory)
-    store.commit([Put(key_of(admin, MECHANISM), _credential(password).encode())])
+    store.commit([Put(key_of(admin, MECHANISM), credential_of(MECHANISM, password).encode())])
     os.rename(unfinished, folder)
     _sync(directory)
     return made
-
-
-def _credential(password: str) -> ScramCredential:
-    salt = secrets.token_bytes(SALT_BYTES)
-    keys = keys_of(MECHANISM, salted(MECHANISM, password.encode(), salt, ITERATIONS))
-    return ScramCredential(salt, *keys, ITERATIONS)
 
 
 def _node_properties(made: SetUp, directory: str, admin: str) -> str:
@@ -194,29 +191,9 @@ def _identity(directory: str) -> dict[str, str]:
     return {"node.id": number} if number.isdecimal() else {}
 
 
-def _client_properties(made: SetUp, admin: str, password: str) -> str:
-    settings = {
-        "bootstrap.servers": join_address(*made.address.advertised),
-        "security.protocol": "SASL_SSL",
-        "ssl.ca.location": made.path(AUTHORITY),
-        "sasl.mechanism": MECHANISM,
-        "sasl.username": admin,
-        "sasl.password": password,
-    }
-    return _properties("For librdkafka, and for `ottla ... --command-config`.", settings)
-
-
-def _java_properties(made: SetUp, admin: str, password: str) -> str:
-    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    settings = {
-        "bootstrap.servers": join_address(*made.address.advertised),
-        "security.protocol": "SASL_SSL",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": made.path(AUTHORITY),
-        "sasl.mechanism": MECHANISM,
-        "sasl.jaas.config": f'{module} required username="{admin}" password="{password}";',
-    }
-    return _properties("For Kafka's Java clients and tools.", settings)
+def _client(made: SetUp, admin: str, password: str) -> ClientSetUp:
+    bootstrap = join_address(*made.address.advertised)
+    return ClientSetUp(bootstrap, made.path(AUTHORITY), login=Login(MECHANISM, admin, password))
 
 
 def _properties(about: str, settings: Mapping[str, str]) -> str:

@@ -108,3 +108,21 @@ def _over_machines(text: str, life: Life, lease_ms: int) -> tuple[NodeStore, Pre
         session.close()
         raise
     return store, presence, int(session.timeout_s * 1000)
+
+
+def open_shared(text: str, lease_ms: int = 18_000) -> NodeStore:
+    """Open the shared store without announcing a node. Raises StoreFailed, OSError, and ValueError for an address that
+    is none."""
+    if not text.startswith(f"{ZOOKEEPER}://"):
+        return SqliteStore(os.path.abspath(text.removeprefix(f"{SQLITE}:")), is_shared=True)
+    from ottla.metadata.zookeeper.ensemble import ensemble_of
+    from ottla.metadata.zookeeper.session import Session
+    from ottla.metadata.zookeeper.store import ZooKeeperStore
+
+    session = Session(ensemble_of(text), lease_ms, log.warning)
+    session.open()
+    try:
+        return ZooKeeperStore(session)
+    except BaseException:
+        session.close()
+        raise

@@ -69,6 +69,10 @@ class Contexts(Protocol):
         """The rules that make principals of clients' certificates. Raises SettingsRefused."""
         ...
 
+    def valid_until_ms(self) -> int | None:
+        """When the node's certificate expires; None if that is unknown."""
+        ...
+
 
 class Tls:
     """The TLS of one listener: its certificate, protocols and ciphers are those of the context. Raises
@@ -79,6 +83,7 @@ class Tls:
         self.listener = contexts.listener
         self._seen = self._versions()
         self.context = contexts.context()
+        self.valid_until_ms = contexts.valid_until_ms()
         self._rules = contexts.principal_rules()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
 
@@ -95,6 +100,7 @@ class Tls:
             return False
         self._seen = seen
         self.context = self._contexts.context()
+        self.valid_until_ms = self._contexts.valid_until_ms()
         return True
 
     def _versions(self) -> list[tuple[int, int, int] | None]:

@@ -66,6 +66,20 @@ class TlsSettings:
         except ValueError as error:
             raise self._refused(str(error)) from None
 
+    def valid_until_ms(self) -> int | None:
+        """When the first certificate of the chain expires, in milliseconds since 1970; None if it can't be read."""
+        from cryptography import x509  # only a listener with TLS needs it
+
+        path, chain = self["ssl.keystore.location"], str(self["ssl.keystore.certificate.chain"]).encode()
+        try:
+            if path:
+                with open(path, "rb") as file:
+                    chain = file.read()
+            certificates = x509.load_pem_x509_certificates(chain)
+        except (OSError, ValueError):
+            return None
+        return int(min(each.not_valid_after_utc for each in certificates).timestamp() * 1000)
+
     def _choose_versions(self, context: ssl.SSLContext) -> None:
         named = self["ssl.enabled.protocols"]
         unknown = [each for each in named if each not in VERSIONS]

@@ -8,11 +8,15 @@
 `EmbeddedCluster` is three nodes that are processes: `kill`, `pause` and `start_node` them, and check how your service
 behaves.
 
+Both can be secured: `EmbeddedBroker(tls=True, sasl="scram-sha-256", users={"ada": "lovelace"})`, and
+`broker.client_properties("ada")` has what a client needs.
+
 With pytest, ask for the fixtures `ottla_broker` and `ottla_topic`; they come with the package.
 """
 
 from ottla.server.listeners import ServeRefused
 from ottla.testing.cluster import EmbeddedCluster
 from ottla.testing.embedded import EmbeddedBroker
+from ottla.testing.security import Acl
 
-__all__ = ["EmbeddedBroker", "EmbeddedCluster", "ServeRefused"]
+__all__ = ["Acl", "EmbeddedBroker", "EmbeddedCluster", "ServeRefused"]

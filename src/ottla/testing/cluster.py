@@ -15,16 +15,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import chain, combinations, product
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from ottla.broker.topics.new_topic import replication_factors
 from ottla.testing import questions
-from ottla.testing.embedded import DEFAULTS, HOST, text_of
+from ottla.testing.embedded import DEFAULTS, HOST, SecuredClients, security_of, text_of
 from ottla.testing.network import Network
+
+if TYPE_CHECKING:
+    from ottla.testing.security import Acl, Security, Tls
 
 T = TypeVar("T")
 
@@ -33,18 +36,21 @@ STOP_TIMEOUT_S = 30.0
 QUESTION_TIMEOUT_S = 30.0
 PAUSE_S = 0.02
 METADATA = "metadata.sqlite"
+BETWEEN_NODES = "PLAINTEXT"
+"""The name of the listener for other nodes, if clients have a listener of their own."""
 LOG_SHOWN_CHARACTERS = 2000
 """How much of a node's log an error quotes."""
 
 
-class EmbeddedCluster:
+class EmbeddedCluster(SecuredClients):
     """A cluster for tests, on one machine; a context manager. Nodes have the numbers 1 to `nodes`.
 
     `settings`: Kafka's property names, over the defaults of `EmbeddedBroker` and three replicas of everything, for
     every node. `directory`: node N keeps its data in its subdirectory N (default: a temporary directory, removed by
     `stop`). `racks`: the rack of each node, by node number. `metadata`: the store that the nodes share, as `ottla serve
     --metadata` accepts it, or one address per node number (default: a file in the directory). `metrics`: give each node
-    a metrics port, see `metrics_of`.
+    a metrics port, see `metrics_of`. `tls`, `sasl`, `users`, `acls`: as `EmbeddedBroker`, for the listeners of clients.
+    Nodes then talk to each other on listeners of their own, on loopback and without encryption.
 
     A number that is no node of the cluster raises `ValueError`. A node that is not in the state that a method needs
     raises `RuntimeError`.
@@ -59,6 +65,10 @@ class EmbeddedCluster:
         racks: Mapping[int, str] | None = None,
         metadata: str | Mapping[int, str] | None = None,
         metrics: bool = False,
+        tls: Tls = False,
+        sasl: str | None = None,
+        users: Mapping[str, str] | Iterable[str] = (),
+        acls: Iterable[Acl] | None = None,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"A cluster has at least 1 node, not {nodes}.")
@@ -66,6 +76,7 @@ class EmbeddedCluster:
         for node in racks or {}:
             self._require_member(node)
         given = {**DEFAULTS, **replication_factors(nodes), **(settings or {})}
+        self._security = security_of(tls, sasl, users, acls, settings or {})
         self._settings = {key: text_of(value) for key, value in given.items()}
         self._racks = dict(racks or {})
         self._temporary = None if directory is not None else tempfile.mkdtemp(prefix="ottla-cluster-")
@@ -75,11 +86,12 @@ class EmbeddedCluster:
         if missing := [node for node in self.nodes if node not in self._metadata]:
             raise ValueError(f"`metadata` names no store for {listed(missing)}.")
         self._ports = dict.fromkeys(self.nodes, 0)
+        self._ports_for_nodes = self._ports if self._security is None else dict.fromkeys(self.nodes, 0)
         self._metrics = dict.fromkeys(self.nodes, f"{HOST}:0" if metrics else "")
         self._running: dict[int, subprocess.Popen[str]] = {}
         self._paused: set[int] = set()
         self._is_started = False
-        self._network = Network(self.nodes, self._ports.__getitem__)
+        self._network = Network(self.nodes, self._ports_for_nodes.__getitem__)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -108,6 +120,9 @@ class EmbeddedCluster:
         self._is_started = True
         try:
             self._network.start()
+            if self._security is not None:
+                self._security.make_files()
+                self._write_rows(self._security)
             for node in self.nodes:
                 self._begin(node)
             for node in self.nodes:
@@ -208,6 +223,8 @@ class EmbeddedCluster:
             self._is_started = False
             if self._temporary is not None:
                 shutil.rmtree(self._temporary, ignore_errors=True)
+            if self._security is not None:
+                self._security.remove_files()
 
     # ---- what clients see ------------------------------------------------------------------------------------------
 
@@ -216,7 +233,7 @@ class EmbeddedCluster:
         if by is None:
             by = self._awake()[0]
         self._require_running(by)
-        return questions.active(self.address_of(by))
+        return questions.active(self._connect, self.address_of(by))
 
     def leader_of(self, topic: str, partition: int = 0, *, timeout_s: float = QUESTION_TIMEOUT_S) -> int:
         """The node that leads a partition. Waits while no node that runs leads it, so that after a `kill` it is the
@@ -224,7 +241,7 @@ class EmbeddedCluster:
         return self._until(
             timeout_s,
             f"no running node leads {topic}-{partition}",
-            lambda: self._that_runs(questions.leader_of(self._awake_addresses(), topic, partition)),
+            lambda: self._that_runs(questions.leader_of(self._connect, self._awake_addresses(), topic, partition)),
         )
 
     def coordinator_of(
@@ -243,7 +260,7 @@ class EmbeddedCluster:
             timeout_s,
             f"no running node coordinates {name}",
             lambda: self._that_runs(
-                questions.coordinator_of(self._awake_addresses(), name, is_group=group is not None)
+                questions.coordinator_of(self._connect, self._awake_addresses(), name, is_group=group is not None)
             ),
         )
 
@@ -253,7 +270,7 @@ class EmbeddedCluster:
         lacking = ["no answer"]
 
         def in_sync() -> bool | None:
-            lacking[:] = questions.not_in_sync(self._awake_addresses(), topic)
+            lacking[:] = questions.not_in_sync(self._connect, self._awake_addresses(), topic)
             return not lacking or None
 
         try:
@@ -286,8 +303,9 @@ class EmbeddedCluster:
         directory = Path(self.directory, str(node))
         directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "ottla", "serve", "--log-format", "json", "--node-id", str(node)]
-        command += ["--data", str(directory), "--listen", f"{HOST}:{self._ports[node]}"]
-        command += ["--metadata", self._metadata[node]]
+        command += ["--data", str(directory), "--metadata", self._metadata[node]]
+        for listener in self._listeners(node):
+            command += ["--listen", listener]
         routes = {other: self._network.entry(node, other) for other in self.nodes if other != node}
         command += [
             "--set",
@@ -297,12 +315,27 @@ class EmbeddedCluster:
             command += ["--metrics", self._metrics[node]]
         if node in self._racks:
             command += ["--rack", self._racks[node]]
-        for key, value in self._settings.items():
+        secured = {} if self._security is None else self._security.settings()
+        for key, value in (self._settings | secured).items():
             command += ["--set", f"{key}={value}"]
         with open(Path(self.directory, f"{node}.log"), "a") as log:
             self._running[node] = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment_of(node)
             )
+
+    def _listeners(self, node: int) -> list[str]:
+        """The listener for clients, and one for other nodes unless clients and nodes share it."""
+        if self._security is None:
+            return [f"{HOST}:{self._ports[node]}"]
+        between = f"{BETWEEN_NODES}://{HOST}:{self._ports_for_nodes[node]}"
+        return [f"{self._security.protocol}://{HOST}:{self._ports[node]}", between]
+
+    def _write_rows(self, security: Security) -> None:
+        """Write the users and ACLs to the store that the nodes share."""
+        from ottla.server.shared_metadata import open_shared
+
+        with closing(open_shared(self._metadata[self.nodes[0]])) as store:
+            security.write_rows(store)
 
     def _environment_of(self, node: int) -> Mapping[str, str] | None:
         """The environment of the node's process; None for the one of this process."""
@@ -325,6 +358,8 @@ class EmbeddedCluster:
         started = json.loads(line)
         self._ports[node] = int(started["address"].rpartition(":")[2])
         self._metrics[node] = started["metrics"] or ""
+        if self._security is not None:
+            self._ports_for_nodes[node] = int(started["listeners"][BETWEEN_NODES].rpartition(":")[2])
 
     def _end(self, node: int) -> int:
         """Kill the node's process if it still runs, and forget it; returns its exit code."""

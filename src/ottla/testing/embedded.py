@@ -13,15 +13,18 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from ottla.client import Client
+    from ottla.client.set_up import ClientSetUp
     from ottla.server.main import Server, ServerOptions
+    from ottla.testing.security import Acl, Security, Tls
 
 DEFAULTS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -45,12 +48,77 @@ class Running:
     ended: Future[None]
 
 
-class EmbeddedBroker:
+class SecuredClients:
+    """Gives the clients of a test's broker their properties, for each user. Subclasses have `bootstrap_servers`."""
+
+    _security: Security | None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        raise NotImplementedError
+
+    def client_properties(self, user: str | None = None) -> dict[str, str]:
+        """Properties for confluent-kafka and everything else on librdkafka, and for `ottla --command-config`.
+
+        `user`: one of `users`; without one, the admin that may do everything. Raises ValueError for an unknown user.
+        """
+        return self._client(user).librdkafka()
+
+    def client_arguments(self, user: str | None = None) -> dict[str, Any]:
+        """Keyword arguments for the clients of kafka-python and aiokafka, as `client_properties`."""
+        return self._client(user).arguments()
+
+    def java_properties(self, user: str | None = None) -> dict[str, str]:
+        """Properties for Kafka's Java clients, and behind `kafka.` for Spark, as `client_properties`."""
+        return self._client(user).java()
+
+    def _client(self, user: str | None) -> ClientSetUp:
+        from ottla.client.set_up import ClientSetUp
+
+        if self._security is not None:
+            return self._security.client(self.bootstrap_servers, user)
+        if user is not None:
+            raise ValueError(f"There is no user {user}: the broker knows no users without sasl=... or tls='mutual'.")
+        return ClientSetUp(self.bootstrap_servers)
+
+    def _connect(self, address: str, **options: Any) -> Client:
+        """Ottla's own client at this address, as the admin."""
+        from ottla.client import Client
+
+        if self._security is None:
+            return Client(address, **options)
+        admin = self._security.client(address, None)
+        return Client(address, tls=admin.context(), login=admin.login, **options)
+
+
+def security_of(
+    tls: Tls,
+    sasl: str | None,
+    users: Mapping[str, str] | Iterable[str],
+    acls: Iterable[Acl] | None,
+    settings: Mapping[str, object],
+) -> Security | None:
+    """The security that a test asks for; None for a broker that is open to every client. Raises ValueError."""
+    if not tls and sasl is None and not users and acls is None:
+        return None  # and its start loads nothing more
+    from ottla.testing.security import Security
+
+    found = Security(tls, sasl, users, acls)
+    found.refuse(settings)
+    return found
+
+
+class EmbeddedBroker(SecuredClients):
     """A broker for tests; a context manager, sync and async.
 
     `settings`: Kafka's property names, over the defaults of this module. `directory`: where the data is kept; without
     one, a temporary directory that is removed with the broker. `port`: 0 lets the system choose. `start` raises
     `ServeRefused` with one sentence if the node cannot start.
+
+    `tls`: True for a listener with TLS, by an authority that is made for this broker; "mutual" if clients need a
+    certificate of their own. `sasl`: "scram-sha-256", "scram-sha-512" or "plain". `users`: passwords by name, or names
+    whose passwords are random. `acls`: what the users may do; without it, every user may do everything. There is also
+    the user `admin`, who may do everything. Combinations that make no sense raise ValueError.
     """
 
     def __init__(
@@ -59,7 +127,12 @@ class EmbeddedBroker:
         settings: Mapping[str, object] | None = None,
         directory: str | Path | None = None,
         port: int = 0,
+        tls: Tls = False,
+        sasl: str | None = None,
+        users: Mapping[str, str] | Iterable[str] = (),
+        acls: Iterable[Acl] | None = None,
     ) -> None:
+        self._security = security_of(tls, sasl, users, acls, settings or {})
         self._settings = {**DEFAULTS, **{key: text_of(value) for key, value in (settings or {}).items()}}
         self._directory = None if directory is None else str(directory)
         self._temporary: str | None = None
@@ -97,9 +170,13 @@ class EmbeddedBroker:
 
         if self._directory is None and self._temporary is None:
             self._temporary = tempfile.mkdtemp(prefix="ottla-")
-        options = ServerOptions(directory=self.directory, listen=(f"{HOST}:{self._port}",), settings=self._settings)
+        listen, settings, prepare = f"{HOST}:{self._port}", self._settings, None
         try:
-            self._running = run_in_thread(options)
+            if self._security is not None:
+                self._security.make_files()
+                listen = f"{self._security.protocol}://{listen}"
+                settings, prepare = settings | self._security.settings(), self._security.write_rows
+            self._running = run_in_thread(ServerOptions(self.directory, (listen,), settings, prepare=prepare))
         except BaseException:
             self._remove_temporary()
             raise
@@ -122,26 +199,24 @@ class EmbeddedBroker:
 
         Raises `ottla.client.ErrorAnswer` if the broker rejects it.
         """
-        from ottla.client import Client
         from ottla.client.errors import check
         from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
         name = name or f"topic-{uuid.uuid4().hex[:12]}"
         given = [CreatableTopicConfig(key, text_of(value)) for key, value in (configs or {}).items()]
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1, configs=given)
-        with Client(self.bootstrap_servers) as client:
+        with self._connect(self.bootstrap_servers) as client:
             (answer,) = client.send(CreateTopicsRequest(topics=[topic], timeout_ms=30_000)).topics
         check(answer.error_code, f"topic {name}", answer.error_message)
         return name
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Raises `ottla.client.ErrorAnswer` if the broker rejects it."""
-        from ottla.client import Client
         from ottla.client.errors import check
         from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=30_000)
-        with Client(self.bootstrap_servers) as client:
+        with self._connect(self.bootstrap_servers) as client:
             (answer,) = client.send(request).responses
         check(answer.error_code, f"topic {name}", answer.error_message)
 
@@ -175,6 +250,8 @@ class EmbeddedBroker:
         directory, self._temporary = self._temporary, None
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)
+        if self._security is not None:
+            self._security.remove_files()
 
 
 def text_of(value: object) -> str:

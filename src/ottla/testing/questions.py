@@ -6,43 +6,46 @@ answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from ottla.client import Client
+
+    Connect: TypeAlias = Callable[..., Client]
+    """Makes the client for an address; also takes `timeout_s`."""
 
 ANSWER_TIMEOUT_S = 5.0
 GROUP, TRANSACTION = 0, 1
 """Kafka's numbers for what a coordinator is asked for."""
 
 
-def active(address: str) -> list[int]:
+def active(connect: Connect, address: str) -> list[int]:
     """The nodes that serve, as this one reports it."""
-    from ottla.client import Client
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
-    with Client(address) as client:
+    with connect(address) as client:
         return sorted(each.broker_id for each in client.send(DescribeClusterRequest()).brokers)
 
 
-def leader_of(addresses: Iterable[str], topic: str, partition: int) -> int | None:
+def leader_of(connect: Connect, addresses: Iterable[str], topic: str, partition: int) -> int | None:
     """The leader of a partition under the newest leader epoch that these nodes report; None if there is none."""
-    from ottla.client import Client
-
     newest = (-1, -1)
     for address in addresses:
-        with Client(address, timeout_s=ANSWER_TIMEOUT_S) as client:
+        with connect(address, timeout_s=ANSWER_TIMEOUT_S) as client:
             for part in client.metadata([topic]).topics[0].partitions:
                 if part.partition_index == partition:
                     newest = max(newest, (part.leader_epoch, part.leader_id))
     return None if newest[1] < 0 else newest[1]
 
 
-def coordinator_of(addresses: Sequence[str], name: str, *, is_group: bool) -> int | None:
+def coordinator_of(connect: Connect, addresses: Sequence[str], name: str, *, is_group: bool) -> int | None:
     """The coordinator of a group or of a transactional id; None if the nodes do not agree on one."""
-    from ottla.client import Client
     from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 
     found: set[int] = set()
     for address in addresses:
-        with Client(address, timeout_s=ANSWER_TIMEOUT_S) as client:
+        with connect(address, timeout_s=ANSWER_TIMEOUT_S) as client:
             key_type = GROUP if is_group else TRANSACTION
             (answer,) = client.send(FindCoordinatorRequest(key_type=key_type, coordinator_keys=[name])).coordinators
             found.add(-1 if answer.error_code else answer.node_id)
@@ -50,13 +53,11 @@ def coordinator_of(addresses: Sequence[str], name: str, *, is_group: bool) -> in
     return None if found or only < 0 else only
 
 
-def not_in_sync(addresses: Iterable[str], topic: str | None) -> list[str]:
+def not_in_sync(connect: Connect, addresses: Iterable[str], topic: str | None) -> list[str]:
     """A phrase for each partition of the topic (None: of every topic) that lacks replicas in sync, as the first node
     reports it that reports any."""
-    from ottla.client import Client
-
     for address in addresses:
-        with Client(address, timeout_s=ANSWER_TIMEOUT_S) as client:
+        with connect(address, timeout_s=ANSWER_TIMEOUT_S) as client:
             topics = client.metadata(None if topic is None else [topic]).topics
         if lacking := [
             f"{each.name}-{part.partition_index} has replicas {numbers(part.replica_nodes)}, "

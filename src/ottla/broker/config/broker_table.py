@@ -398,7 +398,8 @@ _ROWS: Final = (
     # ---- security --------------------------------------------------------------------------------------------------
     _key("authorizer.class.name", _STRING, "",
          "Class that decides what clients may do. org.apache.kafka.metadata.authorizer.StandardAuthorizer decides by "
-         "ACLs; other classes stop the start. If not set, every client may do everything."),
+         "ACLs; other classes stop the start. If not set, ACLs are on once a node with a SASL listener has a user, and "
+         "otherwise every client may do everything. An empty value leaves ACLs off."),
     _key("super.users", _STRING, "",
          "The principals that may do everything whatever the ACLs say, separated by semicolons, for example "
          "User:admin. Needs authorizer.class.name."),

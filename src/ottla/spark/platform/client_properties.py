@@ -15,7 +15,7 @@ import re
 import ssl
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ottla.client import Client
 from ottla.client.sasl import Login, WrongLogin, login_of
@@ -32,8 +32,8 @@ class Tls:
     truststore_path: str | None = None
     truststore_pem: str | None = None
     keystore_path: str | None = None
-    keystore_pem: str | None = None
-    key_password: str | None = None
+    keystore_pem: str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
     checks_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:

@@ -1,0 +1,55 @@
+"""Adds the first user of a node, and turns ACLs on for a node that has users.
+
+ACLs are on as soon as a node with a SASL listener has a user, unless `authorizer.class.name` is set: an empty value
+leaves them off. The node decides when it starts, so a user that is added meanwhile takes no rights from others.
+
+Source: Kafka's kafka-storage --add-scram (KIP-900).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
+from ottla.broker.config.values import BrokerSettings
+from ottla.metadata.credentials import PREFIX, credential_of, key_of
+from ottla.metadata.store import ABSENT, Conflict, MetadataStore, Put
+from ottla.protocol.scram import DIGESTS
+from ottla.server.listeners import Listener
+
+log = logging.getLogger("ottla.server")
+
+
+def add_first_user(store: MetadataStore, name: str, password: Callable[[], str]) -> None:
+    """Add a user with each mechanism, if the store has no users. `password` is called only then."""
+    if any(store.get(key_of(name, each)) is not None for each in DIGESTS):
+        return
+    if store.list(PREFIX):
+        log.warning("The user %s was not added: there are users already. `ottla users add` adds more.", name)
+        return
+    secret = password()
+    rows = [Put(key_of(name, each), credential_of(each, secret).encode(), ABSENT) for each in DIGESTS]
+    try:
+        store.commit(rows)
+    except Conflict:  # another node of the cluster has added it
+        return
+    log.info("Added the user %s.", name)
+
+
+def with_acls(
+    settings: BrokerSettings, given: Mapping[str, str], listeners: Sequence[Listener], store: MetadataStore
+) -> BrokerSettings:
+    """The settings with ACLs turned on if the node has users and the operator has not decided. `given`: what the
+    operator has set."""
+    if AUTHORIZER in given or not any(each.sasl for each in listeners) or not store.list(PREFIX):
+        return settings
+    log.warning(
+        "ACLs are on, because there are users and %s is not set: only what ACLs allow is allowed. To choose "
+        "who may do everything, set %s=%s and super.users=User:NAME; an empty %s turns ACLs off.",
+        AUTHORIZER,
+        AUTHORIZER,
+        AUTHORIZERS[0],
+        AUTHORIZER,
+    )
+    return BrokerSettings.load({**given, AUTHORIZER: AUTHORIZERS[0]})
