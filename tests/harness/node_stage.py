@@ -11,7 +11,7 @@ test that names no connection has the first on which nothing is under way.
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import (
     Ask,
+    Audited,
     Close,
     Commit,
     Derive,
@@ -195,6 +196,8 @@ class NodeStage:
         """Those there have been."""
         self.asks: list[Ask] = []
         """Requests to other nodes, which the test answers."""
+        self.audited: list[Mapping[str, object]] = []
+        """What the audit log has recorded."""
         self.clients: dict[int, Client] = {}
         self.connections = 0
         """How many there have been."""
@@ -353,6 +356,8 @@ class NodeStage:
                 self.node.derived(self.now, token, mechanism, salted(mechanism, password, salt, iterations))
             case Ask():
                 self.asks.append(effect)
+            case Audited(record):
+                self.audited.append(record)
             case Commit():
                 self.commits.append(effect)
             case Reread():

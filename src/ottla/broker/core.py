@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker import served
+from ottla.broker.client_identity import Identity
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
@@ -30,7 +31,7 @@ from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Listening, Request
 from ottla.broker.schedule import Schedule, Timed, Timer
-from ottla.broker.security.authorizer import Access, Authorizer
+from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
 from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.upkeep import Upkeep
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.membership import Joining, Membership
     from ottla.broker.cluster.store_memory import StoreMemory
     from ottla.broker.replication.replication import Replication
+    from ottla.broker.security.acls import AclAuthorizer
+    from ottla.broker.security.audit import Audit
     from ottla.broker.security.sasl import Sasl
 
 
@@ -108,7 +111,9 @@ class Core:
             stopwatch=stopwatch,
         )
         self.peers = Peers(self.outbox, self.schedule, self.node_id)
-        self.access = Access(self._authorizer(settings), self.peers.trusts, self.metadata)
+        authorizer = self._authorizer(settings)
+        self.audit = self._audit(settings, authorizer)
+        self.access = Access(authorizer, self.peers.trusts, self.metadata, self.audit)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self.events.taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
@@ -128,7 +133,26 @@ class Core:
         self.following = Timer(self.schedule, Timed.METADATA, self.go_on_following)
         self._subscribe()
 
-    def _authorizer(self, settings: BrokerSettings) -> Authorizer | None:
+    def _audit(self, settings: BrokerSettings, authorizer: AclAuthorizer | None) -> Audit | None:
+        """The audit log, None if the settings record nothing."""
+        kinds = settings["ottla.audit.events"]
+        if kinds is None:
+            kinds = () if authorizer is None else ("denied", "changes", "logins")
+        if not kinds:
+            return None
+        from ottla.broker.security.audit import Audit
+
+        return Audit(
+            frozenset(kinds),
+            self.node_id,
+            settings["ottla.audit.records.per.second"],
+            authorizer,
+            self.outbox,
+            self.schedule,
+            self.wall,
+        )
+
+    def _authorizer(self, settings: BrokerSettings) -> AclAuthorizer | None:
         """The authorizer that the settings name, None if they name none."""
         if not settings["authorizer.class.name"]:
             return None
@@ -244,6 +268,12 @@ class Core:
 
     # ---- authentication --------------------------------------------------------------------------------------------
 
+    def logged_in(self, identity: Identity, mechanism: str, user: str = "", why: str | None = None) -> None:
+        """A client has authenticated by this mechanism, or has failed to, for the reason `why`. `user`: whom a failed
+        login is about, empty if that is unknown."""
+        if self.audit is not None:
+            self.audit.logged_in(identity, mechanism, user, why)
+
     @property
     def sasl(self) -> Sasl:
         """The authentication of clients on listeners with SASL, created by the first of them."""
@@ -258,6 +288,7 @@ class Core:
             self.outbox,
             self.schedule,
             self.environment.entropy,
+            self.logged_in,
         )
         self.events.disconnected.subscribe(Order.SASL, lambda _, connection: made.disconnected(connection))
         return made

@@ -8,7 +8,7 @@ sent without turning its records into Python objects.
 Source: etcd/raft's Ready.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -139,6 +139,13 @@ class Derive:
 
 
 @dataclass(frozen=True, slots=True)
+class Audited:
+    """Append this record to the audit log, off the loop. `time` is a timestamp in milliseconds."""
+
+    record: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """The commit was done and is durable; `generation` is its number."""
 
@@ -182,7 +189,7 @@ class Unread:
 
 
 CommitOutcome: TypeAlias = Committed | Conflicted | NotCommitted | OutcomeUnknown
-Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask | Commit | Reread | Derive
+Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask | Commit | Reread | Derive | Audited
 
 
 class Outbox:

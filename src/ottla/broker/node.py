@@ -7,7 +7,8 @@ A node does I/O only through `FileSystem` and `MetadataStore`, and has no clock 
     receive(now, channel, frame)      ->     parts of the answer | Parked | None
     tick(now) when deadline() comes   ->
     disconnected(now, connection)     ->
-    take_effects(now)                 ->     Reply, Close, Mute, Sync, Store, Ask, Commit, Reread
+    take_effects(now)                 ->     Reply, Close, Mute, Sync, Store, Ask, Commit, Reread,
+                                             Derive, Audited
     synced(now, token, failures)      ->
     answered(now, token, answer)      ->
     committed(now, token, outcome)    ->
@@ -150,6 +151,8 @@ class Node(Core):
         """Close cleanly: parked requests are not answered (the process closes their connections), and no timer fires
         any more."""
         self.schedule.stop()
+        if self.audit is not None:
+            self.audit.finish(now)
         self.topics.removals.finish(now)
         if self.store_memory is not None:
             self.store_memory.finish(self.image)
@@ -317,6 +320,8 @@ class Node(Core):
             self.slices.serve_resumed(now)
             self.parking.serve_ready(now)  # a waiting request may need what the node sent to itself: a marker
         self.upkeep.commits.begin(now)
+        if self.audit is not None and self.audit.has_notes:
+            self.audit.settle(now)
         return self.outbox.take()
 
     # ---- other nodes -----------------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ class Timed(Enum):
     SHARE = "share groups"
     REPLICATION = "replication"
     UPKEEP = "upkeep"
+    AUDIT = "the audit log"
 
 
 _RANKS: Final = {part: rank << 20 for rank, part in enumerate(Timed)}

@@ -178,6 +178,7 @@ def greeting(server: Server, log_format: str) -> str:
     from ottla.server.listeners import join_address
 
     metrics = server.metrics.address if server.metrics is not None else None
+    url = server.metrics.url if server.metrics is not None else ""
     addresses = {each.name: join_address(each.host, each.port) for each in reversed(server.listening)}
     if log_format == "json":
         import json
@@ -187,7 +188,7 @@ def greeting(server: Server, log_format: str) -> str:
     at = server.address
     if len(addresses) > 1:
         at = " and ".join(f"{name}://{address}" for name, address in reversed(addresses.items()))
-    also = f", metrics at http://{metrics}/metrics" if metrics else ""
+    also = f", metrics at {url}/metrics" if url else ""
     return f"Ottla {__version__} serves Kafka clients at {at}, data in {server.options.directory}{also}"
 
 

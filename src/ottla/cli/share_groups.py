@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -287,7 +288,20 @@ def inspect(
     metrics: Annotated[
         str | None,
         typer.Option(
-            "--metrics", metavar="HOST:PORT", envvar="OTTLA_METRICS", help="Address of a node's metrics port."
+            "--metrics",
+            metavar="[https://]HOST:PORT",
+            envvar="OTTLA_METRICS",
+            help="Address of a node's metrics port.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="File with the token of the metrics port (default: none)."),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ca-file", metavar="FILE", help="Trusted authorities for https://, as PEM (default: the system's)."
         ),
     ] = None,
     format: Output = Format.TABLE,
@@ -297,7 +311,7 @@ def inspect(
         raise NotUnderstood(
             "Say where a node shows its metrics: --metrics HOST:PORT (`ottla serve --metrics 127.0.0.1:9100` does)."
         )
-    found = seen(metrics, group)
+    found = seen(metrics, group, token_file, ca_file)
     if found is None:
         raise Failure(f"The node at {metrics} knows no share group {group}.")
     if format is Format.JSON:
@@ -484,12 +498,24 @@ def set_paused(group: str, paused: bool, cluster: Cluster) -> None:
         alter_entries(admin, "group", group, delete=[PAUSED])
 
 
-def seen(metrics: str, group: str) -> dict[str, Any] | None:
+def seen(metrics: str, group: str, token_file: Path | None, ca_file: Path | None) -> dict[str, Any] | None:
     """The group according to a node's metrics port; None if the node does not know the group."""
-    url = f"http://{metrics}/share-groups/{urllib.parse.quote(group, safe='')}"
+    import ssl
+
+    secure = metrics.startswith("https://")
+    address = metrics.partition("://")[2].rstrip("/") if "://" in metrics else metrics
+    url = f"{'https' if secure else 'http'}://{address}/share-groups/{urllib.parse.quote(group, safe='')}"
     try:
-        with urllib.request.urlopen(url, timeout=INSPECT_TIMEOUT_S) as answer:
+        request = urllib.request.Request(url)
+        if token_file is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {token_file.read_text().strip()}")
+        context = ssl.create_default_context(cafile=ca_file) if secure else None
+        with urllib.request.urlopen(request, timeout=INSPECT_TIMEOUT_S, context=context) as answer:
             groups = json.load(answer)["groups"]
+    except urllib.error.HTTPError as error:
+        raise Failure(
+            f"{url} cannot be read: {error.code}, {error.read(500).decode(errors='replace').strip()}"
+        ) from None
     except (OSError, ValueError) as error:
         raise Failure(f"{url} cannot be read: {getattr(error, 'reason', error)}.") from None
     return groups[0] if groups else None

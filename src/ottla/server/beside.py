@@ -32,6 +32,11 @@ class Beside:
 
         self._pool.submit(run)
 
+    def finish(self) -> None:
+        """Wait until all work is done."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
     def stop(self) -> None:
         """Drop the work that waits."""
         if self._pool is not None:

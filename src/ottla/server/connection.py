@@ -50,6 +50,8 @@ REQUEST_BYTES_MIN = 2
 """A shorter request does not even name its API. (A token without a header is not shorter either.)"""
 LONG_FRAME_BYTES = 1 << 16
 """A longer request is decoded on a separate thread, unless it is a Produce."""
+BY_CERTIFICATE = "SSL"
+"""The mechanism of clients that have authenticated by a certificate."""
 HEAVY_TURNS = 4
 """Number of turns that wait in the queue after a turn that used up its time: expensive requests alternate with cheap
 ones."""
@@ -79,6 +81,8 @@ class NodePort(Protocol):
     def disconnected(self, now: Millis, connection: int) -> None: ...
 
     def unreadable(self, part: FileSlice, why: str) -> None: ...
+
+    def logged_in(self, identity: Identity, mechanism: str, user: str = "", why: str | None = None) -> None: ...
 
 
 class Shell(Protocol):
@@ -167,9 +171,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         principal = tls.principal_of(certificate)
         if principal is None:
-            self.close("no rule of ssl.principal.mapping.rules matches its certificate")
+            why = "no rule of ssl.principal.mapping.rules matches its certificate"
+            self._node.logged_in(self._channel.identity, BY_CERTIFICATE, why=why)
+            self.close(why)
         else:
-            self._channel.authenticate(principal, "SSL")
+            self._channel.authenticate(principal, BY_CERTIFICATE)
+            self._node.logged_in(self._channel.identity, BY_CERTIFICATE)
 
     @property
     def _size_max(self) -> int:
@@ -198,6 +205,8 @@ class Connection(asyncio.BufferedProtocol):
     def close(self, why: str, *, expected: bool = False) -> None:
         """Close after the socket's buffer is sent; other answers are dropped."""
         if not self._channel.closing:
+            if not (self._is_secured or expected):
+                self._node.logged_in(self._channel.identity, BY_CERTIFICATE, why=why)
             self._channel.close()
             log.log(
                 logging.DEBUG if expected else logging.INFO,

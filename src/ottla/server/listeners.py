@@ -83,7 +83,7 @@ def open_listeners(texts: Sequence[str], settings: BrokerSettings) -> list[Liste
             why = "this listener does not ask clients who they are"
             refuse_public(host, settings["ottla.allow.public.plaintext"], why)
     encrypted = [name for name in names if protocols[name] not in WITHOUT_TLS]
-    if not encrypted:
+    if not encrypted and settings["ottla.metrics.security.protocol"] == PLAINTEXT:
         _refuse_unused_tls(settings)
     tls = {name: Tls(TlsSettings(settings, name)) for name in encrypted}
     listeners: list[Listener] = []

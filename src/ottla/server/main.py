@@ -22,6 +22,7 @@ from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.connection_quotas import TOO_OFTEN
 from ottla.broker.effects import (
     Ask,
+    Audited,
     Close,
     Commit,
     CommitOutcome,
@@ -56,7 +57,6 @@ from ottla.server.listeners import (
     join_address,
     open_listeners,
     refuse_elsewhere,
-    refuse_public,
     split_address,
     taken,
 )
@@ -71,8 +71,10 @@ from ottla.server.users import with_acls
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
+    from ottla.server.audit_log import AuditLog
     from ottla.server.following import Following
     from ottla.server.metrics import MetricsListener
+    from ottla.server.metrics_access import MetricsAccess
     from ottla.server.shared_metadata import Shared
     from ottla.server.watchdog import Watchdog
 
@@ -84,6 +86,8 @@ LEAVE_MS = 5_000
 """Seconds that a stopping node waits for other nodes to take over its leaderships."""
 STORE_CHECK_S = 0.5
 """Seconds between checks that the metadata store is still the one that was opened."""
+AUDIT_FILE = "audit.log"
+"""The audit log in the data directory, if the settings name no other file."""
 RELOAD_S = 5.0
 """How often the files of certificates are looked at."""
 IDLE_SWEEPS = 10
@@ -129,6 +133,7 @@ class Server:
         self.turns = Turns()
         self.decoding: Decoding
         self._passwords = Passwords(self._derived)
+        self._audit_log: AuditLog | None = None
         self.request_bytes_max = self.unauthenticated_bytes_max = 0
         self.authentication_s = 0.0
         self.node: Node
@@ -171,9 +176,11 @@ class Server:
         if settings.ignored:
             log.info("Ignored settings (no effect in Ottla): %s", ", ".join(sorted(settings.ignored)))
         self._routes = routes_of(settings["ottla.cluster.routes"])
+        access: MetricsAccess | None = None
         if self.options.metrics is not None:
-            host, _ = split_address(self.options.metrics)
-            refuse_public(host, settings["ottla.allow.public.plaintext"], "metrics have neither TLS nor a password")
+            from ottla.server.metrics_access import MetricsAccess  # a node without the port starts without it
+
+            access = MetricsAccess(settings, split_address(self.options.metrics)[0])
         listeners = open_listeners(self.options.listen, settings)
         try:
             self._open_node(settings, listeners)
@@ -190,10 +197,10 @@ class Server:
         except ServeRefused:
             await self.stop()
             raise
-        if self.options.metrics is not None:
+        if self.options.metrics is not None and access is not None:
             from ottla.server.metrics import MetricsListener  # only now: it costs a tenth of a second
 
-            self.metrics = MetricsListener(self.node, self.options.metrics)
+            self.metrics = MetricsListener(self.node, self.options.metrics, access)
             try:
                 await self.metrics.start()
             except ServeRefused:
@@ -254,6 +261,11 @@ class Server:
                 stopwatch=microseconds,
             )
             self.node.connection_quotas.room = connections_max
+            if self.node.audit is not None:
+                from ottla.server.audit_log import AuditLog
+
+                location = settings["ottla.audit.location"] or os.path.join(directory, AUDIT_FILE)
+                self._audit_log = AuditLog(location, settings["ottla.audit.file.bytes"], settings["ottla.audit.files"])
             self.decoding = Decoding(self.node.decode)
             self.node.start(moment())
             # Only now: what the recovery left is consistent for as long as this boot lasts.
@@ -321,6 +333,11 @@ class Server:
         self._passwords.stop()
         sync_beside(self.node.completing())
         self.node.stop(self.now())
+        if self._audit_log is not None:
+            for effect in self.node.outbox.take():
+                if isinstance(effect, Audited):
+                    self._audit_log.write(effect.record)
+            self._audit_log.stop()
         self.node.store.close()
         if self._following is not None:
             self._following.stop()
@@ -446,7 +463,11 @@ class Server:
                     self._tell_listeners(listeners)
             except SettingsRefused as refused:
                 log.warning("%s The old certificate stays in force.", refused)
-        if all_tls:
+        if self._stopped:
+            return
+        if self.metrics is not None:
+            self.metrics.reload()
+        if all_tls or self.metrics is not None:
             self._loop.call_later(RELOAD_S, self._reload_certificates, listeners)
 
     def _report_certificates(self, listeners: list[Listener]) -> None:
@@ -495,6 +516,9 @@ class Server:
                             self._peers.send(effect)
                         case Derive():
                             self._passwords.derive(effect)
+                        case Audited(record):
+                            if self._audit_log is not None:
+                                self._audit_log.write(record)
                         case Commit() | Reread():
                             self._store.carry_out(effect)
         finally:

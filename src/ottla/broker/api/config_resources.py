@@ -101,7 +101,7 @@ def denial(node: Core, request: Request, operation: Operation, resource_type: in
             needed, failed = (ResourceType.GROUP, name), ErrorCode.GROUP_AUTHORIZATION_FAILED
         case _:
             needed, failed = (ResourceType.CLUSTER, CLUSTER_NAME), ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return None if node.access.allows(request.identity, operation, *needed) else failed
+    return None if node.access.allows(request.identity, operation, *needed, request) else failed
 
 
 def alter_all(

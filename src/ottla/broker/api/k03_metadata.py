@@ -104,7 +104,7 @@ def _answer(node: Core, request: Request) -> Work:
     cluster_operations = NOT_ASKED
     if body.include_cluster_authorized_operations:
         cluster_operations = 0
-        if node.access.on_cluster(request, Operation.DESCRIBE):
+        if node.access.quiet.on_cluster(request, Operation.DESCRIBE):
             cluster_operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
     return MetadataResponse(
         brokers=[MetadataResponseBroker(*each) for each in node.members.listed(request.now, request.identity.address)],
@@ -156,7 +156,7 @@ def _topics(
     asked = request.body.topics
     if asked is None or (request.version < _EMPTY_MEANS_NONE_SINCE and not asked):
         for topic in list(node.image.topics.values()):
-            if node.access.on_topic(request, Operation.DESCRIBE, topic.name):
+            if node.access.quiet.on_topic(request, Operation.DESCRIBE, topic.name):
                 yield [_described(node, request, topic)]
     elif any(topic.topic_id != ZERO_UUID for topic in asked):
         for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID):
@@ -217,7 +217,7 @@ def _make_missing(node: Core, request: Request) -> Work:
     if not request.body.allow_auto_topic_creation or not node.settings["auto.create.topics.enable"]:
         return answers
     missing = [topic.name for topic in asked if topic.name is not None and topic.name not in node.image.topics]
-    visible = [name for name in dict.fromkeys(missing) if node.access.on_topic(request, Operation.DESCRIBE, name)]
+    visible = [name for name in dict.fromkeys(missing) if node.access.quiet.on_topic(request, Operation.DESCRIBE, name)]
     mutations = node.throttle.mutations(request)
     for first in range(0, len(visible), NAMES_AT_ONCE):
         names = visible[first : first + NAMES_AT_ONCE]
@@ -231,7 +231,7 @@ def _creating(node: Core, request: Request, names: list[str], mutations: Mutatio
     """The plan to create the allowed topics; it returns the names that this client may not create."""
     denied: list[str] = []
     wanted: list[NewTopic] = []
-    everywhere = node.access.on_cluster(request, Operation.CREATE)
+    everywhere = node.access.quiet.on_cluster(request, Operation.CREATE)
     for name in names:
         if not everywhere and not node.access.on_topic(request, Operation.CREATE, name):
             denied.append(name)

@@ -218,7 +218,7 @@ def _all_seen(node: Core, request: Request, seen: OffsetsSeen) -> _LookedAt:
         topic_id = ZERO_UUID if known is None else known.id
         indexes = [index for index, offset in partitions.items() if offset.is_of(topic_id)]
         is_told = indexes and (known is not None or request.version < _BY_TOPIC_ID_SINCE)
-        if is_told and _may_see(node, request, name):
+        if is_told and node.access.quiet.on_topic(request, Operation.DESCRIBE, name):
             yield OffsetFetchRequestTopics(name, topic_id, indexes), ErrorCode.NONE
         else:
             yield None
@@ -321,15 +321,12 @@ def _error_of(node: Core, request: Request, topic: OffsetFetchRequestTopics) -> 
     else:
         known = node.image.topics.get(topic.name)
         topic.topic_id = ZERO_UUID if known is None else known.id
-    return ErrorCode.NONE if _may_see(node, request, topic.name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    allowed = node.access.on_topic(request, Operation.DESCRIBE, topic.name)
+    return ErrorCode.NONE if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def _failed(indexes: list[int], error: ErrorCode) -> list[OffsetFetchResponsePartitions]:
     return [OffsetFetchResponsePartitions(index, -1, -1, "", error) for index in indexes]
-
-
-def _may_see(node: Core, request: Request, topic: str) -> bool:
-    return node.access.on_topic(request, Operation.DESCRIBE, topic)
 
 
 def _of_one_group(version: int, asked: OffsetFetchRequestGroup, group: OffsetFetchResponseGroup) -> OffsetFetchResponse:

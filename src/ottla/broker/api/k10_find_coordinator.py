@@ -134,7 +134,7 @@ def _error(node: Core, request: Request, key_type: int, key: str) -> ErrorCode:
             return ErrorCode.NONE
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if key_type == TRANSACTION:
-        if node.access.allows(request.identity, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
+        if node.access.allows(request.identity, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key, request):
             return ErrorCode.NONE
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if key_type == SHARE and request.version >= _SHARE_SINCE:

@@ -49,12 +49,12 @@ def _list(node: Core, request: Request) -> Work:
     types, other_types = yield from sorted_out(asked.types_filter, TYPES, meant)
     # A filter of which nothing is known matches nothing, and none at all everything.
     body = ListGroupsRequest(states or other_states[:1], types or other_types[:1])
-    sees_all = node.access.on_cluster(request, Operation.DESCRIBE)
+    sees_all = node.access.quiet.on_cluster(request, Operation.DESCRIBE)
     told = yield from listed_in_slices(
         node.coordinators.groups,
         request,
         body,
         "groups",
-        lambda group: sees_all or node.access.on_group(request, Operation.DESCRIBE, group.group_id),
+        lambda group: sees_all or node.access.quiet.on_group(request, Operation.DESCRIBE, group.group_id),
     )
     return ListGroupsResponse(error_code=told) if isinstance(told, ErrorCode) else ListGroupsResponse(groups=told)

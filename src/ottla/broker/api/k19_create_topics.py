@@ -86,7 +86,7 @@ def _answer(node: Core, request: Request) -> Work:
     times = Counter(topic.name for topic in body.topics)
     results: dict[str, Any] = {}
     planned: dict[str, NewTopic] = {}
-    everywhere = node.access.on_cluster(request, Operation.CREATE)
+    everywhere = node.access.quiet.on_cluster(request, Operation.CREATE)
     for position, topic in enumerate(body.topics):
         if position and position % TOPICS_AT_ONCE == 0:
             yield
@@ -194,7 +194,7 @@ def _made(node: Core, request: Request, new: NewTopic) -> CreatableTopicResult:
     topic = node.image.topics.get(new.name)
     topic_id = node.topics.new_topic_id() if topic is None else topic.id
     result = CreatableTopicResult(new.name, topic_id, error_message=None)
-    if not node.access.on_topic(request, Operation.DESCRIBE_CONFIGS, new.name):
+    if not node.access.quiet.on_topic(request, Operation.DESCRIBE_CONFIGS, new.name):
         result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return result
     result.num_partitions = new.partitions

@@ -165,7 +165,7 @@ def _look_up(node: Core, request: Request, state: DeleteTopicState) -> TopicImag
         topic = node.image.topics.get(state.name)
     name = state.name if topic is None else topic.name
     assert name is not None
-    everywhere = node.access.on_cluster(request, Operation.DELETE)
+    everywhere = node.access.quiet.on_cluster(request, Operation.DELETE)
     if not everywhere and not node.access.on_topic(request, Operation.DESCRIBE, name):
         return _failed(state, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if topic is None:

@@ -73,7 +73,9 @@ def _claim(node: Core) -> Work:
 
 def _of_transactional_id(node: Core, request: Request, transactional_id: str) -> Any:
     body: InitProducerIdRequest = request.body
-    if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+    if not node.access.allows(
+        request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id, request
+    ):
         return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not transactional_id or (body.producer_id == NONE_GIVEN) != (body.producer_epoch == NONE_GIVEN):
         return _refused(ErrorCode.INVALID_REQUEST)
@@ -82,7 +84,7 @@ def _of_transactional_id(node: Core, request: Request, transactional_id: str) ->
 
 def _may_produce(node: Core, request: Request) -> bool:
     """IdempotentWrite on the cluster, or Write on any topic (KIP-679)."""
-    return node.access.on_cluster(request, Operation.IDEMPOTENT_WRITE) or node.access.on_any_topic(
+    return node.access.quiet.on_cluster(request, Operation.IDEMPOTENT_WRITE) or node.access.on_any_topic(
         request, Operation.WRITE
     )
 

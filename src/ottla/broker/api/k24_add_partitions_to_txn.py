@@ -124,7 +124,7 @@ def _refusal_of(node: Core, request: Request, asked: AddPartitionsToTxnTransacti
     """The answer to a transaction that does not reach its id."""
     from_client = request.version < _BETWEEN_NODES_SINCE
     if from_client and not node.access.allows(
-        request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, asked.transactional_id
+        request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, asked.transactional_id, request
     ):
         return partitions_answer(asked, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     errors: dict[tuple[str, int], ErrorCode] = {}

@@ -57,7 +57,7 @@ class _Addition(CoordinatorRequest):
 def handle(node: Core, request: Request) -> Any:
     body: AddOffsetsToTxnRequest = request.body
     name = body.transactional_id
-    if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+    if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name, request):
         return AddOffsetsToTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not node.access.on_group(request, Operation.READ, body.group_id):
         return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)

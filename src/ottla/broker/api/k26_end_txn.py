@@ -39,7 +39,7 @@ SPEC = ApiSpec(
 def handle(node: Core, request: Request) -> Any:
     body: EndTxnRequest = request.body
     name = body.transactional_id
-    if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+    if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name, request):
         return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not name:
         return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)

@@ -142,7 +142,7 @@ def _in_slices(node: Core, request: Request) -> Work:
 def _answered(node: Core, time_slice: TimeSlice | None, request: Request) -> WriteTxnMarkersResponse | Parked:
     """The answer for these markers: for those that the slice had time for, and for one at least."""
     body: WriteTxnMarkersRequest = request.body
-    may_act = node.access.on_cluster(request, Operation.ALTER) or node.access.on_cluster(
+    may_act = node.access.quiet.on_cluster(request, Operation.ALTER) or node.access.on_cluster(
         request, Operation.CLUSTER_ACTION
     )
     waits_for: dict[Partition, tuple[int, list[WritableTxnMarkerPartitionResult]]] = {}

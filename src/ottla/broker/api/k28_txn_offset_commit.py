@@ -94,7 +94,7 @@ def handle(node: Core, request: Request) -> Any:
     if steps_of(body.topics) > PARTITIONS_MAX:
         raise Refused(f"TxnOffsetCommit names more than {PARTITIONS_MAX} partitions")
     name = body.transactional_id
-    if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+    if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name, request):
         return _refusal(body, request.version, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not node.access.on_group(request, Operation.READ, body.group_id):
         return _refusal(body, request.version, ErrorCode.GROUP_AUTHORIZATION_FAILED)

@@ -76,7 +76,7 @@ class Login(ParkedWork):
         try:
             answer = self._node.sasl.respond(now, self._dialogue, token, self.derived)
         except AuthenticationFailed as failed:
-            self._why = str(failed)
+            self._fail(failed)
             self._ticket = parking.park(self._request, now + self._delay_ms, self)
             return Parked(self._ticket)
         if answer is not None:
@@ -91,10 +91,14 @@ class Login(ParkedWork):
         try:
             answer = self._node.sasl.conclude(now, self._dialogue)
         except AuthenticationFailed as failed:
-            self._why = str(failed)
+            self._fail(failed)
             self._node.parking.limit(self._ticket, now + self._delay_ms)
         else:
             self.reply(now, self.encoded(answer))
+
+    def _fail(self, failed: Exception) -> None:
+        self._why = str(failed)
+        self._node.sasl.refused(self._dialogue, self._why)
 
     @property
     def _delay_ms(self) -> int:

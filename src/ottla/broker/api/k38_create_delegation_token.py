@@ -49,7 +49,7 @@ def handle(node: Core, request: Request) -> CreateDelegationTokenResponse:
     error = refusal_of(request.identity)
     if may_ask_for_tokens(request.identity):
         if owner != requester and not node.access.allows(
-            request.identity, Operation.CREATE_TOKENS, ResourceType.USER, str(owner)
+            request.identity, Operation.CREATE_TOKENS, ResourceType.USER, str(owner), request
         ):
             error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
         elif any(renewer.principal_type != USER for renewer in body.renewers):

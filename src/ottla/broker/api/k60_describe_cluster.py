@@ -54,7 +54,7 @@ def handle(node: Core, request: Request) -> DescribeClusterResponse:
     operations = NOT_ASKED
     if body.include_cluster_authorized_operations:
         operations = 0
-        if node.access.on_cluster(request, Operation.DESCRIBE):
+        if node.access.quiet.on_cluster(request, Operation.DESCRIBE):
             operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
     brokers = [DescribeClusterBroker(*each) for each in node.members.shown(request.identity.address)]
     if body.include_fenced_brokers:

@@ -61,7 +61,7 @@ class _Describe(CoordinatorRequest):
                 state.topics = [
                     topic
                     for topic in state.topics
-                    if self.node.access.on_topic(request, Operation.DESCRIBE, topic.topic)
+                    if self.node.access.quiet.on_topic(request, Operation.DESCRIBE, topic.topic)
                 ]
                 self.described[state.transactional_id] = state
         return DescribeTransactionsResponse(transaction_states=[self.described[name] for name in self.order])
@@ -84,7 +84,7 @@ def _describe(node: Core, request: Request) -> Any:
     refused: dict[str, TransactionState] = {}
     calls: list[tuple[int, Call]] = []
     for name in dict.fromkeys(body.transactional_ids):
-        if node.access.allows(request.identity, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+        if node.access.allows(request.identity, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name, request):
             calls.append(place_of(node, name, call_of(request, DescribeTransactionsRequest([name]))))
         else:
             refused[name] = TransactionState(error_code=error, transactional_id=name)

@@ -74,4 +74,4 @@ def _list(node: Core, request: Request) -> Work:
 
 def _may_see(node: Core, request: Request, state: TransactionState) -> bool:
     name = state.transactional_id
-    return node.access.allows(request.identity, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)
+    return node.access.quiet.allows(request.identity, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)

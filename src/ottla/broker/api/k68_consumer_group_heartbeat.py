@@ -56,6 +56,6 @@ def handle(node: Core, request: Request) -> Any:
     refused = subscription_error(node, request, body.subscribed_topic_names)
     if refused is not None:
         return ConsumerGroupHeartbeatResponse(error_code=refused[0], error_message=refused[1])
-    heard = ConsumerHeartbeat(body, lambda name: node.access.on_topic(request, Operation.DESCRIBE, name))
+    heard = ConsumerHeartbeat(body, lambda name: node.access.quiet.on_topic(request, Operation.DESCRIBE, name))
     asked = CoordinatorRequest([(node.coordinators.groups.partition_for(body.group_id), call_of(request, heard))])
     return node.coordinators.groups.submit(request.now, request, asked)

@@ -62,10 +62,11 @@ def _answer(node: Core, request: Request, is_long: bool) -> Work:
         return DescribeTopicPartitionsResponse(topics=(yield from encoded_in_slices(refused, request.version)))
     page = _Page(node, request)
     hidden: list[str] = []
+    access = node.access.quiet if every else node.access
     for step, name in enumerate(names):
         if cursor is not None and name < cursor.topic_name:
             pass
-        elif not node.access.on_topic(request, Operation.DESCRIBE, name):
+        elif not access.on_topic(request, Operation.DESCRIBE, name):
             hidden += [] if every else [name]
         elif page.next_cursor is None:
             page.add(name)

@@ -103,7 +103,8 @@ def _wanted(
     """The topics of the answer, and the partitions in them that the share coordinator is to be asked about."""
     if asked.topics is None:
         named = [(share.name, list(share.partitions)) for share in known.shares.initialized]
-        named = [(name, parts) for name, parts in named if node.access.on_topic(request, Operation.DESCRIBE, name)]
+        sees = node.access.quiet
+        named = [(name, parts) for name, parts in named if sees.on_topic(request, Operation.DESCRIBE, name)]
     else:
         named = [(topic.topic_name, list(topic.partitions)) for topic in asked.topics]
     topics: list[DescribeShareGroupOffsetsResponseTopic] = []

@@ -440,6 +440,24 @@ _ROWS: Final = (
          "The trusted authorities as PEM text, in place of the file."),
     _key("ottla.authentication.timeout.ms", _INT, 10_000,
          "Time that a client has to shake hands by TLS and to authenticate by SASL, in milliseconds.", low=1),
+    _key("ottla.metrics.security.protocol", _STRING, "PLAINTEXT",
+         "What the metrics port speaks: PLAINTEXT for HTTP, SSL for HTTPS with the certificate of ssl.*. Settings "
+         "behind listener.name.metrics. count for this port alone.", choices=("PLAINTEXT", "SSL")),
+    _key("ottla.metrics.token.location", _STRING, None,
+         "File with the token that readers of the metrics port have to send, as Authorization: Bearer TOKEN. Its mode "
+         "has to be 0600. It is read again when it changes. If not set: every client that reaches the port can read."),
+    _key("ottla.audit.events", _LIST, None,
+         "What the audit log records: denied for denied operations, changes for allowed operations that change topics, "
+         "configs, users or ACLs, logins for logins and failed ones, allowed for all allowed operations. An empty "
+         "value records nothing. If not set: denied, changes and logins with authorizer.class.name, nothing without.",
+         choices=("denied", "changes", "logins", "allowed")),
+    _key("ottla.audit.location", _STRING, None, "File of the audit log. If not set: audit.log in the data directory."),
+    _key("ottla.audit.file.bytes", _LONG, 16_777_216,
+         "Size at which the audit log begins a new file, in bytes.", low=4096),
+    _key("ottla.audit.files", _INT, 10, "Number of files of the audit log that are kept.", low=1, high=1000),
+    _key("ottla.audit.records.per.second", _INT, 10,
+         "Number of records of each kind that one principal, or one address that fails to log in, may cause per "
+         "second, with bursts of ten seconds. Those left out are counted.", low=1, high=100_000),
     _key("ottla.ssl.key.location", _STRING, None,
          "PEM file with the node's private key, if ssl.keystore.location has only the certificate chain."),
     # ---- described for tools that set them, without effect here ----------------------------------------------------

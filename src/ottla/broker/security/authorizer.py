@@ -2,7 +2,8 @@
 
 It has the operations of each type of resource, and makes the authorized_operations bit fields. An API's spec says which
 of them it needs (`ApiSpec.acl`). An `Authorizer` decides for each client, by ACLs (`acls`); a node without one allows
-everything. Nodes of the cluster have ClusterAction, without an ACL: the specs with `between_nodes` name the APIs.
+everything. Nodes of the cluster have ClusterAction, without an ACL: the specs with `between_nodes` name the APIs. A
+node with an audit log (`audit`) notes the decisions about what a client has asked for.
 
 Every handler authorizes first, then looks up, then acts, so that an error never shows an unauthorized client whether a
 name exists.
@@ -17,7 +18,7 @@ from typing import Final, Protocol
 
 from ottla.broker.client_identity import GRANTED_MAX, NODE_ITSELF, Identity
 from ottla.broker.requests import Request
-from ottla.metadata.acls import ACLS
+from ottla.metadata.acls import ACLS, WILDCARD
 from ottla.metadata.image import MetadataImage
 from ottla.protocol.acls import CLUSTER_NAME, Operation, ResourceType
 
@@ -71,26 +72,68 @@ class Authorizer(Protocol):
         ...
 
 
+class Audit(Protocol):
+    """Records decisions: `audit.Audit`."""
+
+    def concerns(self, operation: Operation, request: Request | None, /) -> bool: ...
+
+    def decided(
+        self,
+        identity: Identity,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        allowed: bool,
+        request: Request | None,
+        /,
+    ) -> None: ...
+
+
 class Access:
     """Decides whether a client may do something: asks the authorizer. Without one, and for the node itself, everything
-    is allowed. `is_node`: whether a request with this client id comes from a node of the cluster."""
+    is allowed.
 
-    __slots__ = ("_is_node", "_metadata", "authorizer")
+    - `is_node`: whether a request with this client id comes from a node of the cluster.
+    - `audit`: what notes the decisions, None without an audit log.
+    - `quiet`: the same, for questions where a no denies nothing that was asked for: one that another permission can
+      make good, or whether a name belongs into a list. The audit log has no denials from it.
+    """
+
+    __slots__ = ("_is_node", "_metadata", "_notes_denials", "audit", "authorizer", "quiet")
 
     def __init__(
         self,
         authorizer: Authorizer | None,
         is_node: Callable[[Identity, str | None], bool],
         metadata: ImageHolder,
+        audit: Audit | None = None,
+        *,
+        notes_denials: bool = True,
     ) -> None:
         self.authorizer = authorizer
         self._metadata = metadata
+        self.audit = audit
         self._is_node = is_node
+        self._notes_denials = notes_denials
+        loud = notes_denials and audit is not None
+        self.quiet: Access = Access(authorizer, is_node, metadata, audit, notes_denials=False) if loud else self
 
-    def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        if self.authorizer is None or identity is NODE_ITSELF:
+    def allows(
+        self,
+        identity: Identity,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        request: Request | None = None,
+    ) -> bool:
+        """Whether the client may do this. `request`: in which it asks, for the audit log."""
+        if identity is NODE_ITSELF:
             return True
-        return self.authorizer.allows(identity, operation, resource_type, name)
+        authorizer, audit = self.authorizer, self.audit
+        allowed = authorizer is None or authorizer.allows(identity, operation, resource_type, name)
+        if audit is not None and (audit.concerns(operation, request) if allowed else self._notes_denials):
+            audit.decided(identity, operation, resource_type, name, allowed, request)
+        return allowed
 
     def depends_on_acls(self, identity: Identity) -> bool:
         """Whether ACLs decide what this client may do."""
@@ -133,28 +176,35 @@ class Access:
         return True
 
     def on_topic(self, request: Request, operation: Operation, name: str) -> bool:
-        return self.allows(request.identity, operation, ResourceType.TOPIC, name)
+        return self.allows(request.identity, operation, ResourceType.TOPIC, name, request)
 
     def on_group(self, request: Request, operation: Operation, group_id: str) -> bool:
-        return self.allows(request.identity, operation, ResourceType.GROUP, group_id)
+        return self.allows(request.identity, operation, ResourceType.GROUP, group_id, request)
 
     def on_any_topic(self, request: Request, operation: Operation) -> bool:
         """Whether there may be a topic on which the client may do this (KIP-679)."""
-        if self.authorizer is None or request.identity is NODE_ITSELF:
+        identity = request.identity
+        if self.authorizer is None or identity is NODE_ITSELF:
             return True
-        return self.authorizer.allows_any(request.identity, operation, ResourceType.TOPIC)
+        allowed = self.authorizer.allows_any(identity, operation, ResourceType.TOPIC)
+        if not allowed and self.audit is not None:
+            self.audit.decided(identity, operation, ResourceType.TOPIC, WILDCARD, False, request)
+        return allowed
 
     def on_cluster(self, request: Request, operation: Operation) -> bool:
-        if self.authorizer is None:
-            return True
         if operation is Operation.CLUSTER_ACTION and self._is_node(request.identity, request.client_id):
             return True
-        return self.allows(request.identity, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self.allows(request.identity, operation, ResourceType.CLUSTER, CLUSTER_NAME, request)
 
     def authorized_operations(self, request: Request, resource_type: ResourceType, name: str) -> int:
         """The bit field of KIP-430: bit 1 << code for each operation the client may do."""
         bits = 0
+        authorizer, identity = self.authorizer, request.identity
         for operation in SUPPORTED[resource_type]:
-            if self.allows(request.identity, operation, resource_type, name):
+            if (
+                authorizer is None
+                or identity is NODE_ITSELF
+                or authorizer.allows(identity, operation, resource_type, name)
+            ):
                 bits |= 1 << operation
         return bits

@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.broker.channel import Channel
-from ottla.broker.client_identity import Principal
+from ottla.broker.client_identity import Identity, Principal
 from ottla.broker.effects import Derive, Outbox
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
 from ottla.broker.security.scram import AuthenticationFailed, ScramExchange
@@ -55,9 +55,13 @@ class Phase(Enum):
 
 
 class Exchange(Protocol):
-    """One exchange of tokens. `user`: the name that the client has proved, None until the last token."""
+    """One exchange of tokens. `user`: the name that the client has proved, None until the last token. `claimed`: the
+    user that the client has named, empty if there is no such user."""
 
     user: str | None
+
+    @property
+    def claimed(self) -> str: ...
 
     def respond(self, message: bytes) -> bytes:
         """The token that answers the client's. Raises AuthenticationFailed, or PasswordGiven."""
@@ -77,6 +81,7 @@ class PlainExchange:
     """The one token of PLAIN: authorization id, user and password, with NULs between them (RFC 4616)."""
 
     user: str | None = None
+    claimed = ""
 
     def respond(self, message: bytes) -> bytes:
         parts = message.split(b"\0")
@@ -124,6 +129,8 @@ class Dialogue:
     """When it last began to authenticate."""
     has_lifetime: bool = False
     """Whether it has to authenticate again."""
+    claimed: str = ""
+    """As whom the client is authenticating, if there is such a user. Others may be passwords in the wrong place."""
 
     @property
     def is_again(self) -> bool:
@@ -145,6 +152,7 @@ class Sasl:
 
     - `setting`: returns a setting of a listener, by both names.
     - `credentials`: returns those that hold now.
+    - `logged_in`: called with each login, by identity, mechanism, user, and why it failed.
     """
 
     def __init__(
@@ -154,11 +162,13 @@ class Sasl:
         outbox: Outbox,
         schedule: Schedule,
         entropy: Entropy,
+        logged_in: Callable[[Identity, str, str, str | None], None],
     ) -> None:
         self._setting = setting
         self._credentials = credentials
         self._outbox = outbox
         self._entropy = entropy
+        self._logged_in = logged_in
         self._secret = entropy.randbytes(32)
         self._dialogues: dict[int, Dialogue] = {}
         self._lifetimes = KeyedTimers[int](schedule, Timed.SASL, self._expire)
@@ -197,13 +207,15 @@ class Sasl:
             dialogue.known_as, dialogue.known_by = channel.identity.principal, channel.identity.mechanism
         elif dialogue.phase is not Phase.HANDSHAKE:
             dialogue.phase = Phase.FAILED
+            self.refused(dialogue, "it sent a second SaslHandshake")
             return Handshake(ErrorCode.ILLEGAL_SASL_STATE, (), "it sent a second SaslHandshake")
         dialogue.mechanism = mechanism
         if mechanism not in enabled:
             dialogue.phase = Phase.FAILED
-            return Handshake(
-                ErrorCode.UNSUPPORTED_SASL_MECHANISM, enabled, f"it asked for the SASL mechanism {mechanism[:100]!r}"
-            )
+            why = f"it asked for the SASL mechanism {mechanism[:100]!r}"
+            dialogue.mechanism = ""
+            self.refused(dialogue, why)
+            return Handshake(ErrorCode.UNSUPPORTED_SASL_MECHANISM, enabled, why)
         dialogue.began, dialogue.phase = now, Phase.AUTHENTICATE
         dialogue.exchange = self._exchange(mechanism)
         channel.expect_token(bare=version == 0)
@@ -235,6 +247,7 @@ class Sasl:
             self._derive(dialogue, given, derived)
             return None
         except AuthenticationFailed as failed:
+            dialogue.claimed = dialogue.exchange.claimed
             raise dialogue.failed(str(failed)) from None
         user = dialogue.exchange.user
         return Answer(answer) if user is None else self._complete(now, dialogue, user, answer)
@@ -244,6 +257,7 @@ class Sasl:
         if len(self._derivations) >= DERIVATIONS_MAX:
             raise dialogue.failed(f"{DERIVATIONS_MAX} other clients are logging in by PLAIN")
         known = self._credentials().get(given.user, {})
+        dialogue.claimed = given.user if known else ""
         mechanism = next((each for each in reversed(DIGESTS) if each in known), next(iter(DIGESTS)))
         credential = known.get(mechanism)
         salt, iterations = self._secret, ITERATIONS_MIN
@@ -277,13 +291,18 @@ class Sasl:
             raise dialogue.failed(f"it was {dialogue.known_as}, and authenticates again as {principal}")
         channel = dialogue.channel
         lifetime_ms: int = self._setting(channel.identity.address.listener, "connections.max.reauth.ms")
-        dialogue.phase, dialogue.exchange = Phase.COMPLETE, None
+        dialogue.phase, dialogue.exchange, dialogue.claimed = Phase.COMPLETE, None, ""
         channel.authenticate(principal, dialogue.mechanism)
+        self._logged_in(channel.identity, dialogue.mechanism, user, None)
         connection_id = channel.identity.address.connection_id
         dialogue.has_lifetime = lifetime_ms > 0
         if dialogue.has_lifetime:
             self._lifetimes.set(connection_id, now + lifetime_ms)
         return Answer(token, lifetime_ms)
+
+    def refused(self, dialogue: Dialogue, why: str) -> None:
+        """A client is told that it has failed to authenticate."""
+        self._logged_in(dialogue.channel.identity, dialogue.mechanism, dialogue.claimed, why)
 
     def _expire(self, now: Millis) -> None:
         """The lifetimes of sessions are over: their clients may authenticate again, and nothing else."""

@@ -68,6 +68,11 @@ class ScramExchange:
         self._name = ""
         self.user: str | None = None
 
+    @property
+    def claimed(self) -> str:
+        """The user that the client has named, empty if there is no such user."""
+        return "" if self._credential is None else self._name
+
     def respond(self, message: bytes) -> bytes:
         """The answer to the client's next message; `user` is set with the last one. Raises AuthenticationFailed; the
         exchange is then over."""

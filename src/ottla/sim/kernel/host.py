@@ -18,6 +18,7 @@ from ottla.broker.client_identity import Address, Identity
 from ottla.broker.cluster import store_work
 from ottla.broker.effects import (
     Ask,
+    Audited,
     Close,
     Commit,
     CommitOutcome,
@@ -254,6 +255,8 @@ class Life:
                 self.world.agenda.after(0, self._derived, token, mechanism, done)
             case Ask():
                 self.world.agenda.after(0, self._ask, effect)
+            case Audited():
+                pass  # no run has an audit log
             case Commit() | Reread():
                 if isinstance(effect, Commit):
                     self._unsent_commit = effect

@@ -1,0 +1,117 @@
+"""Decides who may read the metrics port: TLS, and a bearer token from a file that only the node's user can read.
+
+With `ottla.metrics.security.protocol=SSL` the port speaks HTTPS with the certificate of `ssl.*`. Settings behind
+`listener.name.metrics.` replace them for this port alone: another certificate, or `ssl.client.auth=required`.
+
+`/metrics` and `/share-groups` need the token, if there is one. `/share-groups` shows which client works on which
+records, so on a node with an authorizer it needs one. `/healthz` and `/readyz` are for supervisors, and need none;
+`/readyz` names no partitions then.
+
+The files are read again when they change. A token that can't be used leaves the old one in force.
+
+Source: RFC 6750.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import stat
+
+from ottla.broker.config.values import BrokerSettings
+from ottla.server.listeners import is_loopback, refuse_public
+from ottla.server.refusals import SettingsRefused
+from ottla.server.tls import Tls
+from ottla.server.tls_settings import TlsSettings
+
+LISTENER = "METRICS"
+TOKEN_MIN = 16
+TOKEN_BYTES_MAX = 4096
+PROBES = ("/healthz", "/readyz")
+
+log = logging.getLogger("ottla.server")
+
+
+class MetricsAccess:
+    """Who may read the metrics port. Raises SettingsRefused for settings that can't be used, and for a port that other
+    machines can reach without being asked who they are."""
+
+    def __init__(self, settings: BrokerSettings, host: str) -> None:
+        self._has_authorizer = bool(settings["authorizer.class.name"])
+        self._path: str | None = settings["ottla.metrics.token.location"]
+        self._token, self._seen = b"", None
+        self.tls: Tls | None = None
+        if settings["ottla.metrics.security.protocol"] == "SSL":
+            self.tls = Tls(TlsSettings(settings, LISTENER))
+        asks = self._path or settings.of_listener(LISTENER, "ssl.client.auth") == "required"
+        if self.tls is None or not asks:
+            lacks = [] if self.tls is not None else ["TLS (ottla.metrics.security.protocol=SSL)"]
+            lacks += [] if asks else ["token (ottla.metrics.token.location)"]
+            why = f"the metrics port has no {' and no '.join(lacks)}"
+            refuse_public(host, settings["ottla.allow.public.plaintext"], why)
+        if self._path and self.tls is None and not is_loopback(host):
+            log.warning("The token of the metrics port goes over the network in the clear: the port has no TLS.")
+        if self._path:
+            self._read_token(self._path)
+
+    @property
+    def needs_token(self) -> bool:
+        return self._path is not None
+
+    def refusal(self, path: str, authorization: bytes) -> tuple[str, str] | None:
+        """(HTTP status, why) for a request that is not allowed; None for one that is. `authorization`: the header's
+        value, empty without one."""
+        if path in PROBES:
+            return None
+        if not self.needs_token:
+            if self._has_authorizer and path.startswith("/share-groups"):
+                return "403 Forbidden", (
+                    "This shows what clients work on, and the node has an authorizer: set ottla.metrics.token.location."
+                )
+            return None
+        scheme, _, given = authorization.partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
+            return None
+        return "401 Unauthorized", "This needs the header Authorization: Bearer TOKEN."
+
+    def reload(self) -> bool:
+        """Use a changed token; whether the TLS has changed too. What can't be used is logged, once."""
+        try:
+            if self._path and self._version(self._path) != self._seen:
+                self._read_token(self._path)
+                log.info("the metrics port uses a new token")
+        except SettingsRefused as refused:
+            log.warning("%s The old token stays in force.", refused)
+        try:
+            return self.tls is not None and self.tls.reload()
+        except SettingsRefused as refused:
+            log.warning("%s The old certificate stays in force.", refused)
+            return False
+
+    def _version(self, path: str) -> tuple[int, int, int, int] | None:
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
+
+    def _read_token(self, path: str) -> None:
+        self._seen = self._version(path)
+        try:
+            with open(path, "rb") as file:
+                if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+                    raise SettingsRefused(
+                        f"Other users can read {path}, the token of the metrics port: set its mode to 0600."
+                    )
+                token = file.read(TOKEN_BYTES_MAX + 1).strip()
+        except OSError as error:
+            raise SettingsRefused(
+                f"{path}, the token of the metrics port, can't be read: {error.strerror or error}."
+            ) from None
+        if not TOKEN_MIN <= len(token) <= TOKEN_BYTES_MAX or not all(33 <= octet < 127 for octet in token):
+            raise SettingsRefused(
+                f"{path} has to hold one token for the metrics port: {TOKEN_MIN} characters or more, without spaces, "
+                "for example from `openssl rand -hex 32`."
+            )
+        self._token = token
