@@ -28,6 +28,7 @@ from ottla.broker.effects import (
     Commit,
     Derive,
     Effect,
+    FetchKeys,
     Mute,
     OutcomeUnknown,
     Parked,
@@ -196,6 +197,8 @@ class NodeStage:
         """Those there have been."""
         self.asks: list[Ask] = []
         """Requests to other nodes, which the test answers."""
+        self.fetched: list[str] = []
+        """The listeners whose keys the node has asked for."""
         self.audited: list[Mapping[str, object]] = []
         """What the audit log has recorded."""
         self.clients: dict[int, Client] = {}
@@ -356,6 +359,8 @@ class NodeStage:
                 self.node.derived(self.now, token, mechanism, salted(mechanism, password, salt, iterations))
             case Ask():
                 self.asks.append(effect)
+            case FetchKeys(listener):
+                self.fetched.append(listener)
             case Audited(record):
                 self.audited.append(record)
             case Commit():

@@ -288,6 +288,7 @@ class Core:
             self.outbox,
             self.schedule,
             self.environment.entropy,
+            self.wall,
             self.logged_in,
         )
         self.events.disconnected.subscribe(Order.SASL, lambda _, connection: made.disconnected(connection))

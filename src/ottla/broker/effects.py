@@ -139,6 +139,14 @@ class Derive:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchKeys:
+    """Fetch the keys of this listener that check tokens, off the loop and not too often; then `node.keys_changed`. A
+    client has a token of an unknown key."""
+
+    listener: str
+
+
+@dataclass(frozen=True, slots=True)
 class Audited:
     """Append this record to the audit log, off the loop. `time` is a timestamp in milliseconds."""
 
@@ -189,7 +197,7 @@ class Unread:
 
 
 CommitOutcome: TypeAlias = Committed | Conflicted | NotCommitted | OutcomeUnknown
-Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask | Commit | Reread | Derive | Audited
+Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask | Commit | Reread | Derive | FetchKeys | Audited
 
 
 class Outbox:

@@ -8,7 +8,7 @@ A node does I/O only through `FileSystem` and `MetadataStore`, and has no clock 
     tick(now) when deadline() comes   ->
     disconnected(now, connection)     ->
     take_effects(now)                 ->     Reply, Close, Mute, Sync, Store, Ask, Commit, Reread,
-                                             Derive, Audited
+                                             Derive, FetchKeys, Audited
     synced(now, token, failures)      ->
     answered(now, token, answer)      ->
     committed(now, token, outcome)    ->
@@ -58,6 +58,7 @@ from ottla.protocol.wire import Buffer, has_elements
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.membership import Membership
+    from ottla.broker.security.jwks import KeySet
 
 LONG_BYTES_MAX: Final = 16 << 20
 """Longer requests are refused, except those that carry client data: records, subscriptions, assignments."""
@@ -274,6 +275,10 @@ class Node(Core):
     def derived(self, now: Millis, token: int, mechanism: str, salted_password: bytes) -> None:
         """Handle the result of a Derive effect."""
         self.sasl.derived(now, token, mechanism, salted_password)
+
+    def keys_changed(self, listener: str, keys: KeySet) -> None:
+        """The keys that check clients' tokens on a listener are these from now on."""
+        self.sasl.keys[listener] = keys
 
     def not_stored(self, path: str) -> None:
         """The file of a Store effect could not be written: its content is requested again."""

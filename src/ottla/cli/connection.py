@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from ottla.client import Client
+    from ottla.client.sasl import Login
 
 T = TypeVar("T")
 
@@ -173,7 +174,39 @@ def client_properties(cluster: Cluster) -> dict[str, Any]:
     given = cluster.given_properties()
     bootstrap = given.pop("bootstrap.servers", cluster.bootstrap)
     require_listener(bootstrap, given)
-    return {"bootstrap.servers": addresses(bootstrap), "client.id": "ottla", "log_level": 2, **given}
+    found: dict[str, Any] = {"bootstrap.servers": addresses(bootstrap), "client.id": "ottla", "log_level": 2, **given}
+    if str(given.get("sasl.mechanism") or given.get("sasl.mechanisms") or "").upper() == "OAUTHBEARER":
+        return with_tokens(found, given)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TokensForLibrdkafka:
+    """Gives librdkafka the tokens of Ottla's own client: it knows neither files nor Kafka's names."""
+
+    login: Login
+
+    def __call__(self, config: str) -> tuple[str, float]:
+        from ottla.client.oauth import expiry_of
+
+        assert self.login.tokens is not None
+        token = self.login.tokens()
+        return token, expiry_of(token)
+
+
+def with_tokens(found: dict[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """librdkafka's properties with a callback in place of those about tokens; raises Failure if they can't be used."""
+    from ottla.client.oauth import PROPERTIES
+    from ottla.client.sasl import WrongLogin, login_of
+
+    try:
+        login = login_of(given)
+    except WrongLogin as wrong:
+        raise Failure(str(wrong)) from None
+    if login is None:
+        return found
+    kept = {name: value for name, value in found.items() if name not in (*PROPERTIES, "sasl.jaas.config")}
+    return kept | {"oauth_cb": TokensForLibrdkafka(login)}
 
 
 def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) -> Callable[[], Client]:
@@ -183,8 +216,12 @@ def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) 
     from ottla.client.sasl import WrongLogin, login_of
 
     tls = tls_of(given) if str(given.get("security.protocol", "")).upper().endswith("SSL") else None
+    by_token = given.get("oauth_cb")
     try:
-        login = login_of({name: str(value) for name, value in given.items()})
+        if isinstance(by_token, TokensForLibrdkafka):
+            login = by_token.login
+        else:
+            login = login_of({name: str(value) for name, value in given.items()})
     except WrongLogin as wrong:
         raise Failure(str(wrong)) from None
     return lambda: Client(

@@ -1,6 +1,6 @@
-"""Authenticates a connection by SASL: SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN.
+"""Authenticates a connection by SASL: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN or OAUTHBEARER.
 
-Sources: KIP-43, KIP-152, KIP-368; Kafka's SaslClientAuthenticator.java, PlainSaslClient (RFC 4616).
+Sources: KIP-43, KIP-152, KIP-255, KIP-368; Kafka's SaslClientAuthenticator.java, PlainSaslClient (RFC 4616); RFC 7628.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ottla.client.errors import ClientFailure, ErrorAnswer
+from ottla.client.oauth import Tokens, WrongTokens, tokens_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from ottla.protocol.scram import DIGESTS, ScramClient, ScramFailed
 
 PLAIN = "PLAIN"
-MECHANISMS = (*DIGESTS, PLAIN)
-_LOGIN_MODULE = re.compile(r"\s*[\w.]+(?:Scram|Plain)LoginModule\s+required\s(?P<options>.*);\s*", re.DOTALL)
+OAUTHBEARER = "OAUTHBEARER"
+MECHANISMS = (*DIGESTS, PLAIN, OAUTHBEARER)
+_LOGIN_MODULE = re.compile(
+    r"\s*[\w.]+(?P<kind>Scram|Plain|OAuthBearer)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL
+)
 _OPTION = re.compile(r'(?P<name>\w+)\s*=\s*(?:"(?P<quoted>(?:\\.|[^"\\])*)"|(?P<bare>[^\s";]+))')
 
 
@@ -29,11 +33,13 @@ class WrongLogin(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user, the password, and the mechanism. Hashable, so that connections can be kept by it."""
+    """A user, the password, and the mechanism; for OAUTHBEARER what gets tokens. Hashable, so that connections can be
+    kept by it."""
 
     mechanism: str
-    user: str
-    password: str = field(repr=False)
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tokens: Tokens | None = field(default=None, repr=False)
 
 
 def login_of(given: Mapping[str, str]) -> Login | None:
@@ -48,18 +54,31 @@ def login_of(given: Mapping[str, str]) -> Login | None:
             if mechanism
             else f"sasl.mechanism is missing: {', '.join(MECHANISMS)}."
         )
+    options = _jaas_options(given)
+    if mechanism.upper() == OAUTHBEARER:
+        try:
+            return Login(OAUTHBEARER, tokens=tokens_of(given, options or {}))
+        except WrongTokens as wrong:
+            raise WrongLogin(str(wrong)) from None
     user, password = given.get("sasl.username"), given.get("sasl.password")
-    if "sasl.jaas.config" in given:
-        found = _LOGIN_MODULE.fullmatch(given["sasl.jaas.config"])
-        if found is None:
-            raise WrongLogin(
-                "sasl.jaas.config must name Kafka's ScramLoginModule or PlainLoginModule, with username and password."
-            )
-        options = {each["name"]: _unquoted(each) for each in _OPTION.finditer(found["options"])}
+    if options is not None:
         user, password = options.get("username"), options.get("password")
     if not user or password is None:
         raise WrongLogin("A login needs sasl.username and sasl.password.")
     return Login(mechanism.upper(), user, password)
+
+
+def _jaas_options(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of `sasl.jaas.config`, None without it. Raises WrongLogin."""
+    if "sasl.jaas.config" not in given:
+        return None
+    found = _LOGIN_MODULE.fullmatch(given["sasl.jaas.config"])
+    if found is None:
+        raise WrongLogin(
+            "sasl.jaas.config must name Kafka's ScramLoginModule or PlainLoginModule, with username and password, or "
+            "OAuthBearerLoginModule."
+        )
+    return {each["name"]: _unquoted(each) for each in _OPTION.finditer(found["options"])}
 
 
 def _unquoted(option: re.Match[str]) -> str:
@@ -86,6 +105,8 @@ def authenticate(connection: Asks, login: Login) -> float | None:
         )
     if handshake.error_code:
         raise ErrorAnswer(handshake.error_code, connection.address)
+    if login.mechanism == OAUTHBEARER:
+        return _by_token(connection, login)
     if login.mechanism == PLAIN:
         token = b"\0%b\0%b" % (login.user.encode(), login.password.encode())
         return _token(connection, login, token).session_lifetime_ms / 1000 or None
@@ -99,9 +120,20 @@ def authenticate(connection: Asks, login: Login) -> float | None:
     return last.session_lifetime_ms / 1000 or None
 
 
+def _by_token(connection: Asks, login: Login) -> float | None:
+    """Authenticate by a token. A broker that refuses it says so in a challenge, and fails the next message."""
+    assert login.tokens is not None
+    answer = _token(connection, login, b"n,,\x01auth=Bearer %b\x01\x01" % login.tokens().encode())
+    if answer.auth_bytes:
+        _token(connection, login, b"\x01")
+        raise ClientFailure(f"{connection.address} does not accept the token.")
+    return answer.session_lifetime_ms / 1000 or None
+
+
 def _token(connection: Asks, login: Login, token: bytes) -> SaslAuthenticateResponse:
     answer = connection.ask(SaslAuthenticateRequest(token), 1)
     assert isinstance(answer, SaslAuthenticateResponse)
     if answer.error_code:
-        raise ErrorAnswer(answer.error_code, f"{login.user} at {connection.address}", answer.error_message)
+        who = f"{login.user} at {connection.address}" if login.user else connection.address
+        raise ErrorAnswer(answer.error_code, who, answer.error_message)
     return SaslAuthenticateResponse(auth_bytes=bytes(answer.auth_bytes), session_lifetime_ms=answer.session_lifetime_ms)

@@ -27,6 +27,7 @@ from ottla.broker.effects import (
     Commit,
     CommitOutcome,
     Derive,
+    FetchKeys,
     Mute,
     Reading,
     Reply,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from ottla.server.metrics import MetricsListener
     from ottla.server.metrics_access import MetricsAccess
     from ottla.server.shared_metadata import Shared
+    from ottla.server.token_keys import TokenKeys
     from ottla.server.watchdog import Watchdog
 
 SCRATCH_BYTES = 1 << 17
@@ -134,6 +136,7 @@ class Server:
         self.decoding: Decoding
         self._passwords = Passwords(self._derived)
         self._audit_log: AuditLog | None = None
+        self._token_keys: dict[str, TokenKeys] = {}
         self.request_bytes_max = self.unauthenticated_bytes_max = 0
         self.authentication_s = 0.0
         self.node: Node
@@ -266,6 +269,7 @@ class Server:
 
                 location = settings["ottla.audit.location"] or os.path.join(directory, AUDIT_FILE)
                 self._audit_log = AuditLog(location, settings["ottla.audit.file.bytes"], settings["ottla.audit.files"])
+            self._open_token_keys(settings, listeners)
             self.decoding = Decoding(self.node.decode)
             self.node.start(moment())
             # Only now: what the recovery left is consistent for as long as this boot lasts.
@@ -305,6 +309,18 @@ class Server:
             self.options.prepare(store)
         return with_acls(settings, self.options.settings, listeners, store)
 
+    def _open_token_keys(self, settings: BrokerSettings, listeners: list[Listener]) -> None:
+        """Read or begin to fetch the keys that check tokens, on listeners with OAUTHBEARER. Raises SettingsRefused."""
+        with_sasl = [each.name for each in listeners if each.sasl]
+        if not any("OAUTHBEARER" in settings.of_listener(name, "sasl.enabled.mechanisms") for name in with_sasl):
+            return
+        from ottla.server.token_keys import token_keys
+
+        self._token_keys = token_keys(settings, with_sasl, self.node.keys_changed)
+        for each in self._token_keys.values():
+            self.node.keys_changed(each.listener, each.keys)
+            each.start()
+
     def _read_limits(self) -> None:
         """Read the settings that each connection asks for."""
         settings = self.node.settings
@@ -331,6 +347,8 @@ class Server:
         self._store.stop()
         self.decoding.stop()
         self._passwords.stop()
+        for each in self._token_keys.values():
+            each.stop()
         sync_beside(self.node.completing())
         self.node.stop(self.now())
         if self._audit_log is not None:
@@ -516,6 +534,8 @@ class Server:
                             self._peers.send(effect)
                         case Derive():
                             self._passwords.derive(effect)
+                        case FetchKeys(listener):
+                            self._token_keys[listener].wanted()
                         case Audited(record):
                             if self._audit_log is not None:
                                 self._audit_log.write(record)

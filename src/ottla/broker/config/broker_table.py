@@ -407,8 +407,29 @@ _ROWS: Final = (
          "Whether every client may use a resource that no ACL matches. false without authorizer.class.name stops the "
          "start if it is set."),
     _key("sasl.enabled.mechanisms", _LIST, ("SCRAM-SHA-512", "SCRAM-SHA-256"),
-         "The SASL mechanisms that clients of listeners with SASL can choose from. Others than these and PLAIN, which "
-         "sends the password itself, stop the start.", choices=MECHANISMS),
+         "The SASL mechanisms that clients of listeners with SASL can choose from. Others than these, PLAIN, which "
+         "sends the password itself, and OAUTHBEARER stop the start.", choices=MECHANISMS),
+    _key("sasl.oauthbearer.jwks.endpoint.url", _STRING, None,
+         "Where the public keys are that check OAUTHBEARER tokens: an https:// or file:// URL of a JSON Web Key Set."),
+    _key("sasl.oauthbearer.jwks.endpoint.refresh.ms", _LONG, 3_600_000,
+         "Time after which the node fetches the keys again, in milliseconds.", low=1_000),
+    _key("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", _LONG, 100,
+         "Wait before the node tries again to fetch the keys, in milliseconds. It doubles with each failure.", low=1),
+    _key("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", _LONG, 10_000,
+         "Longest wait before the node tries again to fetch the keys, in milliseconds.", low=1),
+    _key("sasl.oauthbearer.expected.issuer", _STRING, None,
+         "Issuer (iss) that a token has to have. OAUTHBEARER needs it."),
+    _key("sasl.oauthbearer.expected.audience", _LIST, None,
+         "Audiences (aud), of which a token has to name at least one. OAUTHBEARER needs it."),
+    _key("sasl.oauthbearer.sub.claim.name", _STRING, "sub",
+         "Claim of a token that has the name of the principal."),
+    _key("sasl.oauthbearer.scope.claim.name", _STRING, "scope",
+         "Claim of a token that has its scopes. Only its form is checked."),
+    _key("sasl.oauthbearer.clock.skew.seconds", _INT, 30,
+         "Time by which the clocks of the node and of the issuer of tokens may differ, in seconds.", low=0, high=3600),
+    _key("ottla.sasl.oauthbearer.ca.location", _STRING, None,
+         "PEM file with the authorities that sasl.oauthbearer.jwks.endpoint.url is checked by. If not set: those of "
+         "the system."),
     _key("sasl.server.max.receive.size", _INT, 524_288,
          "Longest request of a client that has not authenticated yet, in bytes; a longer one closes the connection.",
          low=1),
@@ -522,6 +543,7 @@ UNITS_MS: Final = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600
 
 OF_A_LISTENER: Final = (
     *(key for key in BROKER_CONFIGS if key.startswith(("ssl.", "ottla.ssl."))),
+    *(key for key in BROKER_CONFIGS if key.startswith(("sasl.oauthbearer.", "ottla.sasl.oauthbearer."))),
     "connections.max.reauth.ms", "sasl.enabled.mechanisms",
 )  # fmt: skip
 """Properties that listener.name.NAME.PROPERTY sets for one listener (KIP-103)."""

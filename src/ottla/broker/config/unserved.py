@@ -21,6 +21,14 @@ _PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
     "sasl.kerberos.principal.to.local.rules": ("DEFAULT",),
     "sasl.mechanism.controller.protocol": ("GSSAPI",),
     "sasl.mechanism.inter.broker.protocol": ("GSSAPI",),
+    "sasl.jaas.config": (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required ;",
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
+    ),
+    "sasl.server.callback.handler.class": (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
+        "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
+    ),
     "security.inter.broker.protocol": ("PLAINTEXT",),
     "security.providers": (),
     "ssl.allow.dn.changes": ("false",),
@@ -41,10 +49,14 @@ AUTHORIZERS: Final = (
 """Kafka's authorizers, which decide by ACLs: a node with either of these names does so too."""
 _OF_ACLS = {"allow.everyone.if.no.acl.found": ("true",), "super.users": ()}
 """Settings of ACLs, and their values that promise nothing without an authorizer, beside an empty one."""
-MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
 """The SASL mechanisms that a node serves."""
 _ENABLED: Final = "sasl.enabled.mechanisms"
 _SERVED: Final = frozenset((
+    "sasl.oauthbearer.clock.skew.seconds", "sasl.oauthbearer.expected.audience", "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms", "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name",
     "ssl.cipher.suites", "ssl.client.auth", "ssl.enabled.protocols", "ssl.key.password",
     "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location", "ssl.keystore.type",
     "ssl.principal.mapping.rules", "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.type",

@@ -168,6 +168,7 @@ def _by_listener(static: Mapping[str, str]) -> tuple[dict[str, str], dict[tuple[
     of_listeners: dict[tuple[str, str], Value] = {}
     for name, text in static.items():
         listener, dot, key = name.removeprefix(LISTENER_PREFIX).partition(".")
+        key = key.removeprefix("oauthbearer.")  # Kafka names the mechanism before its properties
         if name.startswith(LISTENER_PREFIX) and dot and key in OF_A_LISTENER:
             of_listeners[listener.lower(), key] = BROKER_CONFIGS[key].parse(text)
         else:

@@ -11,7 +11,8 @@ client has to authenticate again within it, by the same mechanism and as the sam
 After the lifetime everything else closes the connection (KIP-368).
 
 A failure has the same message for the client whatever its reason. The node gives it after
-connection.failed.authentication.delay.ms, and closes the connection. PLAIN sends the password itself: the node compares
+connection.failed.authentication.delay.ms, and closes the connection. The session of an OAUTHBEARER client ends with its
+token (`oauth`). PLAIN sends the password itself: the node compares
 it with the same stored credential as SCRAM does, and lets the host derive the keys on a thread (`effects.Derive`),
 because that takes milliseconds.
 
@@ -25,24 +26,30 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Identity, Principal
-from ottla.broker.effects import Derive, Outbox
+from ottla.broker.effects import Derive, FetchKeys, Outbox
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
 from ottla.broker.security.scram import AuthenticationFailed, ScramExchange
-from ottla.machine import Entropy, Millis
+from ottla.machine import Entropy, Millis, WallClock
 from ottla.metadata.credentials import Credentials, ScramCredential
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.scram import DIGESTS, ITERATIONS_MIN, keys_of
 
+if TYPE_CHECKING:
+    from ottla.broker.security.jwks import KeySet
+
 PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
 AGAIN_AFTER_MS: Final = 1_000
 """A client may not authenticate again sooner."""
 DERIVATIONS_MAX: Final = 64
 """How many passwords may wait for their keys: more than a node derives in a fraction of a second."""
 NONCE_BYTES: Final = 24
+LIFETIME_MIN_MS: Final = 1_000
+"""The shortest session: of a token that has expired within the allowed skew. 0 would be one without an end."""
 
 
 class Phase(Enum):
@@ -63,6 +70,11 @@ class Exchange(Protocol):
     @property
     def claimed(self) -> str: ...
 
+    @property
+    def ends_at_ms(self) -> int | None:
+        """When what the client has proved expires, a timestamp; None if it does not."""
+        ...
+
     def respond(self, message: bytes) -> bytes:
         """The token that answers the client's. Raises AuthenticationFailed, or PasswordGiven."""
         ...
@@ -82,6 +94,7 @@ class PlainExchange:
 
     user: str | None = None
     claimed = ""
+    ends_at_ms = None
 
     def respond(self, message: bytes) -> bytes:
         parts = message.split(b"\0")
@@ -162,13 +175,18 @@ class Sasl:
         outbox: Outbox,
         schedule: Schedule,
         entropy: Entropy,
+        wall: WallClock,
         logged_in: Callable[[Identity, str, str, str | None], None],
     ) -> None:
         self._setting = setting
         self._credentials = credentials
         self._outbox = outbox
         self._entropy = entropy
+        self._wall = wall
         self._logged_in = logged_in
+        self._now: Millis = 0
+        self.keys: dict[str, KeySet] = {}
+        """By listener: the keys that check clients' tokens."""
         self._secret = entropy.randbytes(32)
         self._dialogues: dict[int, Dialogue] = {}
         self._lifetimes = KeyedTimers[int](schedule, Timed.SASL, self._expire)
@@ -217,18 +235,38 @@ class Sasl:
             self.refused(dialogue, why)
             return Handshake(ErrorCode.UNSUPPORTED_SASL_MECHANISM, enabled, why)
         dialogue.began, dialogue.phase = now, Phase.AUTHENTICATE
-        dialogue.exchange = self._exchange(mechanism)
+        dialogue.exchange = self._exchange(mechanism, channel.identity.address.listener)
         channel.expect_token(bare=version == 0)
         return Handshake(ErrorCode.NONE, enabled)
 
-    def _exchange(self, mechanism: str) -> Exchange:
+    def _exchange(self, mechanism: str, listener: str) -> Exchange:
         if mechanism == PLAIN:
             return PlainExchange()
+        if mechanism == OAUTHBEARER:
+            return self._oauth_exchange(listener)
 
         def credential_of(user: str) -> ScramCredential | None:
             return self._credentials().get(user, {}).get(mechanism)
 
         return ScramExchange(mechanism, credential_of, self._entropy.randbytes(NONCE_BYTES).hex(), self._secret)
+
+    def _oauth_exchange(self, listener: str) -> Exchange:
+        from ottla.broker.security.oauth import OAuthExchange, TokenRules
+
+        prefix = "sasl.oauthbearer."
+        rules = TokenRules(
+            self._setting(listener, prefix + "expected.issuer"),
+            tuple(self._setting(listener, prefix + "expected.audience") or ()),
+            self._setting(listener, prefix + "sub.claim.name"),
+            self._setting(listener, prefix + "scope.claim.name"),
+            self._setting(listener, prefix + "clock.skew.seconds"),
+        )
+        return OAuthExchange(
+            rules,
+            lambda: self.keys.get(listener, {}),
+            lambda: self._wall.at(self._now),
+            lambda: self._outbox.add(FetchKeys(listener)),
+        )
 
     # ---- tokens ----------------------------------------------------------------------------------------------------
 
@@ -241,6 +279,7 @@ class Sasl:
             raise dialogue.failed(f"a token came where {dialogue.phase.value} should come")
         if dialogue.is_again and dialogue.mechanism != dialogue.known_by:
             raise dialogue.failed(f"it authenticated by {dialogue.known_by}, and again by {dialogue.mechanism}")
+        self._now = now
         try:
             answer = dialogue.exchange.respond(token)
         except PasswordGiven as given:
@@ -250,7 +289,9 @@ class Sasl:
             dialogue.claimed = dialogue.exchange.claimed
             raise dialogue.failed(str(failed)) from None
         user = dialogue.exchange.user
-        return Answer(answer) if user is None else self._complete(now, dialogue, user, answer)
+        if user is None:
+            return Answer(answer)
+        return self._complete(now, dialogue, user, answer, dialogue.exchange.ends_at_ms)
 
     def _derive(self, dialogue: Dialogue, given: PasswordGiven, derived: Callable[[Millis], None]) -> None:
         """Have the keys of a password derived; those of an unknown user too, so that both take the same time."""
@@ -285,12 +326,18 @@ class Sasl:
             raise dialogue.failed("the user is unknown or the password is wrong")
         return self._complete(now, dialogue, user, b"")
 
-    def _complete(self, now: Millis, dialogue: Dialogue, user: str, token: bytes) -> Answer:
+    def _complete(
+        self, now: Millis, dialogue: Dialogue, user: str, token: bytes, ends_at_ms: int | None = None
+    ) -> Answer:
+        """The answer to the last token. `ends_at_ms`: when what the client has proved expires, a timestamp."""
         principal = Principal("User", user)
         if dialogue.known_as not in (None, principal):
             raise dialogue.failed(f"it was {dialogue.known_as}, and authenticates again as {principal}")
         channel = dialogue.channel
         lifetime_ms: int = self._setting(channel.identity.address.listener, "connections.max.reauth.ms")
+        if ends_at_ms is not None:
+            left_ms = max(LIFETIME_MIN_MS, self._wall.moment(ends_at_ms) - now)
+            lifetime_ms = min(lifetime_ms, left_ms) if lifetime_ms > 0 else left_ms
         dialogue.phase, dialogue.exchange, dialogue.claimed = Phase.COMPLETE, None, ""
         channel.authenticate(principal, dialogue.mechanism)
         self._logged_in(channel.identity, dialogue.mechanism, user, None)

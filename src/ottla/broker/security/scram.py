@@ -55,6 +55,7 @@ class ScramExchange:
         "_sent",
         "user",
     )
+    ends_at_ms = None
 
     def __init__(
         self, mechanism: str, credential_of: Callable[[str], ScramCredential | None], nonce: str, secret: bytes

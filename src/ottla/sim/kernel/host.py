@@ -24,6 +24,7 @@ from ottla.broker.effects import (
     CommitOutcome,
     Derive,
     Effect,
+    FetchKeys,
     Mute,
     Parked,
     Part,
@@ -255,8 +256,8 @@ class Life:
                 self.world.agenda.after(0, self._derived, token, mechanism, done)
             case Ask():
                 self.world.agenda.after(0, self._ask, effect)
-            case Audited():
-                pass  # no run has an audit log
+            case Audited() | FetchKeys():
+                pass  # no run has an audit log, or tokens
             case Commit() | Reread():
                 if isinstance(effect, Commit):
                     self._unsent_commit = effect

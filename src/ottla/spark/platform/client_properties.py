@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ottla.client import Client
+from ottla.client.oauth import PROPERTIES as TOKENS
 from ottla.client.sasl import Login, WrongLogin, login_of
 
 
@@ -124,7 +125,7 @@ _TLS = frozenset(
 )
 
 
-_SASL = frozenset({"sasl.mechanism", "sasl.jaas.config", "sasl.username", "sasl.password"})
+_SASL = frozenset({"sasl.mechanism", "sasl.jaas.config", "sasl.username", "sasl.password", *TOKENS})
 
 
 def client_properties(given: Mapping[str, str]) -> ClientProperties:

@@ -1,0 +1,114 @@
+"""Reads one small answer over HTTPS, in bounded time: tokens and keys of an authorization server.
+
+Only https:// is accepted, and http:// on this machine. There are no redirects, proxies or credentials in URLs, and an
+answer that is too long, or that takes too long as a whole, is an error. So a URL in a setting reaches the server that
+it names, and nothing else (CVE-2025-27817).
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+CONNECT_TIMEOUT_S = 5.0
+TOTAL_TIMEOUT_S = 15.0
+_CHUNK = 1 << 14
+
+
+class UrlRefused(ValueError):
+    """The URL may not be used; the text is one sentence."""
+
+
+class FetchFailed(Exception):
+    """There is no usable answer. The text names the reason, and never the content."""
+
+
+class Place(NamedTuple):
+    """A URL that may be used. `path`: with the query."""
+
+    is_secure: bool
+    host: str
+    port: int
+    path: str
+
+
+def place_of(url: str) -> Place:
+    """The parts of a URL. Raises UrlRefused."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise UrlRefused("It is no URL.") from None
+    if parts.scheme not in ("https", "http") or not host:
+        raise UrlRefused("It has to begin with https:// and name a host.")
+    if parts.username is not None or parts.fragment:
+        raise UrlRefused("It may have neither a user nor a fragment.")
+    if any(ord(each) <= 32 or ord(each) > 126 for each in url):
+        raise UrlRefused("It may have no spaces, control characters or letters beyond ASCII.")
+    is_secure = parts.scheme == "https"
+    if not is_secure and not is_local(host):
+        raise UrlRefused("It has to begin with https://: over http://, everyone on the way could change the answer.")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Place(is_secure, host, port or (443 if is_secure else 80), path)
+
+
+def is_local(host: str) -> bool:
+    """Whether the host is this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def fetch(
+    url: str,
+    *,
+    bytes_max: int,
+    ca_file: str | None = None,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """The content of an answer with status 200: to a GET, or to a POST with `body`. `ca_file`: the trusted authorities
+    as PEM (default: the system's). Blocks for TOTAL_TIMEOUT_S at most. Raises UrlRefused and FetchFailed."""
+    place = place_of(url)
+    try:
+        made = http.client.HTTPConnection(place.host, place.port, timeout=CONNECT_TIMEOUT_S)
+        if place.is_secure:
+            context = ssl.create_default_context(cafile=ca_file)
+            made = http.client.HTTPSConnection(place.host, place.port, timeout=CONNECT_TIMEOUT_S, context=context)
+    except OSError as error:
+        raise FetchFailed(f"{ca_file} can't be used: {error.strerror or error}") from None
+    late = threading.Timer(TOTAL_TIMEOUT_S, _cut, (made,))
+    late.daemon = True
+    late.start()
+    try:
+        method = "GET" if body is None else "POST"
+        made.request(method, place.path, body, {"Accept": "application/json", "Connection": "close", **(headers or {})})
+        answer = made.getresponse()
+        content = b""
+        while len(content) <= bytes_max and (chunk := answer.read1(_CHUNK)):
+            content += chunk
+    except (OSError, http.client.HTTPException) as error:
+        why = "it takes too long" if late.finished.is_set() else str(error) or type(error).__name__
+        raise FetchFailed(f"{place.host}: {why}") from None
+    finally:
+        late.cancel()
+        made.close()
+    if len(content) > bytes_max:
+        raise FetchFailed(f"{place.host}: the answer has more than {bytes_max} bytes")
+    if answer.status != 200:
+        raise FetchFailed(f"{place.host}: HTTP status {answer.status}")
+    return content
+
+
+def _cut(made: http.client.HTTPConnection) -> None:
+    with suppress(OSError):
+        if made.sock is not None:
+            made.sock.shutdown(socket.SHUT_RDWR)
