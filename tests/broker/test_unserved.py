@@ -37,8 +37,8 @@ PROMISES = [
     ("listener.name.external.scram-sha-512.sasl.jaas.config", "hush"),
     ("listener.name.external.principal.builder.class", "org.example.Builder"),
     ("delegation.token.secret.key", "hush"),
-    ("zookeeper.set.acl", "true"),
-    ("zookeeper.ssl.client.enable", "true"),
+    ("zookeeper.ssl.ocsp.enable", "true"),
+    ("zookeeper.ssl.keystore.password", "hush"),
     ("create.topic.policy.class.name", "org.example.Policy"),
     ("client.quota.callback.class", "org.example.Quotas"),
 ]

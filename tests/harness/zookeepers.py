@@ -48,7 +48,8 @@ def free_ports(count: int) -> list[int]:
 
 class ZooKeeperServer:
     """One server process. `peers`: the ports of the servers of its ensemble for each other, two each; none where it is
-    alone. `settings`: what its zoo.cfg says in place of what is usual here, but for its directory and port."""
+    alone. `settings`: what its zoo.cfg says in place of what is usual here, but for its directory and port; `more`:
+    what it says besides."""
 
     def __init__(
         self,
@@ -62,12 +63,13 @@ class ZooKeeperServer:
             "admin.enableServer=false",
             "4lw.commands.whitelist=*",
         ),
+        more: Sequence[str] = (),
     ) -> None:
         self.port = port
         self.address = f"127.0.0.1:{port}"
         self.directory = Path(tempfile.mkdtemp(prefix="ottla-zookeeper-"))
         self._process: subprocess.Popen[bytes] | None = None
-        lines = [*settings, f"dataDir={self.directory}", f"clientPort={port}", "clientPortAddress=127.0.0.1"]
+        lines = [*settings, *more, f"dataDir={self.directory}", f"clientPort={port}", "clientPortAddress=127.0.0.1"]
         lines += [f"server.{at}=127.0.0.1:{one}:{two}" for at, (one, two) in enumerate(peers, 1)]
         (self.directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
         (self.directory / "myid").write_text(f"{number}\n")

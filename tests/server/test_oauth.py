@@ -90,7 +90,8 @@ def node(issuer: Issuer, authority: Authority, tmp_path_factory: pytest.TempPath
         },
     )
     with running(folder / "data", ["PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL"], **settings) as addresses:
-        AdminClient({"bootstrap.servers": addresses["PLAINTEXT"]}).create_topics([NewTopic("t", 1)])["t"].result(30)
+        admin = AdminClient({"bootstrap.servers": addresses["PLAINTEXT"]})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
         yield addresses
 
 

@@ -51,7 +51,7 @@ def place_of(url: str) -> Place:
     if parts.username is not None or parts.fragment:
         raise UrlRefused("It may have neither a user nor a fragment.")
     if any(ord(each) <= 32 or ord(each) > 126 for each in url):
-        raise UrlRefused("It may have no spaces, control characters or letters beyond ASCII.")
+        raise UrlRefused("It may have only printable ASCII characters, and no spaces.")
     is_secure = parts.scheme == "https"
     if not is_secure and not is_local(host):
         raise UrlRefused("It has to begin with https://: over http://, everyone on the way could change the answer.")
@@ -86,7 +86,6 @@ def fetch(
     except OSError as error:
         raise FetchFailed(f"{ca_file} can't be used: {error.strerror or error}") from None
     late = threading.Timer(TOTAL_TIMEOUT_S, _cut, (made,))
-    late.daemon = True
     late.start()
     try:
         method = "GET" if body is None else "POST"

@@ -3,7 +3,7 @@
 Objects that get tokens are values: they can be compared, hashed and sent to other processes. Tokens are kept until
 `RENEWED_AFTER` of their lifetime, per process.
 
-Sources: RFC 6749, section 4.4 (client credentials); RFC 6750; KIP-768, KIP-1139; librdkafka's CONFIGURATION.md.
+Sources: RFC 6749, section 4.4 (client credentials); RFC 6750; KIP-768, KIP-1139; the properties of librdkafka.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ClientCredentials:
             )
             read = json.loads(answer)
         except (FetchFailed, UrlRefused) as failed:
-            raise ClientFailure(f"No token can be had: {failed}.") from None
+            raise ClientFailure(f"The authorization server gives no token: {failed}.") from None
         except (ValueError, RecursionError):
             read = None
         found = cast("dict[str, Any]", read if isinstance(read, dict) else {})

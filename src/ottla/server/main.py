@@ -68,6 +68,7 @@ from ottla.server.tls import TlsTransport
 from ottla.server.transport import Transport
 from ottla.server.turns import Turns
 from ottla.server.users import with_acls
+from ottla.server.zookeeper_settings import refuse_unused
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -241,6 +242,7 @@ class Server:
         shared: Shared | None = None
         try:
             if self.options.metadata is None:
+                refuse_unused(settings)
                 store = open_own(directory)
             else:
                 from ottla.server.shared_metadata import share  # a node that is alone needs none of it
@@ -264,11 +266,7 @@ class Server:
                 stopwatch=microseconds,
             )
             self.node.connection_quotas.room = connections_max
-            if self.node.audit is not None:
-                from ottla.server.audit_log import AuditLog
-
-                location = settings["ottla.audit.location"] or os.path.join(directory, AUDIT_FILE)
-                self._audit_log = AuditLog(location, settings["ottla.audit.file.bytes"], settings["ottla.audit.files"])
+            self._open_audit_log(settings, directory)
             self._open_token_keys(settings, listeners)
             self.decoding = Decoding(self.node.decode)
             self.node.start(moment())
@@ -308,6 +306,14 @@ class Server:
         if self.options.prepare is not None:
             self.options.prepare(store)
         return with_acls(settings, self.options.settings, listeners, store)
+
+    def _open_audit_log(self, settings: BrokerSettings, directory: str) -> None:
+        """Open the file of the audit log, if the node has one. Raises SettingsRefused."""
+        if self.node.audit is not None:
+            from ottla.server.audit_log import AuditLog
+
+            location = settings["ottla.audit.location"] or os.path.join(directory, AUDIT_FILE)
+            self._audit_log = AuditLog(location, settings["ottla.audit.file.bytes"], settings["ottla.audit.files"])
 
     def _open_token_keys(self, settings: BrokerSettings, listeners: list[Listener]) -> None:
         """Read or begin to fetch the keys that check tokens, on listeners with OAUTHBEARER. Raises SettingsRefused."""

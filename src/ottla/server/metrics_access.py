@@ -34,8 +34,8 @@ log = logging.getLogger("ottla.server")
 
 
 class MetricsAccess:
-    """Who may read the metrics port. Raises SettingsRefused for settings that can't be used, and for a port that other
-    machines can reach without being asked who they are."""
+    """The access rules of the metrics port. Raises SettingsRefused for settings that can't be used, and for a port that
+    other machines can reach without being asked for a token or a certificate."""
 
     def __init__(self, settings: BrokerSettings, host: str) -> None:
         self._has_authorizer = bool(settings["authorizer.class.name"])
@@ -76,7 +76,7 @@ class MetricsAccess:
         return "401 Unauthorized", "This needs the header Authorization: Bearer TOKEN."
 
     def reload(self) -> bool:
-        """Use a changed token; whether the TLS has changed too. What can't be used is logged, once."""
+        """Use a changed token; whether the TLS has changed too. A file that can't be used is logged, once."""
         try:
             if self._path and self._version(self._path) != self._seen:
                 self._read_token(self._path)

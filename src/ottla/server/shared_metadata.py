@@ -23,6 +23,7 @@ from ottla.server.following import Presence
 from ottla.server.listeners import Listener, SettingsRefused, between_nodes
 from ottla.server.presence import LockedPresence
 from ottla.server.store import NodeStore
+from ottla.server.zookeeper_settings import protection_of, refuse_unused
 
 SQLITE = "sqlite"
 ZOOKEEPER = "zookeeper"
@@ -55,13 +56,14 @@ def share(text: str, settings: BrokerSettings, listeners: Sequence[Listener], di
     scheme, colon, _ = text.partition("://")
     if scheme == ZOOKEEPER and colon:
         life = Life(node_id, incarnation, *told, identity(directory))
-        store, presence, lease_ms = _over_machines(text, life, lease_ms)
+        store, presence, lease_ms = _over_machines(text, life, lease_ms, settings)
     elif colon and scheme != SQLITE:
         raise SettingsRefused(
             f"--metadata {text}: there is no store {scheme}. Name a SQLite file of this machine, or "
             "zookeeper://HOST:PORT,.../PATH."
         )
     else:
+        refuse_unused(settings)
         store, presence = _on_one_machine(text, node_id, incarnation, lease_ms)
     joining = Joining(*told, incarnation, int(lease_ms * TRUST), endpoints)
     return Shared(store, presence, joining, lease_ms)
@@ -88,7 +90,7 @@ def _on_one_machine(text: str, node_id: int, incarnation: str, lease_ms: int) ->
         raise
 
 
-def _over_machines(text: str, life: Life, lease_ms: int) -> tuple[NodeStore, Presence, int]:
+def _over_machines(text: str, life: Life, lease_ms: int, settings: BrokerSettings) -> tuple[NodeStore, Presence, int]:
     """Returns the store, the presence, and the lease that the servers grant."""
     from ottla.metadata.zookeeper.ensemble import ensemble_of
     from ottla.metadata.zookeeper.session import Session
@@ -99,7 +101,7 @@ def _over_machines(text: str, life: Life, lease_ms: int) -> tuple[NodeStore, Pre
         ensemble = ensemble_of(text)
     except ValueError as error:
         raise SettingsRefused(f"--metadata {text}: {error}") from error
-    session = Session(ensemble, lease_ms, log.warning)
+    session = Session(ensemble, lease_ms, log.warning, protection_of(settings))
     session.open()
     try:
         store = ZooKeeperStore(session)

@@ -1,6 +1,6 @@
 """Keeps the keys that check clients' tokens up to date: from a file, or from an authorization server.
 
-The keys of a file have to be usable when the node starts. Those of a URL are fetched on a thread; until they are there,
+The keys of a file have to be usable when the node starts. Those of a URL are fetched on a thread; before that,
 no client can log in by OAUTHBEARER. They are fetched again every
 `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and sooner if a client has a token of an unknown key, but at most every ten
 seconds. After a failure, the old keys stay in force, and the wait before the next attempt grows. Keys that could not be

@@ -462,15 +462,34 @@ _ROWS: Final = (
     _key("ottla.authentication.timeout.ms", _INT, 10_000,
          "Time that a client has to shake hands by TLS and to authenticate by SASL, in milliseconds.", low=1),
     _key("ottla.metrics.security.protocol", _STRING, "PLAINTEXT",
-         "What the metrics port speaks: PLAINTEXT for HTTP, SSL for HTTPS with the certificate of ssl.*. Settings "
+         "Protocol of the metrics port: PLAINTEXT for HTTP, SSL for HTTPS with the certificate of ssl.*. Settings "
          "behind listener.name.metrics. count for this port alone.", choices=("PLAINTEXT", "SSL")),
     _key("ottla.metrics.token.location", _STRING, None,
          "File with the token that readers of the metrics port have to send, as Authorization: Bearer TOKEN. Its mode "
          "has to be 0600. It is read again when it changes. If not set: every client that reaches the port can read."),
+    _key("zookeeper.ssl.client.enable", _BOOLEAN, False, "Whether the node talks to ZooKeeper by TLS."),
+    _key("zookeeper.ssl.truststore.location", _STRING, None,
+         "PEM file with the authorities that ZooKeeper's certificate is checked by. If not set: those of the system."),
+    _inert("zookeeper.ssl.truststore.type", _STRING, "PEM",
+         "No effect: zookeeper.ssl.truststore.location is PEM.", choices=("PEM",)),
+    _key("zookeeper.ssl.keystore.location", _STRING, None,
+         "PEM file with the node's key and certificate for ZooKeeper, if its servers ask for one."),
+    _inert("zookeeper.ssl.keystore.type", _STRING, "PEM",
+         "No effect: zookeeper.ssl.keystore.location is PEM.", choices=("PEM",)),
+    _key("zookeeper.ssl.endpoint.identification.algorithm", _STRING, "HTTPS",
+         "HTTPS checks that ZooKeeper's certificate names the host that the node connects to; an empty value does not.",
+         choices=("HTTPS", "https", "")),
+    _key("zookeeper.set.acl", _BOOLEAN, False,
+         "Whether only the login of ottla.zookeeper.login.location may read and write the znodes of the cluster. They "
+         "hold credentials and the secret of the cluster."),
+    _key("ottla.zookeeper.login.location", _STRING, None,
+         "File with the login for ZooKeeper, as USER:PASSWORD, which all nodes of the cluster share. Its mode has to "
+         "be 0600. The password goes to the server, so it needs zookeeper.ssl.client.enable."),
     _key("ottla.audit.events", _LIST, None,
-         "What the audit log records: denied for denied operations, changes for allowed operations that change topics, "
-         "configs, users or ACLs, logins for logins and failed ones, allowed for all allowed operations. An empty "
-         "value records nothing. If not set: denied, changes and logins with authorizer.class.name, nothing without.",
+         "Events that the audit log records: denied for denied operations, changes for allowed operations that change "
+         "topics, configs, users or ACLs, logins for logins and failed ones, allowed for all allowed operations. An "
+         "empty value records nothing. If not set: denied, changes and logins with authorizer.class.name, nothing "
+         "without.",
          choices=("denied", "changes", "logins", "allowed")),
     _key("ottla.audit.location", _STRING, None, "File of the audit log. If not set: audit.log in the data directory."),
     _key("ottla.audit.file.bytes", _LONG, 16_777_216,

@@ -37,8 +37,6 @@ _PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
     "ssl.keymanager.algorithm": ("SunX509", "PKIX"),
     "ssl.protocol": ("TLSv1.2", "TLSv1.3"),
     "ssl.trustmanager.algorithm": ("PKIX",),
-    "zookeeper.set.acl": ("false",),
-    "zookeeper.ssl.client.enable": ("false",),
 }
 """The values of protective settings that promise nothing, beside an empty one."""
 AUTHORIZER: Final = "authorizer.class.name"
@@ -60,6 +58,8 @@ _SERVED: Final = frozenset((
     "ssl.cipher.suites", "ssl.client.auth", "ssl.enabled.protocols", "ssl.key.password",
     "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location", "ssl.keystore.type",
     "ssl.principal.mapping.rules", "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.type",
+    "zookeeper.ssl.client.enable", "zookeeper.ssl.endpoint.identification.algorithm", "zookeeper.ssl.keystore.location",
+    "zookeeper.ssl.keystore.type", "zookeeper.ssl.truststore.location", "zookeeper.ssl.truststore.type",
 ))  # fmt: skip
 """Protective settings that a node serves, for all listeners or for one."""
 _PROTECTIVE_PREFIXES = ("sasl.", "ssl.", "zookeeper.ssl.")

@@ -6,8 +6,9 @@
 certificates, note logins. The notes of one turn become records when the host takes the node's effects: then their time
 is known. A request that is allowed to change something has one record, however many names it has.
 
-A principal may cause a limited number of records per second of each kind; failed logins are counted by address. What is
-left out is counted, and the count is in the next record of the same origin, or in one of its own after `SUMMARY_MS`.
+A principal may cause a limited number of records per second of each kind; failed logins are counted by address.
+Records beyond that are counted, and the count is in the next record of the same origin, or in one of its own after
+`SUMMARY_MS`.
 
 Records have names, never values of properties, passwords or records. The user of a failed login is recorded only if it
 exists, because people type passwords in the wrong place.
@@ -139,7 +140,7 @@ class Audit:
         allowed: bool,
         request: Request | None,
     ) -> None:
-        """The authorizer has decided about an operation that somebody has asked for."""
+        """The authorizer has decided about an operation that a client has asked for."""
         if (allowed and not self.concerns(operation, request)) or (not allowed and DENIED not in self.kinds):
             return
         if allowed and request is not None and ALLOWED not in self.kinds:
@@ -264,7 +265,7 @@ class Audit:
 
 
 def _from(note: Note | Login) -> str:
-    """Whose limit counts: the principal's, or that of the address if it has none."""
+    """The origin whose limit counts: the principal, or the address if it has none."""
     identity = note.identity
     failed = isinstance(note, Login) and note.why is not None
     return identity.address.client_host if failed or identity.principal == ANONYMOUS else str(identity.principal)

@@ -17,12 +17,12 @@ DETAILS_MAX: Final = 100
 """How many of the things that one request names are listed."""
 _CONFIG_RESOURCES: Final = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 _SIGNS: Final = {0: "", 1: "-", 2: "+=", 3: "-="}
-"""What precedes the name of a property, by AlterConfigOp."""
+"""The sign before the name of a property, by AlterConfigOp."""
 _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 def details_of(api_key: int, body: Any) -> list[str]:
-    """What a request changes, as far as it says so by names. At most DETAILS_MAX entries, and one about the others."""
+    """The names of the things that a request changes. At most DETAILS_MAX entries, and one about the others."""
     describe = _DETAILS.get(api_key)
     if describe is None:
         return []

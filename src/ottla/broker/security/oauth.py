@@ -4,10 +4,10 @@ The client's first message has the token, a JSON Web Token (JWT), behind `auth=B
 
     n,a=ada,^Aauth=Bearer eyJhbGci...^Atraceparent=1^A^A        ^A is the byte 1
 
-The signature is checked with the key that the token's `kid` and `alg` name together (`jwks.KeySet`). Issuer, audience,
-subject, expiry and time of issue have to be there and right; the clocks may differ by the allowed skew. Whatever fails,
-the client gets `{"status":"invalid_token"}`, sends one more message, and is refused. A token without a key that is
-known now makes the host fetch the keys again.
+The signature is checked with the key that the token's `kid` and `alg` name together (`jwks.KeySet`). The token needs
+the right issuer, audience, subject, expiry and time of issue; the clocks may differ by the allowed skew. If a check
+fails, the client gets `{"status":"invalid_token"}`, sends one more message, and is refused. A token without a known key
+makes the host fetch the keys again.
 
 The session lasts as long as the token: the client has to authenticate again before (KIP-368).
 
@@ -38,8 +38,8 @@ _BEARER: Final = re.compile(r"bearer +([A-Za-z0-9_.~+/=-]+)", re.IGNORECASE)
 
 
 class TokenRules(NamedTuple):
-    """What a listener accepts. `audiences`: a token has to name one of them. `scope_claim`: has the scopes, which are
-    checked for their form only."""
+    """The tokens that a listener accepts. `audiences`: a token has to name one of them. `scope_claim`: has the scopes,
+    which are checked for their form only."""
 
     issuer: str
     audiences: tuple[str, ...]

@@ -253,13 +253,12 @@ class Sasl:
     def _oauth_exchange(self, listener: str) -> Exchange:
         from ottla.broker.security.oauth import OAuthExchange, TokenRules
 
-        prefix = "sasl.oauthbearer."
         rules = TokenRules(
-            self._setting(listener, prefix + "expected.issuer"),
-            tuple(self._setting(listener, prefix + "expected.audience") or ()),
-            self._setting(listener, prefix + "sub.claim.name"),
-            self._setting(listener, prefix + "scope.claim.name"),
-            self._setting(listener, prefix + "clock.skew.seconds"),
+            self._setting(listener, "sasl.oauthbearer.expected.issuer"),
+            tuple(self._setting(listener, "sasl.oauthbearer.expected.audience") or ()),
+            self._setting(listener, "sasl.oauthbearer.sub.claim.name"),
+            self._setting(listener, "sasl.oauthbearer.scope.claim.name"),
+            self._setting(listener, "sasl.oauthbearer.clock.skew.seconds"),
         )
         return OAuthExchange(
             rules,
@@ -348,7 +347,7 @@ class Sasl:
         return Answer(token, lifetime_ms)
 
     def refused(self, dialogue: Dialogue, why: str) -> None:
-        """A client is told that it has failed to authenticate."""
+        """Record that a client has failed to authenticate."""
         self._logged_in(dialogue.channel.identity, dialogue.mechanism, dialogue.claimed, why)
 
     def _expire(self, now: Millis) -> None:

@@ -15,6 +15,7 @@ from ottla.cli.output import Failure, NotUnderstood, say
 
 if TYPE_CHECKING:
     from ottla.metadata.zookeeper.ensemble import Ensemble
+    from ottla.metadata.zookeeper.protection import Protection
 
 SESSION_TIMEOUT_MS = 18_000
 
@@ -24,11 +25,20 @@ def move_metadata(
     data: Annotated[
         Path, typer.Option("--data", metavar="DIR", help="Data directory of the node, or directory of the cluster.")
     ],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Properties file of a node, with zookeeper.* settings for TLS and the login (default: neither).",
+        ),
+    ] = None,
 ) -> None:
     """Move the metadata of a node, or of a cluster on this machine, to ZooKeeper, so that nodes on other machines can
     join. No node may be running. If you interrupt the command, run it again."""
     from ottla.metadata.store import CommitUnknown, StoreFailed
     from ottla.metadata.zookeeper.ensemble import SCHEME, ensemble_of
+    from ottla.metadata.zookeeper.protection import OPEN
     from ottla.server.listeners import ServeRefused
 
     if not to.startswith(SCHEME):
@@ -41,10 +51,23 @@ def move_metadata(
     if not (directory / METADATA).exists():
         raise Failure(f"There is no {METADATA} in {directory}: --data names the directory of a node or a cluster.")
     try:
+        protection = OPEN if config is None else protection_in(config)
         with held(directory):
-            moved(directory / METADATA, ensemble)
+            moved(directory / METADATA, ensemble, protection)
     except (StoreFailed, CommitUnknown, ServeRefused) as failed:
         raise Failure(f"{str(failed)[:1].upper()}{str(failed)[1:].rstrip('.')}.") from failed
+
+
+def protection_in(config: Path) -> Protection:
+    """How the properties file of a node protects its sessions with ZooKeeper. Raises Failure and SettingsRefused."""
+    from ottla.broker.config.values import BrokerSettings, ConfigRefused
+    from ottla.cli.properties import read_properties
+    from ottla.server.zookeeper_settings import protection_of
+
+    try:
+        return protection_of(BrokerSettings.load(read_properties(str(config))))
+    except ConfigRefused as refused:
+        raise NotUnderstood(f"{config}: {refused}.") from None
 
 
 @contextmanager
@@ -63,7 +86,7 @@ def held(directory: Path) -> Iterator[None]:
         yield
 
 
-def moved(path: Path, ensemble: Ensemble) -> None:
+def moved(path: Path, ensemble: Ensemble, protection: Protection) -> None:
     """Move all rows of this file, record in the file that they were moved, and report it. Raises StoreFailed,
     CommitUnknown."""
     from ottla.broker.upkeep.identity import MOVED_KEY
@@ -79,7 +102,7 @@ def moved(path: Path, ensemble: Ensemble) -> None:
             return
         if CLUSTER_ID_KEY not in rows or source.lost:
             raise Failure(f"{path} is not as a node leaves it: start its node once more, and stop it with SIGTERM.")
-        session = Session(ensemble, SESSION_TIMEOUT_MS)
+        session = Session(ensemble, SESSION_TIMEOUT_MS, protection=protection)
         session.open()
         try:
             generation = source.generation

@@ -38,9 +38,11 @@ from kazoo.exceptions import (  # pyright: ignore[reportMissingImports]
 )
 from kazoo.handlers.threading import SequentialThreadingHandler  # pyright: ignore[reportMissingImports]
 from kazoo.protocol.states import KazooState  # pyright: ignore[reportMissingImports]
+from kazoo.security import CREATOR_ALL_ACL  # pyright: ignore[reportMissingImports]
 
 from ottla.metadata.store import CommitUnknown, StoreFailed
 from ottla.metadata.zookeeper.ensemble import Ensemble
+from ottla.metadata.zookeeper.protection import OPEN, Protection
 
 START_S: Final = 15.0
 PROBE_S: Final = 1.0
@@ -97,13 +99,21 @@ Operation: TypeAlias = Create | Set | Remove | Check
 
 
 class Session:
-    """See the module's docstring. `timeout_ms`: the requested session time-out.
+    """See the module's docstring. `timeout_ms`: the requested session time-out. `protection`: TLS, a login, and access
+    to the znodes.
 
     `notes` is called with a sentence about each lost connection or session, on any thread.
     """
 
-    def __init__(self, ensemble: Ensemble, timeout_ms: int, notes: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        timeout_ms: int,
+        notes: Callable[[str], None] = lambda _: None,
+        protection: Protection = OPEN,
+    ) -> None:
         self.ensemble = ensemble
+        self._protection = protection
         self._barrier_path = f"{ensemble.root}/barrier"
         self._notes = notes
         self._asked_s = timeout_ms / 1000
@@ -116,6 +126,7 @@ class Session:
             handler=self._sockets,
             connection_retry=RECONNECT,
             logger=quiet,
+            **protection.options,
         )
         self._client.add_listener(self._heard)
         self.timeout_s = self._asked_s
@@ -138,6 +149,28 @@ class Session:
         if not self._client.connected:
             self.close()
             raise StoreFailed(f"{self._sockets.why_not(self.ensemble)} (waited {START_S:.0f} s)")
+        if self._protection.private:
+            self._close_to_others()
+
+    def _close_to_others(self) -> None:
+        """Close the znodes of earlier sessions to other logins. The root is closed last, so a closed root means that
+        all of them are. Raises StoreFailed."""
+        try:
+            self._close_below(self.ensemble.root)
+        except NoNodeError:
+            return  # there is no store yet
+        except (KazooException, _Silent) as error:
+            self.close()
+            raise StoreFailed(f"{self._place} can't be closed to other logins: {_sentence(error)}") from error
+
+    def _close_below(self, path: str) -> None:
+        acls, _ = self._answer(self._client.get_acls_async(path))
+        if not any(each.id.scheme == "world" for each in acls):
+            return
+        for name in self._answer(self._client.get_children_async(path)):
+            with contextlib.suppress(NoNodeError):
+                self._close_below(f"{path}/{name}")
+        self._answer(self._client.set_acls_async(path, CREATOR_ALL_ACL))
 
     def close(self) -> None:
         """End the session, which removes its ephemeral znodes. A second call does nothing."""
@@ -214,6 +247,7 @@ class Session:
             timeout=self._asked_s,
             handler=_Sockets(self._asked_s / 3),
             logger=logging.getLogger("ottla.kazoo"),
+            **self._protection.options,
         )
         try:
             client.start_async().wait(self._asked_s)
