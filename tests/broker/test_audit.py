@@ -10,9 +10,11 @@ import pytest
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.config.unserved import AUTHORIZERS
-from ottla.broker.security import audit
+from ottla.broker.security import audit, audit_details
 from ottla.protocol.acls import Operation, PatternType, PermissionType, ResourceType
+from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from ottla.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -34,6 +36,7 @@ from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from ottla.protocol.records import Record, build_batch
+from tests.harness.node_pair import NodePair
 from tests.harness.node_stage import Client, NodeStage
 
 ADMIN, ADA = Principal("User", "admin"), Principal("User", "ada")
@@ -268,3 +271,24 @@ def test_everything_that_is_allowed_can_be_recorded(tmp_path: Path) -> None:
     taken(stage)
     produce(stage, admin)
     assert [(each["event"], each["operation"], each["name"]) for each in taken(stage)] == [("allowed", "WRITE", "t")]
+
+
+def test_each_description_reads_an_empty_request() -> None:
+    for key in audit_details._DETAILS:
+        assert len(audit_details.details_of(key, APIS[key].request())) <= 1
+    many = DeleteTopicsRequest([f"t{number}" for number in range(150)])
+    assert audit_details.details_of(ApiKey.DELETE_TOPICS, many)[-1] == "and 50 more"
+
+
+def test_a_change_of_a_share_groups_offsets_counts_although_it_needs_only_read(stage: NodeStage) -> None:
+    stage.ask(AlterShareGroupOffsetsRequest("jobs"), connection=connected(stage, ADMIN))
+    (changed,) = taken(stage)
+    assert (changed["api"], changed["details"]) == ("AlterShareGroupOffsets", ["jobs"])
+
+
+def test_the_controller_records_what_it_does_for_clients_of_other_nodes(tmp_path: Path) -> None:
+    pair = NodePair(tmp_path, ottla_audit_events="changes")
+    assert pair.ask(2, CreateTopicsRequest([CreatableTopic("t", 1, 1)])).topics[0].error_code == 0
+    (created,) = [each for each in pair.stages[1].audited if each.get("details") == ["t"]]
+    assert (created["node"], created["api"], created["address"]) == (1, "CreateTopics", "127.0.0.1:0")
+    assert pair.stages[2].audited == []

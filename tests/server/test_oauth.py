@@ -410,6 +410,7 @@ async def test_unknown_keys_are_fetched_at_most_every_ten_seconds_and_stale_ones
         ({JWKS: "http://issuer.example/keys"}, "https://"),
         ({JWKS: "ftp://issuer.example/keys"}, "https://"),
         ({JWKS: "https://user:hush@issuer.example/keys"}, "neither a user"),
+        ({JWKS: "file://keys.json"}, "file:///PATH"),
         ({JWKS: "file:///no/such/file"}, "can't be read"),
         ({JWKS: "file:///dev/zero"}, "is not a file"),
         ({JWKS: "file:///etc/passwd"}, "it is not JSON"),

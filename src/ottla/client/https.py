@@ -94,7 +94,7 @@ def fetch(
         content = b""
         while len(content) <= bytes_max and (chunk := answer.read1(_CHUNK)):
             content += chunk
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a host that can't be a name
         why = "it takes too long" if late.finished.is_set() else str(error) or type(error).__name__
         raise FetchFailed(f"{place.host}: {why}") from None
     finally:

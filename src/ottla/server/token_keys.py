@@ -56,7 +56,10 @@ class TokenKeys:
         for name in ("sasl.oauthbearer.expected.issuer", "sasl.oauthbearer.expected.audience"):
             if not of(name):
                 raise self._refused(f"OAUTHBEARER needs {name}: without it, tokens for others would be accepted.")
-        self._is_file = urlsplit(self._url).scheme == "file"
+        parts = urlsplit(self._url)
+        self._is_file = parts.scheme == "file"
+        if self._is_file and parts.netloc:
+            raise self._refused(f"{URL} has to be file:///PATH.")
         if not self._is_file:
             try:
                 place_of(self._url)

@@ -58,6 +58,7 @@ def handle(node: Core, request: Request) -> Any:
         return _refusal(ErrorCode.UNSUPPORTED_VERSION)
     if not node.access.on_group(request, Operation.READ, body.group_id):
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    node.access.changes(request, Operation.READ, ResourceType.GROUP, body.group_id)
     if not body.group_id:
         return _refusal(ErrorCode.INVALID_GROUP_ID)
     return ask_in_rounds(node.slices, request, _alter(node, request, body))

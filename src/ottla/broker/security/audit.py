@@ -29,7 +29,7 @@ from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.broker.security.audit_details import details_of
 from ottla.machine import Millis, WallClock
 from ottla.protocol.acls import Operation, ResourceType
-from ottla.protocol.apis import APIS, ApiKey
+from ottla.protocol.apis import APIS
 
 DENIED: Final = "denied"
 CHANGES: Final = "changes"
@@ -46,9 +46,7 @@ TEXT_MAX: Final = 500
 SUMMARY_MS: Final = 10_000
 
 _O = Operation
-_CHANGING: Final = frozenset((_O.CREATE, _O.DELETE, _O.ALTER, _O.ALTER_CONFIGS))
-_ADMINISTRATIVE: Final = frozenset((ApiKey.ALTER_SHARE_GROUP_OFFSETS,))
-"""APIs that change something and need none of these operations."""
+_CHANGING: Final = 1 << _O.CREATE | 1 << _O.DELETE | 1 << _O.ALTER | 1 << _O.ALTER_CONFIGS
 _OTHERS: Final = ("", "")
 
 
@@ -118,18 +116,14 @@ class Audit:
     _last: Request | None = None
     """The last request with a record of its own."""
     _summary: Timer = field(init=False)
+    noted: int = field(init=False)
+    """A bit for each operation that is recorded when it is allowed."""
 
     def __post_init__(self) -> None:
+        self.noted = -1 if ALLOWED in self.kinds else _CHANGING if CHANGES in self.kinds else 0
         self._summary = Timer(self.schedule, Timed.AUDIT, self._summarize)
 
     # ---- what is noted ---------------------------------------------------------------------------------------------
-
-    def concerns(self, operation: Operation, request: Request | None) -> bool:
-        """Whether an allowed operation is recorded."""
-        if ALLOWED in self.kinds:
-            return True
-        changes = operation in _CHANGING or (request is not None and request.api_key in _ADMINISTRATIVE)
-        return changes and CHANGES in self.kinds
 
     def decided(
         self,
@@ -141,7 +135,7 @@ class Audit:
         request: Request | None,
     ) -> None:
         """The authorizer has decided about an operation that a client has asked for."""
-        if (allowed and not self.concerns(operation, request)) or (not allowed and DENIED not in self.kinds):
+        if not self.noted if allowed else DENIED not in self.kinds:
             return
         if allowed and request is not None and ALLOWED not in self.kinds:
             if request is self._last:

@@ -73,9 +73,10 @@ class Authorizer(Protocol):
 
 
 class Audit(Protocol):
-    """Records decisions: `audit.Audit`."""
+    """Records decisions: `audit.Audit`. `noted`: a bit for each operation that is recorded when it is allowed."""
 
-    def concerns(self, operation: Operation, request: Request | None, /) -> bool: ...
+    @property
+    def noted(self) -> int: ...
 
     def decided(
         self,
@@ -131,7 +132,7 @@ class Access:
             return True
         authorizer, audit = self.authorizer, self.audit
         allowed = authorizer is None or authorizer.allows(identity, operation, resource_type, name)
-        if audit is not None and (audit.concerns(operation, request) if allowed else self._notes_denials):
+        if audit is not None and (audit.noted >> operation & 1 if allowed else self._notes_denials):
             audit.decided(identity, operation, resource_type, name, allowed, request)
         return allowed
 
@@ -195,6 +196,11 @@ class Access:
         if operation is Operation.CLUSTER_ACTION and self._is_node(request.identity, request.client_id):
             return True
         return self.allows(request.identity, operation, ResourceType.CLUSTER, CLUSTER_NAME, request)
+
+    def changes(self, request: Request, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        """Note that a client is allowed to change something, although this operation does not usually do so."""
+        if self.audit is not None and request.identity is not NODE_ITSELF:
+            self.audit.decided(request.identity, operation, resource_type, name, True, request)
 
     def authorized_operations(self, request: Request, resource_type: ResourceType, name: str) -> int:
         """The bit field of KIP-430: bit 1 << code for each operation the client may do."""
