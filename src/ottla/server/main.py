@@ -210,6 +210,8 @@ class Server:
             except ServeRefused:
                 await self.stop()
                 raise
+        for each in self._token_keys.values():
+            each.start()
         self._sweep_idle()
         self._reload_certificates(listeners)
         self._report_certificates(listeners)
@@ -266,8 +268,7 @@ class Server:
                 stopwatch=microseconds,
             )
             self.node.connection_quotas.room = connections_max
-            self._open_audit_log(settings, directory)
-            self._open_token_keys(settings, listeners)
+            self._open_security(settings, directory, listeners)
             self.decoding = Decoding(self.node.decode)
             self.node.start(moment())
             # Only now: what the recovery left is consistent for as long as this boot lasts.
@@ -307,16 +308,14 @@ class Server:
             self.options.prepare(store)
         return with_acls(settings, self.options.settings, listeners, store)
 
-    def _open_audit_log(self, settings: BrokerSettings, directory: str) -> None:
-        """Open the file of the audit log, if the node has one. Raises SettingsRefused."""
+    def _open_security(self, settings: BrokerSettings, directory: str, listeners: list[Listener]) -> None:
+        """Open the audit log, if the node has one, and the keys of tokens, if a listener has OAUTHBEARER. Raises
+        SettingsRefused."""
         if self.node.audit is not None:
             from ottla.server.audit_log import AuditLog
 
             location = settings["ottla.audit.location"] or os.path.join(directory, AUDIT_FILE)
             self._audit_log = AuditLog(location, settings["ottla.audit.file.bytes"], settings["ottla.audit.files"])
-
-    def _open_token_keys(self, settings: BrokerSettings, listeners: list[Listener]) -> None:
-        """Read or begin to fetch the keys that check tokens, on listeners with OAUTHBEARER. Raises SettingsRefused."""
         with_sasl = [each.name for each in listeners if each.sasl]
         if not any("OAUTHBEARER" in settings.of_listener(name, "sasl.enabled.mechanisms") for name in with_sasl):
             return
@@ -325,7 +324,6 @@ class Server:
         self._token_keys = token_keys(settings, with_sasl, self.node.keys_changed)
         for each in self._token_keys.values():
             self.node.keys_changed(each.listener, each.keys)
-            each.start()
 
     def _read_limits(self) -> None:
         """Read the settings that each connection asks for."""

@@ -2,7 +2,7 @@
 
 A setting that would protect nothing is refused: one without a ZooKeeper, or private znodes without a login.
 
-Sources: Kafka 3.9's ZkConfigs.java, docs/security.html ("ZooKeeper authentication").
+Sources: Kafka 3.9's ZkConfigs.java, and "ZooKeeper authentication" in its documentation.
 """
 
 from __future__ import annotations
