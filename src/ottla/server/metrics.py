@@ -329,7 +329,8 @@ class MetricsListener:
         if len(request) != 3 or request[0] not in (b"GET", b"HEAD"):
             return "405 Method Not Allowed", plain, b"GET /metrics\n"
         path = request[1].split(b"?")[0].decode("ascii", "replace")
-        refused = self._access.refusal(path, authorization)
+        has_authorizer = self._node.access.authorizer is not None
+        refused = self._access.refusal(path, authorization, has_authorizer=has_authorizer)
         if refused is not None:
             status, why = refused
             if authorization:

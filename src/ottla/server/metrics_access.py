@@ -38,7 +38,6 @@ class MetricsAccess:
     other machines can reach without being asked for a token or a certificate."""
 
     def __init__(self, settings: BrokerSettings, host: str) -> None:
-        self._has_authorizer = bool(settings["authorizer.class.name"])
         self._path: str | None = settings["ottla.metrics.token.location"]
         self._token, self._seen = b"", None
         self.tls: Tls | None = None
@@ -59,13 +58,13 @@ class MetricsAccess:
     def needs_token(self) -> bool:
         return self._path is not None
 
-    def refusal(self, path: str, authorization: bytes) -> tuple[str, str] | None:
+    def refusal(self, path: str, authorization: bytes, *, has_authorizer: bool) -> tuple[str, str] | None:
         """(HTTP status, why) for a request that is not allowed; None for one that is. `authorization`: the header's
-        value, empty without one."""
+        value, empty without one. `has_authorizer`: whether the node decides what clients may do."""
         if path in PROBES:
             return None
         if not self.needs_token:
-            if self._has_authorizer and path.startswith("/share-groups"):
+            if has_authorizer and path.startswith("/share-groups"):
                 return "403 Forbidden", (
                     "This shows what clients work on, and the node has an authorizer: set ottla.metrics.token.location."
                 )
