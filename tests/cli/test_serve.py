@@ -106,7 +106,7 @@ def test_a_directory_that_cannot_be_written_is_refused(serve: Serve) -> None:
         (["--config", "/no/such/file"], "/no/such/file cannot be read"),
         (["--data", "/dev/null"], "/dev/null is not a directory"),
         (["--data", "/dev/null/under"], "/dev/null/under is not a directory"),
-        (["--metrics", "0.0.0.0:0"], "0.0.0.0 can be reached from other machines, and metrics"),
+        (["--metrics", "0.0.0.0:0"], "0.0.0.0 can be reached from other machines, and the metrics port"),
         (["--listen", "0.0.0.0:0"], "ottla.allow.public.plaintext=true"),
         (["--listen", "SASL_SSL://127.0.0.1:9093"], "The listener SASL_SSL can't serve TLS: it needs a certificate"),
         (["--set", "ssl.keystore.location=/no.pem"], "ssl.keystore.location would protect nothing: no listener"),

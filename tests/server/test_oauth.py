@@ -156,7 +156,7 @@ def test_librdkafka_renews_its_session_before_its_token_expires(
     while time.monotonic() < until:
         producer.produce("t", b"v", on_delivery=lambda error, _: outcomes.append(error))
         assert producer.flush(PATIENCE_S) == 0
-        time.sleep(0.1)
+        producer.poll(0.1)
     assert len(outcomes) > 10
     assert set(outcomes) == {None}
     assert told == []
@@ -242,11 +242,7 @@ def test_ottlas_client_renews_its_session(node: dict[str, str], issuer: Issuer) 
 
     host, port = node["SASL_PLAINTEXT"].split(":")
     with Connection(host, int(port), login=Login("OAUTHBEARER", tokens=renewed)) as connection:
-        until = time.monotonic() + PATIENCE_S
-        while len(given) < 3:
-            assert time.monotonic() < until
-            assert connection.send(MetadataRequest([])).brokers
-            time.sleep(0.05)
+        soon(lambda: connection.send(MetadataRequest([])).brokers and len(given) == 3)
 
 
 def test_commands_give_librdkafka_the_tokens_of_files_and_of_kafkas_names(
@@ -392,7 +388,7 @@ async def test_unknown_keys_are_fetched_at_most_every_ten_seconds_and_stale_ones
         await soon_in_loop(lambda: len(given) == 1)
         for _ in range(100):
             keys.wanted()
-        await asyncio.sleep(0.05)
+        assert not keys._is_fetching
         assert len(endpoints.asked) == 1
         endpoints.status = 503
         monkeypatch.setattr("ottla.server.token_keys.EXPEDITED_S", 0.0)

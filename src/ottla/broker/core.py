@@ -111,9 +111,7 @@ class Core:
             stopwatch=stopwatch,
         )
         self.peers = Peers(self.outbox, self.schedule, self.node_id)
-        authorizer = self._authorizer(settings)
-        self.audit = self._audit(settings, authorizer)
-        self.access = Access(authorizer, self.peers.trusts, self.metadata, self.audit)
+        self.access, self.audit = self._access(settings)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self.events.taken_back)
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
@@ -132,6 +130,12 @@ class Core:
         self.is_started = False
         self.following = Timer(self.schedule, Timed.METADATA, self.go_on_following)
         self._subscribe()
+
+    def _access(self, settings: BrokerSettings) -> tuple[Access, Audit | None]:
+        """What decides about access, and the audit log of that."""
+        authorizer = self._authorizer(settings)
+        audit = self._audit(settings, authorizer)
+        return Access(authorizer, self.peers.trusts, self.metadata, audit), audit
 
     def _audit(self, settings: BrokerSettings, authorizer: AclAuthorizer | None) -> Audit | None:
         """The audit log, None if the settings record nothing."""

@@ -268,8 +268,7 @@ class Server:
                 stopwatch=microseconds,
             )
             self.node.connection_quotas.room = connections_max
-            self._open_security(settings, directory, listeners)
-            self.decoding = Decoding(self.node.decode)
+            self._open_helpers(settings, directory, listeners)
             self.node.start(moment())
             # Only now: what the recovery left is consistent for as long as this boot lasts.
             note_boot(directory)
@@ -308,9 +307,10 @@ class Server:
             self.options.prepare(store)
         return with_acls(settings, self.options.settings, listeners, store)
 
-    def _open_security(self, settings: BrokerSettings, directory: str, listeners: list[Listener]) -> None:
-        """Open the audit log, if the node has one, and the keys of tokens, if a listener has OAUTHBEARER. Raises
+    def _open_helpers(self, settings: BrokerSettings, directory: str, listeners: list[Listener]) -> None:
+        """Open what works for the node on threads of its own: decoding, the audit log, the keys of tokens. Raises
         SettingsRefused."""
+        self.decoding = Decoding(self.node.decode)
         if self.node.audit is not None:
             from ottla.server.audit_log import AuditLog
 
