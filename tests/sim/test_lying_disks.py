@@ -144,6 +144,45 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
     assert acknowledged(cluster) > before
 
 
+def test_a_node_that_saw_no_lost_commit_leads_nothing_alone_on_an_older_metadata_store() -> None:
+    """Node 3 can't notice that the store was restored: it was down before the backup was made."""
+    cluster = running(8)
+    cluster.until(cluster.is_whole)
+    backup = cluster.store.back_up()
+    cluster.kill(3)
+    cluster.until(lambda: 3 not in cluster.isr())
+    cluster.until(more_is_acknowledged(cluster, 50))
+    for node_id in (1, 2):
+        cluster.kill(node_id)
+    cluster.restore_store(backup)
+    cluster.begin(3)
+    cluster.run(3_000)
+    assert cluster.leader() is None, "the others may have more"
+    for node_id in (1, 2):
+        cluster.begin(node_id)
+    cluster.settle()
+
+
+def test_a_leader_that_only_the_lost_commits_knew_shares_its_epoch_with_no_other() -> None:
+    """It was alone, so it has acknowledged nothing. The two nodes that start first have not seen that it led."""
+    cluster = running(8)
+    cluster.until(cluster.is_whole)
+    cluster.kill(3)
+    cluster.until(lambda: 3 not in cluster.isr())
+    cluster.kill(2)
+    backup = cluster.store.back_up()
+    cluster.until(lambda: cluster.leader() == 1 and cluster.isr() == (1,))
+    cluster.produce(acks=1)
+    cluster.run(1_000)
+    cluster.kill(1)
+    cluster.restore_store(backup)
+    for node_id in (2, 3):
+        cluster.begin(node_id)
+    cluster.until(more_is_acknowledged(cluster, 20), 30_000)
+    cluster.begin(1)
+    cluster.settle()
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_torn_end_and_a_lost_directory_leave_a_leader(restarts: bool) -> None:
     """The only two replicas in sync are killed at once: one in the middle of an append, and the other loses its log."""
