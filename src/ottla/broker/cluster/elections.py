@@ -104,10 +104,10 @@ def awaits_logs(placed: PartitionRecord) -> bool:
 def undecided(placed: PartitionRecord, lost_commits: int) -> PartitionRecord:
     """The record in which no replica is known to be in sync, as the store has lost this many commits: the logs decide.
 
-    Its epoch is above those that the lost commits may have given: each raised it by at most 2.
+    Its epoch is above those that the lost commits may have given: each raised it by at most 2, or once by more.
     """
     nobody = replace(placed, leader=NOBODY, isr=(), elr=(), last_known_elr=())
-    epoch = placed.leader_epoch + 2 * lost_commits + 1
+    epoch = placed.leader_epoch + 2 * lost_commits + EPOCHS_SKIPPED + 1
     return replace(nobody, leader_epoch=epoch, partition_epoch=placed.partition_epoch + 2 * lost_commits + 1)
 
 
