@@ -133,8 +133,10 @@ def test_with_fsync_durability_the_file_is_synced_with_the_first_records(
     ]
 
 
-def test_the_list_is_written_again_after_a_failed_fsync(pair: NodePair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_is_written_again_after_a_failed_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next fsync would succeed although the lines are not on the disk."""
+    pair = NodePair(tmp_path, ottla_durability="fsync")
+    pair.ask(1, CreateTopicsRequest([CreatableTopic("t", 1, 2)]))
     path = Path(pair.stages[1].directory) / WRITTEN_FILE
     before, sync = path.stat().st_ino, DiskFile.sync
     failed: list[str] = []

@@ -9,6 +9,7 @@ import pytest
 
 from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.coordinators.shards import partition_of
+from ottla.broker.node import Node
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
 from ottla.metadata.nodes import NodeState
@@ -16,6 +17,7 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.replica.copy_status import ReplicaCopy
 from ottla.sim.clients.replicated import Reader
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster import TOPIC
@@ -180,6 +182,39 @@ def test_a_leader_that_only_the_lost_commits_knew_shares_its_epoch_with_no_other
         cluster.begin(node_id)
     cluster.until(more_is_acknowledged(cluster, 20), 30_000)
     cluster.begin(1)
+    cluster.settle()
+
+
+def replaced_by_a_copy() -> tuple[ElectedCluster, Host]:
+    """The leader stands still until another node leads; a copy of its directory then starts in its place."""
+    cluster = ElectedCluster(7, by_locks=False)
+    cluster.start()
+    cluster.produce(idempotent=True)
+    cluster.produce(acks=1)
+    cluster.until(more_is_acknowledged(cluster, 100))
+    replaced = cluster.leader()
+    assert replaced is not None
+    old = cluster.hosts[replaced]
+    assert old.life is not None
+    old.life.pause()
+    cluster.until(lambda: cluster.leader() not in (None, replaced))
+    cluster.until(more_is_acknowledged(cluster, 50))
+    cluster.begin_copy(replaced)
+    cluster.until(lambda: cluster.states() == {NodeState.ACTIVE} and cluster.is_whole())
+    return cluster, old
+
+
+def test_a_node_whose_copy_has_taken_its_place_leads_no_more() -> None:
+    cluster, old = replaced_by_a_copy()
+    assert old.life is not None
+    node = old.life.node
+    assert isinstance(node, Node)
+    ends = {partition.name: partition.log.log_end_offset for partition in node.replicas}
+    old.life.resume()
+    cluster.until(more_is_acknowledged(cluster, 100))
+    cluster.run(3_000)
+    assert node.leadership.suspended
+    assert {partition.name: partition.log.log_end_offset for partition in node.replicas} == ends
     cluster.settle()
 
 

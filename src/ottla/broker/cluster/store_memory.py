@@ -53,7 +53,7 @@ class Seen:
     starts: tuple[tuple[int, str], ...] = ()
     lost: int = 0
     forgotten: bool = False
-    """What an earlier file said is unknown: it was missing, damaged, or older than the node."""
+    """An earlier file was missing, damaged, or older than the node, so its content is unknown."""
 
     def encode(self) -> bytes:
         starts = ",".join(f"{generation}:{name}" for generation, name in self.starts)
