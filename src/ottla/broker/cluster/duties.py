@@ -130,6 +130,8 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
             active.add(node_id)
     started = {node_id for node_id, state in states.items() if state is NodeState.ACTIVE}
     since = 0 if image.controller is None else image.controller.down_until
+    if any(record.broker_epoch <= since for name, record in image.nodes.items() if int(name) in active | leaving):
+        since = 0  # this one has been active all the time: its lease had only seemed to have ended
     named = image.nodes.items() if since else ()
     missing = frozenset(int(name) for name, record in named if record.broker_epoch <= since)
     forgetful = frozenset(int(name) for name, record in named if not record.knows_store)
