@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker.cluster import duties
-from ottla.broker.cluster.duties import turnover
-from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
+from ottla.broker.cluster.duties import claim, turnover
+from ottla.broker.cluster.elections import EPOCHS_SKIPPED, Rules, Standing, preferred, settled
 from ottla.broker.cluster.isr_changes import IsrProposal, altered
 from ottla.broker.cluster.metadata import RowChange
+from ottla.metadata.controllers import CONTROLLER, ControllerRecord
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.nodes import NO_LOG, LogEnd, NodeRecord, NodeState
 from ottla.metadata.nodes import NODES as NODE_ROWS
@@ -188,6 +189,83 @@ def test_a_node_with_an_incomplete_log_does_not_lead_that_partition_and_leads_ot
     incomplete, whole = row.record.partitions
     assert (incomplete.leader, incomplete.isr, incomplete.elr) == (-1, (), ())
     assert (whole.leader, whole.isr, whole.recovering) == (2, (2,), False)
+
+
+@pytest.mark.parametrize(
+    ("min_isr", "replicas", "there", "led"),
+    [
+        (2, 3, (3,), False),
+        (2, 3, (2, 3), True),
+        (3, 5, (1, 5), False),
+        (3, 5, (1, 4, 5), True),
+        (2, 5, (1, 4, 5), False),
+        (1, 3, (3,), False),
+        (1, 3, (1, 3), True),
+        (1, 2, (2,), True),
+        (1, 1, (1,), True),
+    ],
+)
+def test_after_all_nodes_were_down_a_partition_waits_for_so_many_that_one_has_every_acknowledged_record(
+    min_isr: int, replicas: int, there: tuple[int, ...], led: bool
+) -> None:
+    everyone = tuple(range(1, replicas + 1))
+    down = PartitionRecord(everyone, (), -1, 5, 9, elr=everyone)
+    missing = frozenset(everyone) - frozenset(there)
+    nodes, rules = Standing(frozenset(there), missing=missing), Rules(min_isr)
+    after = settled(down, nodes, rules)
+    assert (after.leader != -1) == led
+    assert settled(down, nodes, replace(rules, unclean=True)).leader == there[0], "an operator does not wait"
+    if missing and led:
+        assert after.leader_epoch >= 5 + EPOCHS_SKIPPED, "a missing one may have led in the next ones"
+    elif led:
+        assert after.leader_epoch == 6
+    else:
+        assert after is down
+
+
+def test_a_node_that_can_not_compare_the_store_counts_as_missing_unless_all_are_there() -> None:
+    down = PartitionRecord((1, 2, 3), (), -1, 5, 9, elr=(1, 2, 3))
+    forgetful = Standing(frozenset((1, 2)), missing=frozenset((3,)), forgetful=frozenset((1,)))
+    assert settled(down, forgetful, TWO) is down
+    assert settled(down, replace(ALL, forgetful=frozenset((1, 2))), TWO).leader == 1
+
+
+def registered(incarnation: str, state: NodeState, generation: int) -> NodeRecord:
+    return NodeRecord("a", 1, incarnation=incarnation, state=state, broker_epoch=generation, version=generation)
+
+
+def controlled(nodes: Mapping[str, NodeRecord], controller: ControllerRecord | None = None) -> MetadataImage:
+    return MetadataImage.of(60, {NODE_ROWS: nodes, CONTROLLER: controller})
+
+
+def test_a_node_that_has_just_started_claims_nothing_while_another_one_is_active() -> None:
+    nodes = {"1": registered("new", NodeState.STARTING, 59), "2": registered("old", NodeState.ACTIVE, 20)}
+    gone = ControllerRecord(3, "gone", 4, 30, down_until=17)
+    image = controlled(nodes, gone)
+    assert claim(image, {1: "new", 2: "old"}, 1, "new") is None
+    active_one = claim(image, {1: "new", 2: "old"}, 2, "old")
+    assert active_one is not None
+    assert active_one.record == ControllerRecord(2, "old", 5, down_until=17)
+    first = claim(image, {1: "new"}, 1, "new")
+    assert first is not None
+    assert first.record == (claimed := ControllerRecord(1, "new", 5, down_until=58))
+    assert ControllerRecord.decode(claimed.encode()) == claimed
+    assert claim(controlled({}), {1: "new"}, 1, "new") is None, "it registers first"
+
+
+def test_nodes_count_that_registered_before_the_first_of_them_claimed() -> None:
+    nodes = {
+        "1": registered("new-1", NodeState.STARTING, 56),
+        "2": registered("new-2", NodeState.STARTING, 58),
+        "3": registered("old-3", NodeState.ACTIVE, 20),
+    }
+    present = {1: "new-1", 2: "new-2"}
+    first = claim(controlled(nodes), present, 2, "new-2")
+    assert first is not None
+    assert isinstance(first.record, ControllerRecord)
+    image = controlled(nodes, replace(first.record, version=60))
+    assert turnover(image, present).after.missing == {3}
+    assert not turnover(image, {**present, 3: "old-3"}).after.missing, "it only stood still: not all were down"
 
 
 def test_where_a_log_ends_counts_only_in_the_leader_epoch_in_which_it_was_reported() -> None:

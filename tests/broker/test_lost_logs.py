@@ -1,5 +1,6 @@
 """A start finds out that a log is gone, also if it was lost before the first checkpoint of its high watermark."""
 
+import errno
 import shutil
 from pathlib import Path
 from typing import NoReturn
@@ -130,6 +131,29 @@ def test_with_fsync_durability_the_file_is_synced_with_the_first_records(
     assert [path for path in synced if path.endswith(WRITTEN_FILE)] == [
         f"{pair.stages[node_id].directory}/{WRITTEN_FILE}" for node_id in (1, 2)
     ]
+
+
+def test_the_list_is_written_again_after_a_failed_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next fsync would succeed although the lines are not on the disk."""
+    pair = NodePair(tmp_path, ottla_durability="fsync")
+    pair.ask(1, CreateTopicsRequest([CreatableTopic("t", 1, 2)]))
+    path = Path(pair.stages[1].directory) / WRITTEN_FILE
+    before, sync = path.stat().st_ino, DiskFile.sync
+    failed: list[str] = []
+
+    def fail(self: DiskFile) -> None:
+        if self.path == str(path) and not failed:
+            failed.append(self.path)
+            raise OSError(errno.EIO, "Input/output error")
+        sync(self)
+
+    monkeypatch.setattr(DiskFile, "sync", fail)
+    pair.stages[1].append("t")
+    for _ in range(4):
+        pair.run(500)
+    assert failed
+    assert path.stat().st_ino != before
+    assert decoded(path.read_bytes(), may_be_torn=False)
 
 
 def test_a_start_that_ends_before_it_has_stored_the_losses_leaves_them_to_the_next(

@@ -8,6 +8,7 @@ from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import Damage
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from tests.harness.log.support import batch
 from tests.harness.node_pair import NodePair
 
 FETCH, ALTER_PARTITION = 1, 56
@@ -91,6 +92,19 @@ def test_a_mended_replica_does_not_join_by_the_end_that_it_had_before(tmp_path: 
     assert copies.in_sync == 1, "the log ends at offset 2"
     copies.catch_up()
     assert (copies.end, copies.in_sync, copies.reports_losses) == (6, 2, False)
+
+
+def test_a_replica_with_an_epoch_that_no_leader_had_copies_these_records_again(tmp_path: Path) -> None:
+    """A bit of the epoch in its only batch since the other ones is flipped, so no neighbour contradicts it."""
+    copies = Copies(tmp_path, leader=1)
+    copies.fall_behind()
+    now = copies.pair.stages[copies.copier].now
+    copies.copy.log.append_as_leader(batch(b"x"), now=now, leader_epoch=1 << 17)
+    copies.pair.stages[copies.copier].restart()
+    copies.catch_up()
+    assert copies.end == 7
+    assert copies.copy.log.latest_epoch == copies.copy.leader_epoch
+    assert copies.in_sync == 2
 
 
 def test_a_replica_that_does_not_count_is_mended_without_news_of_its_topic(tmp_path: Path) -> None:

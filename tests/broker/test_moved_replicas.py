@@ -46,15 +46,18 @@ ID = bytes(range(1, 17))
 def stage(tmp_path: Path) -> NodeStage:
     """Node 1 of a cluster and its controller; 2 and 3 are active, 4 is fenced. All three have t-0."""
     stage = NodeStage(tmp_path / "node", joining=Joining("here", 9092, "life-1", 1 << 40), ottla_cluster_secret=SECRET)
+    membership = stage.node.membership
+    assert membership is not None
+    membership.confirmed(stage.now)
+    membership.seen(stage.now, {1: "life-1"})
+    stage.settle()
     rows = {
         f"{NODE_PREFIX}{node_id}": NodeRecord("there", 9092, incarnation=f"life-{node_id}", state=state).encode()
         for node_id, state in ((2, NodeState.ACTIVE), (3, NodeState.ACTIVE), (4, NodeState.FENCED))
     }
     stage.store.commit([Put(key, value) for key, value in rows.items()])
+    membership.seen(stage.now, {node_id: f"life-{node_id}" for node_id in (1, 2, 3)})
     stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
-    assert stage.node.membership is not None
-    stage.node.membership.confirmed(stage.now)
-    stage.node.membership.seen(stage.now, {node_id: f"life-{node_id}" for node_id in (1, 2, 3)})
     stage.settle()
     assert stage.node.members.is_controller
     record = TopicRecord(ID, {"min.insync.replicas": "2"}, (PartitionRecord((1, 2, 3), (1, 2, 3), 1),))

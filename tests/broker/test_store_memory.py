@@ -190,6 +190,23 @@ def test_a_damaged_file_is_said_and_done_without(cluster: Cluster) -> None:
     assert any("does not say which metadata the node has seen" in note for note in stage.notes)
 
 
+def test_a_node_that_has_lost_the_file_says_so_also_after_a_kill(cluster: Cluster) -> None:
+    """It can't compare the store any more, so it counts as missing where the store may have been restored."""
+
+    def knows_store() -> bool:
+        row = cluster.store.get("nodes/1")
+        assert row is not None
+        return NodeRecord.decode(row.value).knows_store
+
+    cluster.start(1).end()
+    assert knows_store(), "it was new"
+    (cluster.directory / "1" / SEEN_FILE).unlink()
+    cluster.start(1).end(clean=False)
+    assert not knows_store()
+    cluster.start(1).end()
+    assert not knows_store()
+
+
 def test_a_flipped_bit_does_not_look_like_another_store(tmp_path: Path) -> None:
     seen, path = Seen(107, ((88, "a"), (90, "b")), 0), tmp_path / SEEN_FILE
     path.write_bytes(seen.encode())

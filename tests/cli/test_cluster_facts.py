@@ -75,7 +75,7 @@ def test_a_topic_is_one_line_whatever_its_number_of_partitions() -> None:
         ("a", "under-replicated", 4, "0-2,5", "2", "", ""),
         ("a", "under min.insync.replicas", 1, "6", "2-3", "", "2"),
         ("b", "offline", 1, "0", "2", "2", ""),
-        ("c", "offline", 1, "0", "1-3", "2-3", ""),
+        ("c", "offline", 1, "0", "1-3", "3", ""),
     ]
     broker: Any = DescribeClusterBroker(1, "h", 9, None)
     node = node_facts(broker, 2, parts, Disk(71_947_681_792, None))

@@ -201,6 +201,6 @@ def test_no_flipped_bit_of_a_log_goes_unnoticed() -> None:
             replay = Replay(partition.log)
             found = replay.read(1 << 20)
             assert len(found) == (3 if at == 7 and bit == 0 else 2), "offset 3 might be right, but then comes another 3"
-            with pytest.raises(Unreadable, match=r"offset [24]: "):
+            with pytest.raises(Unreadable, match="offset 2: "):
                 replay.read(1 << 20)
             content[:] = sound

@@ -147,3 +147,22 @@ def test_a_flipped_bit_of_a_base_offset_costs_no_more_than_what_comes_behind(bit
     end = again.log_end_offset
     assert put(again, batch(b"x")) == end
     assert offsets(records(again))[-1] == end
+
+
+def test_a_damaged_index_misleads_no_truncation() -> None:
+    files, config = disk(), LogConfig(index_interval_bytes=150)
+    log = open_log(files, config)
+    for number in range(40):
+        put(log, batch(b"%d" % number))
+    log.close(NOW)
+    index = f"{DIRECTORY}/{0:020d}.index"
+    size = len(files._file(index).content)
+    for bit in range(0, 8 * size, 3):
+        damaged = files.clone(random.Random(1))
+        for content in (damaged._file(index).content, damaged._file(index).kept):
+            content[bit // 8] ^= 1 << bit % 8
+        again = open_log(damaged, config)
+        again.truncate_to(20, now=NOW)
+        assert again.log_end_offset == 20, bit
+        assert put(again, batch(b"x")) == 20
+        assert offsets(records(again)) == list(range(21)), bit

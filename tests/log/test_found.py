@@ -93,6 +93,10 @@ def test_a_batch_that_claims_too_high_offsets_does_not_end_the_log(how: dict[str
     flip(last, path, places[-1] + 5)
     log = again(last, LogConfig(), **how)
     assert log.found.damaged_from == 19
+    compacted = LogConfig(cleanup_policy=frozenset({"compact"}))
+    assert again(last.clone(random.Random(4)), compacted, **how).found.damaged_from is None, "it may have made the gap"
+    log = again(last, compacted, high_watermark=1 << 40, **how)
+    assert log.found.damaged_from == 19, "the log lacks its end, so nothing is lost by doubt"
 
 
 @pytest.mark.parametrize("how", [KILLED, POWER], ids=["killed", "power cut"])

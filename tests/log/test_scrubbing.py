@@ -53,6 +53,17 @@ def test_any_flipped_bit_of_a_batch_is_found(number: int, at: int) -> None:
     assert not damages(log)
 
 
+def test_a_batch_that_claims_an_offset_of_another_epoch_is_damaged_where_it_belongs() -> None:
+    files = disk()
+    log = open_log(files, LogConfig(segment_bytes=1 << 20))
+    for number in range(70):
+        put(log, batch(b"%d" % number), epoch=1 + number // 30)
+    content = files._file(f"{log.segments[0].path}.log").content
+    content[[position for _, position in iter_batches(bytes(content))][3] + 7] ^= 64
+    (damage,) = damages(log)
+    assert damage.first == 3
+
+
 def test_a_segment_that_was_cut_is_found() -> None:
     files, log = filled()
     log.close(NOW)

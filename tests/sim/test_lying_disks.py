@@ -9,6 +9,7 @@ import pytest
 
 from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.coordinators.shards import partition_of
+from ottla.broker.node import Node
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
 from ottla.metadata.nodes import NodeState
@@ -16,12 +17,14 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.replica.copy_status import ReplicaCopy
 from ottla.sim.clients.replicated import Reader
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.trace import Broken
 from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import OFFSETS_PARTITIONS, ElectedCluster
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
 from ottla.sim.workloads.run import DIRECTORY
+from ottla.sim.workloads.watched_store import OwnStore
 
 from .test_cluster_scenarios_elected import acknowledged, more_is_acknowledged, running
 
@@ -142,6 +145,95 @@ def test_the_node_that_was_away_starts_first_on_an_older_metadata_store() -> Non
         cluster.begin(node_id)
     cluster.settle()
     assert acknowledged(cluster) > before
+
+
+def test_a_node_that_saw_no_lost_commit_leads_nothing_alone_on_an_older_metadata_store() -> None:
+    """Node 3 can't notice that the store was restored: it was down before the backup was made."""
+    cluster = running(8)
+    cluster.until(cluster.is_whole)
+    backup = cluster.store.back_up()
+    cluster.kill(3)
+    cluster.until(lambda: 3 not in cluster.isr())
+    cluster.until(more_is_acknowledged(cluster, 50))
+    for node_id in (1, 2):
+        cluster.kill(node_id)
+    cluster.restore_store(backup)
+    cluster.begin(3)
+    cluster.run(3_000)
+    assert cluster.leader() is None, "the others may have more"
+    for node_id in (1, 2):
+        cluster.begin(node_id)
+    cluster.settle()
+
+
+def test_a_leader_that_only_the_lost_commits_knew_shares_its_epoch_with_no_other() -> None:
+    """It was alone, so it has acknowledged nothing. The two nodes that start first have not seen that it led."""
+    cluster = running(8)
+    cluster.until(cluster.is_whole)
+    cluster.kill(3)
+    cluster.until(lambda: 3 not in cluster.isr())
+    cluster.kill(2)
+    backup = cluster.store.back_up()
+    cluster.until(lambda: cluster.leader() == 1 and cluster.isr() == (1,))
+    cluster.produce(acks=1)
+    cluster.run(1_000)
+    cluster.kill(1)
+    cluster.restore_store(backup)
+    for node_id in (2, 3):
+        cluster.begin(node_id)
+    cluster.until(more_is_acknowledged(cluster, 20), 30_000)
+    cluster.begin(1)
+    cluster.settle()
+
+
+def begin_copy(cluster: ElectedCluster, node_id: int) -> None:
+    """Start this node from a copy of its data directory, on another machine. The process that it replaces runs on, and
+    the system that detects which nodes are present no longer counts it."""
+    old = cluster.hosts[node_id]
+    old.watch = None
+    host = cluster.hosts[node_id] = cluster._host(node_id, f"{old.name}-copy")
+    host.disk, host.lives, host.died = old.disk.clone(host.stream("disk")), old.lives, old.died
+    host.store = cluster.ways[node_id] = OwnStore(cluster.store, host.stream("far"), node_id)
+    host.peers.update(old.peers)
+    for other in cluster.hosts.values():
+        if other is not host:
+            other.peers[node_id] = host.endpoint
+    for checker in cluster.checkers:
+        checker.lost_power(node_id, in_sync_too=True)
+    cluster.begin(node_id)
+
+
+def replaced_by_a_copy() -> tuple[ElectedCluster, Host]:
+    """The leader stands still until another node leads; a copy of its directory then starts in its place."""
+    cluster = ElectedCluster(7, by_locks=False)
+    cluster.start()
+    cluster.produce(idempotent=True)
+    cluster.produce(acks=1)
+    cluster.until(more_is_acknowledged(cluster, 100))
+    replaced = cluster.leader()
+    assert replaced is not None
+    old = cluster.hosts[replaced]
+    assert old.life is not None
+    old.life.pause()
+    cluster.until(lambda: cluster.leader() not in (None, replaced))
+    cluster.until(more_is_acknowledged(cluster, 50))
+    begin_copy(cluster, replaced)
+    cluster.until(lambda: cluster.states() == {NodeState.ACTIVE} and cluster.is_whole())
+    return cluster, old
+
+
+def test_a_node_whose_copy_has_taken_its_place_leads_no_more() -> None:
+    cluster, old = replaced_by_a_copy()
+    assert old.life is not None
+    node = old.life.node
+    assert isinstance(node, Node)
+    ends = {partition.name: partition.log.log_end_offset for partition in node.replicas}
+    old.life.resume()
+    cluster.until(more_is_acknowledged(cluster, 100))
+    cluster.run(3_000)
+    assert node.leadership.suspended
+    assert {partition.name: partition.log.log_end_offset for partition in node.replicas} == ends
+    cluster.settle()
 
 
 @pytest.mark.parametrize("restarts", [False, True])

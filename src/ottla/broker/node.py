@@ -122,7 +122,10 @@ class Node(Core):
                 by_fsync=by_fsync,
                 same_disk=was_here,
                 lost_commits=self.store.lost,
+                knows_store=self.store_memory is None or not self.store_memory.forgotten,
             )
+            if self.store_memory is not None:
+                self.store_memory.compared(self.image, knows_store=self.membership.knows_store)
             # Behind the losses, which are on the disk now: with these files the next start would not notice them.
             self.upkeep.checkpoints.begin()
             self.upkeep.written.begin(self.upkeep.partitions)

@@ -85,7 +85,8 @@ class _Walk:
             return self._damage(position, base, "the batch does not match its checksum", last + 1)
         epoch = self._epochs.epoch_at(base)
         if header[2] not in (epoch, UNDEFINED_EPOCH) and epoch != UNDEFINED_EPOCH:
-            return self._damage(position, base, f"the batch claims leader epoch {header[2]}, not {epoch}", last + 1)
+            # Its base offset may be wrong instead.
+            return self._damage(position, expected, f"the batch claims leader epoch {header[2]}, not {epoch}", last + 1)
         if self._indexed and self._segment.offset_index.entry_for(last)[1] > position:
             return self._damage(
                 position, expected, f"the batch claims offset {last}, which the offset index puts behind it"

@@ -38,7 +38,7 @@ class Replaced(Exception):
 class Replay:
     """One reading of one log. `next_offset`: everything below has been returned."""
 
-    __slots__ = ("_expected", "_log", "_position", "_segment", "next_offset")
+    __slots__ = ("_expected", "_leap", "_log", "_position", "_segment", "next_offset")
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -46,6 +46,9 @@ class Replay:
         self._segment: Segment | None = None
         self._position = 0
         self._expected = 0
+        self._leap: tuple[int, int] | None = None
+        """A batch behind a gap, and the offset before which all was returned. If the next batch begins too low, this
+        one claimed too high an offset."""
 
     @property
     def done(self) -> bool:
@@ -73,7 +76,11 @@ class Replay:
                 if fault is not None:
                     if found:
                         return found
+                    if self._leap is not None and header[0] < self._expected:
+                        fault = f"a batch claims the offsets up to {self._expected - 1}"
+                        raise Unreadable(Damage(segment.file.path, *self._leap, end, fault))
                     raise self._unreadable(segment, fault)
+                self._leap = (position, self.next_offset) if header[0] > self._expected else None
                 self._position = position + len(batch)
                 self._expected = header[0] + header[6] + 1
                 if self._expected > self.next_offset:
@@ -93,6 +100,10 @@ class Replay:
         """Continue behind the unreadable place: with the batch after it, or where the index has one."""
         segment = self._segment
         assert segment is not None
+        if self._leap is not None:
+            _, self._expected = self._leap  # it has been passed
+            self.next_offset, self._leap = self._expected, None
+            return
         place = self._position
         raw = segment.file.read(place, HEADER_BYTES)
         if len(raw) == HEADER_BYTES:
@@ -123,7 +134,7 @@ class Replay:
                 return None
             following = log.segments[at]
         place = following.offset_index.lookup(self.next_offset)
-        self._segment, self._expected = following, following.base_offset
+        self._segment, self._expected, self._leap = following, following.base_offset, None
         self._position = place if place and self._begins_batch(following, place) else 0
         return following
 
@@ -149,5 +160,5 @@ class Replay:
         return header[3] == MAGIC and in_place and crc32c(batch[ATTRIBUTES_AT:]) == header[4]
 
     def _unreadable(self, segment: Segment, fault: str) -> Unreadable:
-        end = self._end_of(segment)
+        self._leap, end = None, self._end_of(segment)
         return Unreadable(Damage(segment.file.path, self._position, self.next_offset, end, fault))

@@ -236,15 +236,26 @@ class Segment:
     def read_batch(self, position: int, header: RawHeader) -> bytes:
         return self.file.read(position, header[1] + LOG_OVERHEAD_BYTES)
 
-    def truncate(self, offset: int) -> int:
+    def truncate(self, offset: int, index_interval_bytes: int) -> int:
         """Drop every batch that ends at or after `offset`; `resume` must follow. Returns the base offset of the first
-        dropped one."""
-        found = self.find(offset)
-        if found is None:
+        dropped one. Indexes that contradict the batches are rebuilt, with entries at this interval."""
+        found = self.find_in_order(offset)
+        if found is not None and found[2]:
+            position, header, _ = found
+            offset = min(offset, header[0])
+            self.truncate_at(position, offset)
             return offset
-        position, header = found
-        offset = min(offset, header[0])
-        self.truncate_at(position, offset)
+        first = next((each for each in self.walk(0) if each[1][0] + each[1][6] >= offset), None)
+        if first is not None:
+            position, header = first
+            offset = min(offset, header[0])
+            self.truncate_at(position, offset)
+        self.offset_index.cut(0)
+        self.time_index.truncate_to(self.base_offset)
+        self.begin_resume()
+        for position, header in self.walk(0):
+            last_offset, size = header[0] + header[6], header[1] + LOG_OVERHEAD_BYTES
+            self.note_batch(position, size, last_offset, header[8], index_interval_bytes)
         return offset
 
     def truncate_at(self, position: int, offset: int) -> None:

@@ -32,7 +32,7 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
         removal.drop_segments(log, [segment for segment in reversed(log.segments) if segment.base_offset > offset], now)
         active = log.segments[-1]
         active.offset_index.activate()
-        offset = active.truncate(offset)
+        offset = active.truncate(offset, log.config.index_interval_bytes)
         active.resume()
         # The removed records must not come back: new batches will have their offsets.
         if durable:

@@ -4,7 +4,8 @@
                    "state": ..., "intact": ..., "emptied": ..., "broker_epoch": ...,
                    "offline": [[topic id, index], ...], "features": {name: highest level},
                    "incomplete": [[topic id, index], ...], "refusing": [[topic id, index, leader epoch], ...],
-                   "log_ends": [[topic id, index, leader epoch, newest epoch, end offset], ...], "lost_commits": ...}
+                   "log_ends": [[topic id, index, leader epoch, newest epoch, end offset], ...], "lost_commits": ...,
+                   "knows_store": false}
 
 A node writes its row when it registers, as `starting`, and when logs of it fail or work again. After that the
 controller decides its state.
@@ -81,7 +82,8 @@ class NodeRecord:
     read by earlier versions only.
 
     `lost_commits`: the number of commits that the start of this incarnation found missing in the metadata store. The
-    node has seen a newer store, and its logs may depend on that.
+    node has seen a newer store, and its logs may depend on that. `knows_store`: whether that start could compare the
+    store with what the node had seen.
     """
 
     host: str
@@ -101,6 +103,7 @@ class NodeRecord:
     refusing: Mapping[Place, int] = field(default_factory=dict[Place, int])
     log_ends: Mapping[Place, tuple[int, LogEnd]] = field(default_factory=dict[Place, tuple[int, LogEnd]])
     lost_commits: int = 0
+    knows_store: bool = True
 
     @property
     def is_of_earlier_version(self) -> bool:
@@ -148,6 +151,8 @@ class NodeRecord:
             ]
         if self.lost_commits:
             row["lost_commits"] = self.lost_commits
+        if not self.knows_store:
+            row["knows_store"] = False
         return json.dumps(row).encode()
 
     @staticmethod
@@ -178,6 +183,7 @@ class NodeRecord:
                 for topic, index, leader_epoch, epoch, end_offset in row.get("log_ends", ())
             },
             lost_commits=int(row.get("lost_commits", 0)),
+            knows_store=bool(row.get("knows_store", True)),
         )
 
 

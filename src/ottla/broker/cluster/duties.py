@@ -52,12 +52,25 @@ RulesOf = Callable[[TopicImage], Rules]
 
 
 def claim(image: MetadataImage, present: Present, node_id: int, incarnation: str) -> RowChange | None:
-    """The row with which this node becomes the controller; None if another node is, or if this one is already."""
+    """The row with which this node becomes the controller; None if another node is, or may, or if this one is already.
+
+    A node that has just started leaves the claim to one that is active. So if it claims, no node was active before, and
+    the store may have been replaced meanwhile.
+    """
     known = image.controller
     if known is not None and present.get(known.node_id) == known.incarnation:
         return None
+    here = {int(name): row for name, row in image.nodes.items() if present.get(int(name)) == row.incarnation}
+    own = here.get(node_id)
+    if own is None or own.incarnation != incarnation or own.state is NodeState.FENCED:
+        return None  # it registers first
+    down_until = 0 if known is None else known.down_until
+    if own.state is NodeState.STARTING:
+        if any(row.state in (NodeState.ACTIVE, NodeState.LEAVING) for row in here.values()):
+            return None
+        down_until = min(row.broker_epoch for row in here.values() if row.state is NodeState.STARTING) - 1
     epoch, version = (1, ABSENT) if known is None else (known.epoch + 1, known.version)
-    return RowChange(CONTROLLER_KEY, ControllerRecord(node_id, incarnation, epoch), version)
+    return RowChange(CONTROLLER_KEY, ControllerRecord(node_id, incarnation, epoch, down_until=down_until), version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +129,14 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
         else:
             active.add(node_id)
     started = {node_id for node_id, state in states.items() if state is NodeState.ACTIVE}
-    before = Standing(frozenset(active), frozenset(leaving), frozenset(damaged))
-    after = Standing(frozenset(active | started), frozenset(leaving))
+    since = 0 if image.controller is None else image.controller.down_until
+    if any(record.broker_epoch <= since for name, record in image.nodes.items() if int(name) in active | leaving):
+        since = 0  # this one has been active all the time: its lease had only seemed to have ended
+    named = image.nodes.items() if since else ()
+    missing = frozenset(int(name) for name, record in named if record.broker_epoch <= since)
+    forgetful = frozenset(int(name) for name, record in named if not record.knows_store)
+    before = Standing(frozenset(active), frozenset(leaving), frozenset(damaged), missing=missing, forgetful=forgetful)
+    after = replace(before, active=frozenset(active | started), damaged=NO_NODES)
     incomplete = _by_place(image.nodes, lambda record: record.incomplete)
     return Turnover(states, before, after, frozenset(failed), offline_at(image), incomplete, _reports(image))
 

@@ -18,6 +18,11 @@ Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the nu
 - An in-sync or eligible replica may refuse to follow a leader that lacks records which the replica knows to be
   committed. Such a replica leads instead: while it does not follow, the leader has committed nothing that it lacks. The
   leader and the replicas that follow it are no longer in sync.
+- After all nodes were down at once, the store may be an older copy of itself, and only a node that saw the newer one
+  can notice that. A partition without a leader then gets none before so many of its replicas have compared the store
+  with what they had seen that fewer than `min_isr` are missing: each acknowledged record is on one of those that have.
+  With a `min_isr` of 1, more than half of the replicas count instead of it. A missing replica may have led in epochs
+  that the store does not name, with records that were not acknowledged: the first leader skips EPOCHS_SKIPPED epochs.
 - Each change of leader, also to none, raises the leader epoch, as does the loss of a replica. Every change raises the
   partition epoch.
 
@@ -29,10 +34,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ottla.broker.cluster.members import NOBODY
 from ottla.metadata.nodes import NO_LOG, LogEnd
 from ottla.metadata.topics import PartitionRecord
+
+EPOCHS_SKIPPED: Final = 10_000
+"""More leader epochs than the lost commits of a restored store may have given to a replica that is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,8 @@ class Standing:
     - `active` nodes may be given leaderships.
     - `leaving` nodes keep what no other node can take.
     - `damaged` nodes may lack records that they had stored.
+    - `missing` nodes have not registered since all nodes were down; `forgetful` ones have, and could not compare the
+      store with what they had seen.
 
     For one partition: `refusing` replicas do not follow its leader in its present epoch; `log_ends` maps the replicas
     that have reported it to the end of their log.
@@ -52,6 +63,8 @@ class Standing:
     damaged: AbstractSet[int] = frozenset()
     refusing: AbstractSet[int] = frozenset()
     log_ends: Mapping[int, LogEnd] = field(default_factory=dict[int, LogEnd])
+    missing: AbstractSet[int] = frozenset()
+    forgetful: AbstractSet[int] = frozenset()
 
     def without(self, offline: AbstractSet[int]) -> Standing:
         """The state for a partition whose log is offline on these nodes: they keep it if no other node can take it."""
@@ -91,10 +104,10 @@ def awaits_logs(placed: PartitionRecord) -> bool:
 def undecided(placed: PartitionRecord, lost_commits: int) -> PartitionRecord:
     """The record in which no replica is known to be in sync, as the store has lost this many commits: the logs decide.
 
-    Its epoch is above those that the lost commits may have given: each raised it by at most 2.
+    Its epoch is above those that the lost commits may have given: each raised it by at most 2, or once by more.
     """
     nobody = replace(placed, leader=NOBODY, isr=(), elr=(), last_known_elr=())
-    epoch = placed.leader_epoch + 2 * lost_commits + 1
+    epoch = placed.leader_epoch + 2 * lost_commits + EPOCHS_SKIPPED + 1
     return replace(nobody, leader_epoch=epoch, partition_epoch=placed.partition_epoch + 2 * lost_commits + 1)
 
 
@@ -147,6 +160,15 @@ def _led(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRec
         if not refusing:
             return placed
         return replace(placed, leader=refusing[0], isr=tuple(refusing), elr=_without(placed.elr, {*refusing}))
+    if placed.leader != NOBODY or placed.isr or nodes.missing.isdisjoint(placed.replicas):
+        return _elected(placed, nodes, rules)
+    if not (rules.unclean or _is_store_confirmed(placed, nodes, rules)):
+        return placed
+    after = _elected(placed, nodes, rules)
+    return after if after.leader == NOBODY else _above_lost_epochs(placed, after)
+
+
+def _elected(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
     for replica in placed.replicas:
         if replica in placed.isr:
             return replace(placed, leader=replica)
@@ -156,6 +178,20 @@ def _led(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRec
                 placed, leader=replica, isr=(replica,), elr=_without(placed.elr, {replica}), last_known_elr=()
             )
     return _led_by_its_log(placed, nodes, rules)
+
+
+def _is_store_confirmed(placed: PartitionRecord, nodes: Standing, rules: Rules) -> bool:
+    """Whether one of the replicas that have compared the store with what they had seen has each acknowledged record."""
+    unheard = sum(replica in nodes.missing or replica in nodes.forgetful for replica in placed.replicas)
+    count = len(placed.replicas)
+    return unheard < (min(rules.min_isr, count) if rules.min_isr > 1 else count // 2 + 1)
+
+
+def _above_lost_epochs(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
+    """The newly led partition in an epoch that no missing replica has led it in."""
+    epoch = max(before.leader_epoch, after.leader_epoch) + EPOCHS_SKIPPED
+    is_unclean = after.unclean_epoch != before.unclean_epoch
+    return replace(after, leader_epoch=epoch, unclean_epoch=epoch if is_unclean else after.unclean_epoch)
 
 
 def _led_by_its_log(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:

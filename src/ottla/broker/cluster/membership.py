@@ -121,6 +121,8 @@ class Membership:
         self._emptied = False
         self._by_fsync = False
         self._lost_commits = 0
+        self.knows_store = True
+        """Whether this start could compare the store with what the node had seen of it."""
         self._is_leaving = False
         self._is_writing = False
 
@@ -145,6 +147,7 @@ class Membership:
         by_fsync: bool,
         same_disk: bool,
         lost_commits: int = 0,
+        knows_store: bool = True,
     ) -> None:
         """Register: the logs are open. Raises OSError.
 
@@ -152,6 +155,7 @@ class Membership:
         - `by_fsync`: this incarnation reports only what is on its disk.
         - `same_disk`: an earlier incarnation used this directory.
         - `lost_commits`: the commits that the store lacks and that this node or the store knows of.
+        - `knows_store`: this directory says how far the node had seen the store.
         """
         self._by_fsync = by_fsync
         self._lost_commits = lost_commits
@@ -159,6 +163,7 @@ class Membership:
         earlier = note_incarnation(files, directory, self.joining.incarnation)
         known = self._metadata.image.nodes.get(str(self.members.node_id))
         if known is not None:
+            self.knows_store = knows_store or known.is_of_earlier_version
             self._emptied = not same_disk or (known.emptied and known.state is NodeState.STARTING)
             if self._emptied:
                 self._logs.found_emptied()
@@ -168,6 +173,7 @@ class Membership:
                     f"{directory} is older than what the cluster knows of node {self.members.node_id}: it was restored "
                     "or copied. This node leads nothing before it has caught up with the other replicas"
                 )
+                self.knows_store = False
             if is_older or not (kept or (same_disk and known.by_fsync)):
                 self._intact = False
                 write_lost_since(files, directory, known.incarnation)
@@ -350,6 +356,7 @@ class Membership:
             features=HIGHEST,
             emptied=self._emptied and record is None,
             lost_commits=self._lost_commits if record is None else 0,
+            knows_store=self.knows_store,
         )
         row = self._with_logs(row)
         yield Batch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])

@@ -3,6 +3,7 @@
     .metadata-seen    generation=107
                       starts=88:NAME,90:NAME     the newest entries of the history (`metadata.history`) by then
                       lost=7                     commits found missing, until the controller has seen the node's row
+                      forgotten=1                only if an earlier file was lost, until the node's partitions are led
                       checksum=3735928559        CRC-32C of the lines before; files of earlier versions have none
 
 A damaged file must not look like a store that was restored: then every partition of the cluster would wait for all of
@@ -23,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ottla.broker.cluster.members import NOBODY
 from ottla.log.checkpoints import SEEN_FILE, CheckpointUnreadable, read_properties
 from ottla.log.files import FileSystem
 from ottla.metadata.history import ENTRIES_REMEMBERED, HISTORY, HISTORY_KEY, HistoryRecord, lost_commits
@@ -50,10 +52,13 @@ class Seen:
     generation: int
     starts: tuple[tuple[int, str], ...] = ()
     lost: int = 0
+    forgotten: bool = False
+    """An earlier file was missing, damaged, or older than the node, so its content is unknown."""
 
     def encode(self) -> bytes:
         starts = ",".join(f"{generation}:{name}" for generation, name in self.starts)
         lines = f"generation={self.generation}\nstarts={starts}\nlost={self.lost}\n".encode()
+        lines += b"forgotten=1\n" if self.forgotten else b""
         return lines + f"checksum={crc32c(lines)}\n".encode()
 
 
@@ -65,7 +70,8 @@ def read_seen(files: FileSystem, path: str) -> Seen | None:
     try:
         pairs = [entry.partition(":") for entry in properties["starts"].split(",") if entry]
         starts = tuple((int(generation), name) for generation, _, name in pairs)
-        seen = Seen(int(properties["generation"]), starts, int(properties["lost"]))
+        forgotten = properties.get("forgotten") == "1"
+        seen = Seen(int(properties["generation"]), starts, int(properties["lost"]), forgotten)
     except (KeyError, ValueError) as error:
         raise CheckpointUnreadable(f"{path} does not say which metadata the node has seen: {error}") from error
     others = properties.keys() - {"generation", "starts", "lost"}
@@ -87,6 +93,8 @@ class StoreMemory:
         self._durable = durable
         self._lost = 0
         self._failed = False
+        self.forgotten = False
+        """Whether the file was missing or damaged, or is older than the node."""
 
     # ---- start and stop --------------------------------------------------------------------------------------------
 
@@ -96,10 +104,11 @@ class StoreMemory:
         Afterwards `store.lost` is the number of missing commits. Raises StoreFailed, OSError.
         """
         try:
-            seen = read_seen(self._files, self._path) or Seen(0)
+            seen = read_seen(self._files, self._path) or Seen(0, forgotten=True)
         except CheckpointUnreadable as unreadable:
             self._warn(f"{unreadable}; an older metadata store would not be noticed by it")
-            seen = Seen(0)
+            seen = Seen(0, forgotten=True)
+        self.forgotten = seen.forgotten
         lost = max(seen.lost, store.lost)
         store.rise(seen.generation)
         for _ in range(ATTEMPTS_MAX):
@@ -115,9 +124,15 @@ class StoreMemory:
                     store.commit([Put(HISTORY_KEY, record.encode(), ABSENT if row is None else row.version)])
                 continue
             self._lost = store.lost = lost
-            self._write(Seen(known.version, _starts(known), lost), durable=True)
+            self._write(Seen(known.version, _starts(known), lost, self.forgotten), durable=True)
             return StoreStatus(lost, seen.generation)
         raise StoreFailed(f"other nodes write to the metadata store {store.place} all the time; try again")
+
+    def compared(self, image: MetadataImage, *, knows_store: bool) -> None:
+        """The node has registered; `knows_store`: the file counts, as far as the cluster knows this node."""
+        if self.forgotten == knows_store:
+            self.forgotten = not knows_store
+            self._note(image, durable=True)
 
     def finish(self, image: MetadataImage) -> None:
         """Write the file for a clean stop."""
@@ -128,6 +143,7 @@ class StoreMemory:
     def follow(self, before: MetadataImage, image: MetadataImage, topics: Iterable[str]) -> None:
         """The image has moved, and these topics of it with it; the node has not acted on that yet."""
         if any(self._matters(before, image, name) for name in topics):
+            self.forgotten = self.forgotten and self._waits(image)
             self._note(image, durable=self._durable)
 
     def reported(self, image: MetadataImage) -> None:
@@ -147,9 +163,14 @@ class StoreMemory:
             for placed, was in zip(new.partitions, (*known, *[None] * len(new.partitions)), strict=False)
         )
 
+    def _waits(self, image: MetadataImage) -> bool:
+        """Whether a partition here has no leader."""
+        placed = (each for topic in image.topics.values() for each in topic.partitions)
+        return any(each.leader == NOBODY and self._node_id in each.replicas for each in placed)
+
     def _note(self, image: MetadataImage, *, durable: bool) -> None:
         try:
-            self._write(Seen(image.generation, _starts(image[HISTORY]), self._lost), durable=durable)
+            self._write(Seen(image.generation, _starts(image[HISTORY]), self._lost, self.forgotten), durable=durable)
         except OSError as error:
             if not self._failed:
                 self._warn(

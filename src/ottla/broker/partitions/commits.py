@@ -38,9 +38,15 @@ class Care(Protocol):
 
 
 class Written(Protocol):
-    """Remembers on the disk which logs have records. `unsynced`: its file, if that has to reach the disk too."""
+    """Remembers on the disk which logs have records."""
 
-    unsynced: list[File]
+    def take_unsynced(self) -> list[File]:
+        """The file, if an fsync of a log has to cover it too."""
+        ...
+
+    def sync_failed(self) -> None:
+        """That fsync has failed."""
+        ...
 
     def note(self, partition: Partition) -> None:
         """This log has been appended to."""
@@ -139,8 +145,7 @@ class GroupCommit:
                 commits.append((partition, log.log_end_offset, len(pending)))
             del self._unsynced[partition]
         if commits:
-            files.extend(self._written.unsynced)
-            self._written.unsynced = []
+            files.extend(self._written.take_unsynced())
             self._in_flight[self._outbox.sync(files)] = commits
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> bool:
@@ -163,6 +168,8 @@ class GroupCommit:
             if log.recovery_point < end_offset and log.failed is None:
                 self.sync_soon(partition)  # the round took only a part of it
             self._care.sync_worked(partition)
+        if failures and max(failures) >= at:
+            self._written.sync_failed()
         return True
 
 

@@ -295,6 +295,11 @@ class Fetching:
                 own = EpochEnd(*log.end_offset_for(leader.epoch))
                 self.cut_to(now, partition, truncation_offset(leader, own, log.log_end_offset))
                 self.go_on(key, partition)
+            case OutOfRange(key, leader_epoch) if partition.log.latest_epoch > leader_epoch:
+                # The leader can't know this epoch: a bit of it is flipped, or the metadata store has lost it.
+                newer = [start for epoch, start in partition.log.epochs.entries if epoch > leader_epoch]
+                self.cut_to(now, partition, newer[0])
+                self.go_on(key, partition)
             case OutOfRange(key, leader_epoch):
                 own_id = self._environment.node_id
                 OffsetQuestion(self, self._peers, own_id, fetches.leader, partition, key, leader_epoch).ask(now)

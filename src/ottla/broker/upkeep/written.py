@@ -33,8 +33,10 @@ class WrittenPartitions:
         self._notes = notes
         self._file: File | None = None
         self._places: set[Place] = set()
-        self.unsynced: list[File] = []
+        self._unsynced: list[File] = []
         """The file, if an fsync of a log has to cover it too."""
+        self._in_doubt = False
+        """Whether an fsync of the file has failed, so it has to be written again."""
         self.is_known = True
         """Whether every log with records is listed."""
 
@@ -58,16 +60,37 @@ class WrittenPartitions:
         """The logs are open: write the file with those that have records or had them. Raises OSError."""
         here = {place_of(partition): partition for partition in partitions}
         self._places = {place for place, each in here.items() if place in self._places or each.log.segments}
+        self._write()
+
+    def _write(self) -> None:
         lines = [_line(f"{VERSION} {len(self._places)}"), *(_entry("+", place) for place in sorted(self._places))]
         self._files.write_atomically(self._path, b"".join(lines))
-        self._file = self._files.open(self._path)
+        if self._file is not None:
+            self._file.close()
+        self._file, self._unsynced, self._in_doubt = self._files.open(self._path), [], False
+
+    def take_unsynced(self) -> list[File]:
+        """The file, if the next fsync has to cover it."""
+        if self._in_doubt:
+            self.sync_failed()
+        unsynced, self._unsynced = self._unsynced, []
+        return unsynced
+
+    def sync_failed(self) -> None:
+        """An fsync of the file has failed. The system considers its lines to be on the disk from now on, so they are
+        written again, now or before the next fsync."""
+        self._in_doubt = True
+        try:
+            self._write()
+        except OSError as error:
+            self._report(error)
 
     def note(self, partition: Partition) -> None:
         """This log has been appended to."""
         place = place_of(partition)
         if self._file is not None and place not in self._places and self._add("+", place):
             self._places.add(place)
-            self.unsynced = [self._file]
+            self._unsynced = [self._file]
 
     def forget(self, partition: Partition) -> None:
         """This log is deleted, or begins without the records that it had."""
@@ -81,11 +104,14 @@ class WrittenPartitions:
         try:
             self._file.write(_entry(sign, place))
         except OSError as error:
-            self._notes(f"{self._path} could not be written: a restart may not notice that a log is gone: {error}")
+            self._report(error)
             with suppress(OSError):
                 self._file.truncate(size)
             return False
         return True
+
+    def _report(self, error: OSError) -> None:
+        self._notes(f"{self._path} could not be written: a restart may not notice that a log is gone: {error}")
 
 
 def place_of(partition: Partition) -> Place:

@@ -108,10 +108,14 @@ def node_facts(broker: Any, controller_id: int, parts: Iterable[Placed], disk: D
 def lacking(
     part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]], up: Collection[int] = ()
 ) -> dict[str, Any]:
-    """The facts about a partition with a problem. A partition without a leader waits for one of its eligible replicas.
-    If it has none, it waits for all replicas, and the one with the longest log leads. `failed_on`: the nodes that are
-    `up` and cannot use their log of it."""
+    """The facts about a partition with a problem. `failed_on`: the nodes that are `up` and cannot use their log of it.
+
+    A partition without a leader waits for one of its eligible replicas. If it has none, it waits for all replicas, and
+    the one with the longest log leads. If an eligible one is up, all nodes were down, and it waits for any others.
+    """
     waits_for = list(eligible.get((part.topic, part.partition), ()) or part.replicas) if part.leader < 0 else []
+    if part.leader < 0 and any(node in up for node in eligible.get((part.topic, part.partition), ())):
+        waits_for = [node for node in part.replicas if node not in up] or waits_for
     return {
         "topic": part.topic,
         "partition": part.partition,

@@ -84,7 +84,7 @@ def load(
         if clean:
             found.find_end()
         else:
-            found.repair(recovery_point, power_cut, write_again)
+            found.repair(recovery_point, power_cut, write_again, max(recovery_point, high_watermark))
         if write_again:
             found.write_again(recovery_point)
         start = loaded.log_start_offset = found.reconcile_start(log_start_offset, high_watermark)

@@ -72,8 +72,11 @@ class SegmentRecovery:
         self._load_index(active)
         self.end_offset = self._resume(active)
 
-    def repair(self, recovery_point: int, power_cut: bool, write_again: bool = False) -> None:
-        """After a kill or a power cut: check what was not certainly on the disk, cut at the first unsound batch."""
+    def repair(self, recovery_point: int, power_cut: bool, write_again: bool = False, reached: int = 0) -> None:
+        """After a kill or a power cut: check what was not certainly on the disk, cut at the first unsound batch.
+
+        `reached`: the log once ended there or later.
+        """
         segments = self.segments
         if not segments:
             return
@@ -94,7 +97,8 @@ class SegmentRecovery:
             below = (
                 segments[at + 1].base_offset if at + 1 < len(segments) else segment.base_offset + RELATIVE_OFFSET_MAX
             )
-            end = self._check_batches(segment, recovery_point if power_cut else 0, below)
+            whole_from = reached if at + 1 == len(segments) else 0
+            end = self._check_batches(segment, recovery_point if power_cut else 0, below, whole_from)
             if end < segment.size:
                 self._cut(segment, end, segments[at + 1 :])
                 break
@@ -163,7 +167,7 @@ class SegmentRecovery:
         if unsound or unsound_times:
             self.note(f"{segment.file.path}: cut {unsound + unsound_times} bytes of unsound index entries.")
 
-    def _check_batches(self, segment: Segment, trusted_below: int, below: int) -> int:
+    def _check_batches(self, segment: Segment, trusted_below: int, below: int, whole_from: int) -> int:
         """Check the batches behind the last index entry, from offset `trusted_below` on by CRC, and index them.
 
         All offsets must rise and lie below `below`. Returns the position where sound batches end.
@@ -173,7 +177,7 @@ class SegmentRecovery:
         segment.time_index.truncate_to(segment.base_offset if last is None else last[0] + 1)
         segment.begin_resume()
         end = start
-        for position, header in self._vouched(segment, start, trusted_below, below):
+        for position, header in self._vouched(segment, start, trusted_below, below, whole_from):
             last_offset = header[0] + header[6]
             size = header[1] + LOG_OVERHEAD_BYTES
             if last is not None and position == start:
@@ -183,10 +187,13 @@ class SegmentRecovery:
             end = position + size
         return end
 
-    def _vouched(self, segment: Segment, start: int, trusted_below: int, below: int) -> Iterator[tuple[int, RawHeader]]:
+    def _vouched(
+        self, segment: Segment, start: int, trusted_below: int, below: int, whole_from: int
+    ) -> Iterator[tuple[int, RawHeader]]:
         """The batches from position `start` on whose offsets rise and lie below `below`. No checksum covers a batch's
         base offset: one that comes after a gap, and is followed by lower offsets, claims too high ones and is left out;
-        so it is where what follows it is no batch, unless compaction may have made the gap."""
+        so it is where what follows it is no batch, unless compaction may have made the gap. The last batch behind a gap
+        is reported, in a compacted log only if the log ends below `whole_from`: it has lost records anyway."""
         before: tuple[int, RawHeader] | None = None
         expected, gap_from, end = segment.base_offset, -1, start
         for position, header in scan_batches(segment.file, start, segment.size, trusted_below):
@@ -199,15 +206,13 @@ class SegmentRecovery:
                 yield before
             gap_from = expected if before is not None and base > expected else -1
             before, expected, end = (position, header), last_offset + 1, position + header[1] + LOG_OVERHEAD_BYTES
-        is_unlikely = gap_from >= 0 and not self.config.compacted
+        is_unlikely = gap_from >= 0 and (not self.config.compacted or expected < whole_from)
         if before is None or (is_unlikely and end < segment.size):
             return
         yield before
         if is_unlikely:
             base = before[1][0]
-            sentence = (
-                f"{segment.file.path}: the last batch claims offset {base}, behind a gap that compaction did not make."
-            )
+            sentence = f"{segment.file.path}: the last batch claims offset {base}, behind a gap."
             self.found.add(What.DAMAGED, sentence, first=gap_from)
 
     def _cut(self, segment: Segment, end: int, later: list[Segment]) -> None:

@@ -44,6 +44,14 @@ class SimStore(MemoryStore):
         self.disk.burn()
         return generation
 
+    def commit_above(self, generation: int, writes: Sequence[Write], guards: Sequence[Guard]) -> int:
+        """Commit with a number above this one: that of the process alone which calls `rise`."""
+        self._floor = generation
+        try:
+            return self.commit(writes, guards)
+        finally:
+            self._floor = 0
+
     def back_up(self) -> StoreCopy:
         """Copy all rows."""
         return StoreCopy(self._generation, dict(self._rows), dict(self._changed))
@@ -51,7 +59,6 @@ class SimStore(MemoryStore):
     def restore(self, copy: StoreCopy) -> None:
         """Replace all rows by those of a backup, while no node uses the store."""
         self._generation, self._rows, self._changed = copy.generation, dict(copy.rows), dict(copy.changed)
-        self._floor = 0
 
 
 class FarStore:
@@ -68,6 +75,7 @@ class FarStore:
         self.place = store.place
         self.way_on = store.way_on
         self.lost = 0
+        self._floor = 0
         self.latency_max_us: Micros = 0
         self.lost_answers = 0.0
         self.rivals = 0.0
@@ -106,13 +114,22 @@ class FarStore:
         if self.rivals and self._rng.random() < self.rivals:
             self._rival(writes)
         if not self.lost_answers or self._rng.random() >= self.lost_answers:
-            return self._store.commit(writes, guards)
+            return self._commit(writes, guards)
         if self._rng.random() < 0.5:
-            self._store.commit(writes, guards)
+            self._commit(writes, guards)
         raise CommitUnknown("the answer of the metadata store was lost")
 
+    def _commit(self, writes: Sequence[Write], guards: Sequence[Guard]) -> int:
+        if self._floor:
+            return self._store.commit_above(self._floor, writes, guards)
+        return self._store.commit(writes, guards)
+
     def rise(self, generation: int) -> None:
-        self._store.rise(generation)
+        self._floor = max(self._floor, generation)
+
+    def reopen(self) -> None:
+        """A new process uses this path."""
+        self.lost = self._floor = 0
 
     def _reach(self) -> None:
         if self.is_cut:

@@ -66,11 +66,11 @@ class Cluster:
         self.others: list[LeaderClient] = []
         """Clients that neither produce nor read: they commit offsets, or whatever a test has them do."""
 
-    def _host(self, node_id: int) -> Host:
+    def _host(self, node_id: int, name: str = "") -> Host:
         def build(host: Host, same_boot: bool) -> Node:
             return self.build(host, {**self.settings, "node.id": str(node_id)}, same_boot)
 
-        host = Host(self.world, f"node-{node_id}", build, clock=self.clock_of(node_id))
+        host = Host(self.world, name or f"node-{node_id}", build, clock=self.clock_of(node_id))
         host.watch = lambda _: self.look(node_id)
         return host
 

@@ -81,8 +81,6 @@ class ElectedCluster(Cluster):
         self.checkers.append(ReplicaChecker(CONSUMER_OFFSETS_TOPIC))
         self.history = History((), groups_vanish=False)
         self._identity = 1_000_000
-        self.starts_first: int | None = None
-        """The node that must be active before any other one starts."""
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
@@ -96,7 +94,7 @@ class ElectedCluster(Cluster):
 
     def build(self, host: Host, settings: Mapping[str, str], same_boot: bool) -> Node:
         node_id = int(settings["node.id"])
-        self.ways[node_id].lost = 0  # what an earlier process has found
+        self.ways[node_id].reopen()
         return Node(
             BrokerSettings.load(dict(settings), {}),
             host.disk,
@@ -113,9 +111,7 @@ class ElectedCluster(Cluster):
         host = self.hosts[node_id]
         if host.up:
             return
-        if self.starts_first not in (None, node_id):
-            self.world.agenda.after(20 * MS, self.begin, node_id)
-        elif host.start():
+        if host.start():
             self.following.begin(node_id)
 
     def kill(self, node_id: int, *, power_cut: bool = False) -> None:
@@ -186,11 +182,6 @@ class ElectedCluster(Cluster):
     def _committed(self) -> None:
         self._image = changed(self._image, delta_since(self.store, self._image))
         self.look_at_metadata()
-        if self.starts_first is not None:
-            row = self._image.nodes[f"{self.starts_first}"]
-            is_active = row.state is NodeState.ACTIVE
-            if is_active and row.incarnation == self.following.incarnation_of(self.starts_first):
-                self.starts_first = None
 
     def restore_store(self, copy: StoreCopy) -> None:
         """Bring back an earlier metadata store, while every node is down."""

@@ -63,8 +63,8 @@ class Following:
     # ---- polls -----------------------------------------------------------------------------------------------------
 
     def _look(self, node_id: int, life: Life) -> None:
-        if not life.alive:
-            return
+        if not life.alive or life.host is not self._hosts[node_id]:
+            return  # it has ended, or another process has taken the place of this node
         agenda, host = self._world.agenda, self._hosts[node_id]
         store = host.store
         assert store is not None

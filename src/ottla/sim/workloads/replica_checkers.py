@@ -114,6 +114,9 @@ class ReplicaChecker:
         damage."""
         self._isr_forgiven: set[tuple[int, int]] = set()
         self._cut_forgiven: set[tuple[int, int]] = set()
+        self._down: set[int] = set()
+        """The nodes that lost something and are down. A change of the in-sync replicas may be under way that adds such
+        a node."""
         self._epochs_before: dict[int, int] = {}
         """The newest leader epoch of each partition when the metadata store was restored, which may name older ones."""
         self._in_sync: dict[int, tuple[int, ...]] = {}
@@ -163,6 +166,7 @@ class ReplicaChecker:
         places = [place for place in self.copies if place[0] == node_id]
         self._cut_forgiven.update(places)
         if in_sync_too:
+            self._down.add(node_id)
             self._isr_forgiven.update(place for place in places if node_id in self._in_sync.get(place[1], ()))
 
     def store_restored(self) -> None:
@@ -172,6 +176,7 @@ class ReplicaChecker:
 
     def look(self, node: Node, image: MetadataImage) -> None:
         """Check every partition of the topic on this node. Raises Broken."""
+        self._down.discard(node.node_id)
         local = node.replicas.by_name.get(self.topic)
         partitions = {} if local is None else local.partitions
         for index in [index for index in self._places.get(node.node_id, ()) if index not in partitions]:
@@ -405,6 +410,7 @@ class ReplicaChecker:
             self._isr_forgiven = {each for each in self._isr_forgiven if each[1] != index or each[0] in members}
             if members != self._in_sync.get(index):
                 self._in_sync[index] = members
+                self._isr_forgiven.update((member, index) for member in members if member in self._down)
                 self._look_at_members(index, placed, self._committed_end(index))
 
     def look_at_rest(self, nodes: list[Node]) -> None:

@@ -10,8 +10,6 @@ Machines keep their power: a second fault may lose what the first one has left.
 from collections.abc import Callable
 from typing import Any
 
-from ottla.broker.cluster.store_memory import read_seen
-from ottla.log.checkpoints import SEEN_FILE, CheckpointUnreadable
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import TopicRecord
 from ottla.sim.kernel.clock import MS
@@ -72,8 +70,6 @@ class SpoilingTrouble(Trouble):
 
     def _spoil(self) -> None:
         """Stop or kill one of the liars; it comes back to a spoiled disk."""
-        if self.cluster.starts_first is not None:
-            return
         node_id = self.rng.choice(sorted(self.spoilers))
         host = self.cluster.hosts[node_id]
         if host.up:
@@ -86,7 +82,7 @@ class SpoilingTrouble(Trouble):
 
     def _spoil_what_is_down(self, node_id: int) -> None:
         host = self.cluster.hosts[node_id]
-        if self.active and not host.up and self.cluster.starts_first is None:
+        if self.active and not host.up:
             if self.rng.random() < BACK_UP_CHANCE:
                 self.spoilers[node_id].back_up()
                 return
@@ -105,10 +101,9 @@ class SpoilingTrouble(Trouble):
             self._tell("the metadata store is backed up")
 
     def _restore_store(self) -> None:
-        """Kill all nodes and restore the metadata store. The node with the newest knowledge of it starts first, as
-        docs/durability.md asks for. So no liar may be down, whose disk may have lost that knowledge."""
+        """Kill all nodes and restore the metadata store. They start again in any order."""
         cluster, copy = self.cluster, self._store_copy
-        if copy is None or self._was_restored or not all(cluster.hosts[node_id].up for node_id in self.spoilers):
+        if copy is None or self._was_restored:
             return
         if _replicas_in(copy) != {name: _replicas_of(topic.record) for name, topic in cluster.image.topics.items()}:
             return  # moved replicas are not restored with the store
@@ -119,14 +114,6 @@ class SpoilingTrouble(Trouble):
         for host in cluster.hosts.values():
             host.kill(power_cut=False)
         cluster.restore_store(copy)
-        cluster.starts_first = max(cluster.hosts, key=self._generation_seen)
-
-    def _generation_seen(self, node_id: int) -> int:
-        try:
-            seen = read_seen(self.cluster.hosts[node_id].disk, f"{DIRECTORY}/{SEEN_FILE}")
-        except CheckpointUnreadable:
-            return 0
-        return 0 if seen is None else seen.generation
 
 
 def _replicas_in(copy: StoreCopy) -> dict[str, list[tuple[object, ...]]]:
