@@ -57,6 +57,7 @@ Deadline: TypeAlias = Callable[[], Millis | None]
 class Timed(Enum):
     """The parts of a node that have timers, in the order in which they fire, with their names for messages."""
 
+    COMPLETIONS = "completions"
     COMMITS = "commits by fsync"
     REQUESTS = "parked requests"
     SASL = "the lifetimes of authenticated sessions"
@@ -73,6 +74,10 @@ class Timed(Enum):
     SHARE = "share groups"
     REPLICATION = "replication"
     UPKEEP = "upkeep"
+
+
+def _nothing(now: Millis) -> None:
+    pass
 
 
 _RANKS: Final = {part: rank << 20 for rank, part in enumerate(Timed)}
@@ -327,8 +332,8 @@ class Schedule:
         self.earliest = NEVER
         return None
 
-    def tick(self, now: Millis) -> None:
-        """Fire everything that is due."""
+    def tick(self, now: Millis, after_each: Fire = _nothing) -> None:
+        """Fire everything that is due. `after_each` is called after each timer."""
         if self._is_stopped:
             return
         self.ticks += 1
@@ -342,6 +347,7 @@ class Schedule:
                     break
                 last, entry = heappop(coming)
                 self._fire(now, entry)
+                after_each(now)
         finally:
             for entry in (*fired, *(entry for _, entry in coming)):
                 self._enter_again(entry)
