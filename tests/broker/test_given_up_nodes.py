@@ -30,11 +30,12 @@ def test_nobody_waits_for_a_node_that_was_given_up(tmp_path: Path) -> None:
     stage.node.peers.ask(stage.now, OTHER, ListGroupsRequest(), who)
     stage.node.peers.ask(stage.now, OTHER + 1, ListGroupsRequest(), other)
     stage.node.peers.ask(stage.now, OTHER, ListGroupsRequest(), follower, line=FETCH_LINE)
-    stage.node.peers.given_up(stage.now, OTHER)
+    stage.node.peers.given_up(OTHER)
+    assert not who.answers, "a completion comes after the call"
+    stage.settle()
     assert who.answers == [Unanswered("node 7 was given up")]
     assert not other.answers
     assert not follower.answers
-    stage.settle()
     token = stage.asks[0].token
     header = RequestHeader(ListGroupsRequest.API_KEY, ListGroupsRequest.MAX_VERSION, token)
     stage.node.answered(stage.now, token, bytes(encode_response(header, ListGroupsResponse()))[4:])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.cluster.metadata import Metadata, Planned
+from ottla.broker.completions import Completions
 from ottla.broker.config.live import EVERY_BROKER, LiveSettings, Subscriber
 from ottla.broker.config.values import BrokerSettings, ConfigRefused
 from ottla.broker.coordination import InUse
@@ -49,7 +50,9 @@ def settings() -> LiveSettings:
         metadata.move(delta)
         live.follow(now, delta)
 
-    metadata = Metadata(MemoryStore(), Outbox(), Schedule(unexpected), tell, node_id=4, entropy=random.Random(1))
+    schedule = Schedule(unexpected)
+    completions = Completions(schedule, unexpected)
+    metadata = Metadata(MemoryStore(), Outbox(), schedule, completions, tell, node_id=4, entropy=random.Random(1))
     live = LiveSettings(BrokerSettings.load({"node.id": "4"}), metadata, WallClock(), print)
     return live
 

@@ -435,6 +435,7 @@ class NodeStage:
     def check(self) -> None:
         """The invariants of the timers, and of the coordinators that are in use."""
         self.node.schedule.check()
+        self.node.completions.check()
         self.node.coordinators.in_use.check()
 
     # ---- records ---------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_acknowledgements_that_are_not_remembered, "cluster-share", 1, "it was done as number"),
     (plant_compaction_of_what_is_not_stable, "cluster-transactions", 2, "which is committed, while the newest"),
     (plant_compaction_that_drops_the_newest, "cluster-transactions", 0, "which is committed, while the newest"),
-    (plant_markers_that_go_before_their_data, "cluster-transactions", 2, "without the marker"),
+    (plant_markers_that_go_before_their_data, "cluster-transactions", 4, "without the marker"),
     (plant_tries_that_have_no_names, "cluster-admins", 2, "is there 1 times"),
     (plant_decisions_that_outlive_the_acls, "cluster-access", 0, "is denied: False, says a node"),
     (plant_nodes_that_decide_without_their_cluster, "cluster-access", 10, "says a node"),

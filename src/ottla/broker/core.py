@@ -14,6 +14,7 @@ from ottla.broker.client_identity import Identity
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
+from ottla.broker.completions import Completions
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings, super_users_of, topic_value
 from ottla.broker.connection_quotas import ConnectionQuotas
@@ -86,7 +87,8 @@ class Core:
         self.outbox = Outbox()
         self.events = Events()
         self.schedule = Schedule(faults)
-        self.metadata = Metadata(store, self.outbox, self.schedule, self.changed, node_id=self.node_id, entropy=entropy)
+        self.completions = Completions(self.schedule, faults)
+        self.metadata = self._metadata(entropy)
         self.settings = LiveSettings(settings, self.metadata, self.wall, warnings or notes)
         self.cluster_id = ""
         self.metrics = Metrics()
@@ -94,23 +96,9 @@ class Core:
         self.connection_quotas = ConnectionQuotas(self.settings)
         self.listening: tuple[Listening, ...] = ()
         """The listeners of this node's I/O host, if it has set them."""
-        self.parking = Parking(self.outbox, self.schedule, self.throttle, faults)
-        self.environment = Environment(
-            node_id=self.node_id,
-            files=files,
-            directory=directory,
-            settings=self.settings,
-            entropy=entropy,
-            wall=self.wall,
-            outbox=self.outbox,
-            schedule=self.schedule,
-            same_boot=same_boot,
-            notes=notes,
-            warn=warnings or notes,
-            fault=faults,
-            stopwatch=stopwatch,
-        )
-        self.peers = Peers(self.outbox, self.schedule, self.node_id)
+        self.parking = Parking(self.outbox, self.schedule, self.completions, self.throttle, faults)
+        self.environment = self._environment(entropy, same_boot, warnings or notes, faults, stopwatch)
+        self.peers = Peers(self.outbox, self.schedule, self.completions, self.node_id)
         self.access, self.audit = self._access(settings)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self.events.taken_back)
         self.failures = self.upkeep.failures
@@ -122,7 +110,7 @@ class Core:
         self.membership = None if joining is None else self._membership(joining)
         self.forwarding = self._forwarding()
         self.fetch_sessions = FetchSessions(self.settings, entropy)
-        self.slices = Slices(self.parking, self.schedule, self.metadata)
+        self.slices = Slices(self.parking, self.schedule, self.completions, self.metadata)
         self.coordinators = self._coordinators()
         self._replication: Replication | None = None
         self._sasl: Sasl | None = None
@@ -164,6 +152,42 @@ class Core:
 
         return AclAuthorizer(self.metadata, super_users_of(settings), settings["allow.everyone.if.no.acl.found"])
 
+    def _metadata(self, entropy: Entropy) -> Metadata:
+        return Metadata(
+            self.store,
+            self.outbox,
+            self.schedule,
+            self.completions,
+            self.follow,
+            node_id=self.node_id,
+            entropy=entropy,
+        )
+
+    def _environment(
+        self,
+        entropy: Entropy,
+        same_boot: bool,
+        warn: Callable[[str], None],
+        fault: Callable[[str, Exception], None],
+        stopwatch: Stopwatch,
+    ) -> Environment:
+        return Environment(
+            node_id=self.node_id,
+            files=self.files,
+            directory=self.directory,
+            settings=self.settings,
+            entropy=entropy,
+            wall=self.wall,
+            outbox=self.outbox,
+            schedule=self.schedule,
+            completions=self.completions,
+            same_boot=same_boot,
+            notes=self.notes,
+            warn=warn,
+            fault=fault,
+            stopwatch=stopwatch,
+        )
+
     def _topics(self) -> Topics:
         return Topics(
             self.environment,
@@ -203,7 +227,15 @@ class Core:
             return self.served[request.api_key].refused(request, error, sentence)
 
         return Forwarding(
-            self.metadata, self.members, self.topics, self.peers, self.parking, self.schedule, self.settings, refused
+            self.metadata,
+            self.members,
+            self.topics,
+            self.peers,
+            self.parking,
+            self.schedule,
+            self.completions,
+            self.settings,
+            refused,
         )
 
     def _membership(self, joining: Joining) -> Membership:
@@ -250,8 +282,8 @@ class Core:
         """The newest metadata of the cluster that this node has received."""
         return self.metadata.image
 
-    def changed(self, now: Millis, delta: MetadataDelta) -> None:
-        """The metadata store has new rows, from any writer: bring all parts in line with them."""
+    def follow(self, now: Millis, delta: MetadataDelta) -> None:
+        """Apply new rows of the metadata store to the image, and bring all parts in line with them."""
         raise NotImplementedError
 
     def go_on_following(self, now: Millis) -> None:
@@ -291,6 +323,7 @@ class Core:
             lambda: self.image[CREDENTIALS],
             self.outbox,
             self.schedule,
+            self.completions,
             self.environment.entropy,
             self.wall,
             self.logged_in,

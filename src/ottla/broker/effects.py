@@ -223,6 +223,16 @@ class Outbox:
         token, self._next_token = self._next_token, self._next_token + 1
         return token
 
+    def take_reply(self, ticket: Ticket) -> Reply | None:
+        """Take the answer to this ticket back out; None if it is not here."""
+        effects = self._effects
+        for at in range(len(effects) - 1, -1, -1):
+            effect = effects[at]
+            if isinstance(effect, Reply) and effect.ticket == ticket:
+                del effects[at]
+                return effect
+        return None
+
     def take(self) -> list[Effect]:
         """Hand over everything that was added since."""
         effects, self._effects = self._effects, []

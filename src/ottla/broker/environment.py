@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ottla.broker.completions import Completions
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.effects import Outbox
 from ottla.broker.schedule import Schedule
@@ -31,6 +32,7 @@ class Environment:
     wall: WallClock
     outbox: Outbox
     schedule: Schedule
+    completions: Completions
     same_boot: bool
     notes: Callable[[str], None]
     warn: Callable[[str], None]

@@ -22,6 +22,7 @@ from ottla.broker.cluster.envelopes import wrapped
 from ottla.broker.cluster.members import NOBODY, Members
 from ottla.broker.cluster.metadata import AwaitsChange, Metadata, Planned
 from ottla.broker.cluster.peers import TIMEOUT_MS, Peers
+from ottla.broker.completions import Completions
 from ottla.broker.config.values import Settings
 from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork, Parking
@@ -131,6 +132,7 @@ class Forwarding:
         peers: Peers,
         parking: Parking,
         schedule: Schedule,
+        completions: Completions,
         settings: Settings,
         refused: Callable[[Request, ErrorCode, str], Any],
     ) -> None:
@@ -139,6 +141,7 @@ class Forwarding:
         self._topics = topics
         self._peers = peers
         self._parking = parking
+        self._completions = completions
         self._settings = settings
         self._refused = refused
         self._sent = 0
@@ -260,13 +263,13 @@ class Forwarding:
             if wanted is not None and each.error_code:
                 wanted.why_not = each.error_message or ErrorCode(each.error_code).message
 
-    def topics_changed(self, now: Millis, names: Iterable[str]) -> None:
+    def topics_changed(self, names: Iterable[str]) -> None:
         """The image has news of these topics: resume the work that waits for one of them."""
         for name in names:
             if name in self._wanted and name in self._metadata.image.topics:
                 self._ask_again.cancel(name)
                 for awaits in self._wanted.pop(name).awaits:
-                    awaits.change_ended(now, None)
+                    self._completions.add(awaits.change_ended, None)
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
@@ -281,8 +284,9 @@ class Forwarding:
                 self._ask_for(now, wanted)
                 continue
             del self._wanted[name]
+            failed = StoreFailed(f"the topic {name} is not there yet: {wanted.why_not}")
             for awaits in wanted.awaits:
-                awaits.change_failed(now, StoreFailed(f"the topic {name} is not there yet: {wanted.why_not}"))
+                self._completions.add(awaits.change_failed, failed)
 
 
 def _read(answer: CreateTopicsResponse) -> CreateTopicsResponse:

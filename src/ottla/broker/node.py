@@ -19,6 +19,9 @@ A node does I/O only through `FileSystem` and `MetadataStore`, and has no clock 
 `now` is a time of the monotonic clock, and so is every deadline. So a step of the wall clock delays no request and
 expires no member. Timestamps come from `wall`; see `machine.WallClock`.
 
+Each of these calls delivers the completions that it has queued before it returns; `completions` has the order of
+effects.
+
 Invariant: each frame gets exactly one answer, from `receive` or later by a Reply effect; acks=0 gets none.
 
 An unexpected exception affects only the part in which it happened: one shard, one log, one parked request. `faults`
@@ -131,6 +134,7 @@ class Node(Core):
             self.upkeep.written.begin(self.upkeep.partitions)
             self.failures.has_news = True
         self.is_started = True
+        self.completions.deliver(now)
 
     def _compare_store(self) -> None:
         """Find out whether the store is older than the one that an earlier incarnation here has seen; sets
@@ -215,18 +219,33 @@ class Node(Core):
         if self.leadership.suspended:
             self._without_lease(channel, served)
         try:
-            if served.receive is not None:
-                if decoded is not None:
-                    return served.receive(self, now, channel, version, correlation_id, frame, decoded)
-                return served.receive(self, now, channel, version, correlation_id, frame)
-            if decoded is None:
-                header, position = decode_request_header(frame)
-                body = served.decode(frame, position, version)
+            if served.receive is None:
+                answer = self._handle(now, channel, served, version, correlation_id, frame, decoded)
+            elif decoded is None:
+                answer = served.receive(self, now, channel, version, correlation_id, frame)
             else:
-                header, body = decoded
+                answer = served.receive(self, now, channel, version, correlation_id, frame, decoded)
         except MalformedFrame as error:
             raise Refused(f"{served.name} version {version} does not parse: {error}") from error
-        request = Request(channel, api_key, version, correlation_id, header.client_id, now, body)
+        return self._completed(now, answer) if self.completions.waiting else answer
+
+    def _handle(
+        self,
+        now: Millis,
+        channel: Channel,
+        served: Served,
+        version: int,
+        correlation_id: int,
+        frame: memoryview,
+        decoded: Decoded,
+    ) -> list[Part] | Parked | None:
+        """Serve a request that its handler gets as a message. Raises MalformedFrame."""
+        if decoded is None:
+            header, position = decode_request_header(frame)
+            body = served.decode(frame, position, version)
+        else:
+            header, body = decoded
+        request = Request(channel, served.key, version, correlation_id, header.client_id, now, body)
         elsewhere = served.is_forwarded and not self.members.is_controller
         answer = self.forwarding.forward(request) if elsewhere else served.handle(self, request)
         if answer is None or isinstance(answer, Parked | list):
@@ -248,6 +267,12 @@ class Node(Core):
             # Otherwise a client would ask this node for the new leader: librdkafka asks the broker that it used last.
             self.outbox.add(Close(channel.identity.address.connection_id, "others may lead by now what this node led"))
 
+    def _completed(self, now: Millis, answer: list[Part] | Parked | None) -> list[Part] | Parked | None:
+        """Deliver the completions that a request has queued. One of them may be its own answer."""
+        self.completions.deliver(now)
+        reply = self.outbox.take_reply(answer.ticket) if isinstance(answer, Parked) else None
+        return answer if reply is None else cast("list[Part]", reply.parts) or None
+
     def spent(self, now: Millis, channel: Channel, micros: int) -> None:
         """Serving the last request of this channel took this long: charge its client, if the quotas count that."""
         if self.throttle.quotas is not None:
@@ -256,6 +281,7 @@ class Node(Core):
     def disconnected(self, now: Millis, connection: int) -> None:
         """This connection is closed: drop the requests that wait for an answer on it."""
         self.events.disconnected(now, connection)
+        self.completions.deliver(now)
 
     # ---- the disk --------------------------------------------------------------------------------------------------
 
@@ -274,10 +300,12 @@ class Node(Core):
         """The fsyncs of a Sync effect have ended; see there for `failures`. A log checks only its own files."""
         self.upkeep.synced(now, token, failures)
         self.events.synced(now)
+        self.completions.deliver(now)
 
     def derived(self, now: Millis, token: int, mechanism: str, salted_password: bytes) -> None:
         """Handle the result of a Derive effect."""
-        self.sasl.derived(now, token, mechanism, salted_password)
+        self.sasl.derived(token, mechanism, salted_password)
+        self.completions.deliver(now)
 
     def keys_changed(self, listener: str, keys: KeySet) -> None:
         """The keys that check clients' tokens on a listener are these from now on."""
@@ -301,7 +329,7 @@ class Node(Core):
     def tick(self, now: Millis) -> None:
         if self.membership is not None:
             self._look_at_lease(self.membership, now)
-        self.schedule.tick(now)
+        self.schedule.tick(now, self.completions.deliver)
 
     def wall_clock_is(self, now: Millis, ahead_ms: int) -> None:
         """The wall clock is now this far ahead of the monotonic one, because it was set or because it drifts."""
@@ -309,6 +337,7 @@ class Node(Core):
         if abs(by_ms) >= CLOCK_STEP_MS:
             self.notes(f"the wall clock was set {'forward' if by_ms > 0 else 'back'} by {abs(by_ms)} ms")
             self.events.clock_stepped(now, by_ms)
+            self.completions.deliver(now)
 
     def take_effects(self, now: Millis) -> list[Effect]:
         """The effects that the host has to carry out now, in order. Fetches that became ready are answered here, once
@@ -321,11 +350,13 @@ class Node(Core):
                 if self.replicates:
                     self.replication.look_at_damage(now)
                 membership.look_at_logs(now)
-        self.slices.serve_resumed(now)
+        completions = self.completions
+        if completions.waiting:
+            completions.deliver(now)
         self.parking.serve_ready(now)
-        while self.peers.has_own:
+        while self.peers.has_own or (completions.waiting and completions.is_due):
             self._serve_own(now)
-            self.slices.serve_resumed(now)
+            completions.deliver(now)
             self.parking.serve_ready(now)  # a waiting request may need what the node sent to itself: a marker
         self.upkeep.commits.begin(now)
         if self.audit is not None and self.audit.has_notes:
@@ -340,27 +371,33 @@ class Node(Core):
         The node does not keep the frame.
         """
         self.peers.answered(now, token, answer)
+        self.completions.deliver(now)
 
     def _serve_own(self, now: Millis) -> None:
-        """Serve the requests that the node sent to itself, and deliver the answers that are ready."""
+        """Serve the requests that the node sent to itself."""
         for request in self.peers.take_own(now):
             answer = self.served[request.api_key].handle(self, request)
             if not isinstance(answer, Parked):
                 request.take_answer(answer)
-        self.peers.hand_over(now)
 
     # ---- metadata --------------------------------------------------------------------------------------------------
 
     def committed(self, now: Millis, token: int, outcome: CommitOutcome) -> None:
         """Handle the outcome of a Commit effect."""
         self.metadata.committed(now, token, outcome)
+        self.completions.deliver(now)
 
     def reread(self, now: Millis, token: int, answer: Reading | Unread) -> None:
         """Handle the result of a Reread effect."""
         self.metadata.reread(now, token, answer)
+        self.completions.deliver(now)
 
     def changed(self, now: Millis, delta: MetadataDelta) -> None:
         """The metadata store has new rows, from any writer. Deltas arrive in the order of their generations."""
+        self.follow(now, delta)
+        self.completions.deliver(now)
+
+    def follow(self, now: Millis, delta: MetadataDelta) -> None:
         before = self.metadata.move(delta)
         if self.membership is not None and self.membership.enter() and self.store_memory is not None:
             self.store_memory.reported(self.image)
@@ -385,7 +422,7 @@ class Node(Core):
         for name in delta.names(NODES):
             known = self.image.nodes.get(name)
             if known is None or known.state is NodeState.FENCED:
-                self.peers.given_up(now, int(name))
+                self.peers.given_up(int(name))
                 if known is not None and name in before.nodes and before.nodes[name].state is NodeState.ACTIVE:
                     self.members.lost(now, int(name))
         if self.membership is not None:
@@ -396,7 +433,7 @@ class Node(Core):
         time_slice = self.environment.time_slice() if self.is_started else None
         placed, done = self.topics.place(now, time_slice)
         self._replicate(now, placed)
-        self.forwarding.topics_changed(now, done)
+        self.forwarding.topics_changed(done)
         if self.replicas.behind:
             self.following.set(now)
             return

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ottla.broker.completions import Completions
 from ottla.broker.effects import Close, Outbox, Part, Reply
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Request
 from ottla.broker.schedule import Limits, Schedule, Timed
 from ottla.machine import Millis, Ticket
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, encode_response
 
 
@@ -37,9 +39,9 @@ class ParkedWork:
         """The request's append to `partition` is committed."""
         raise NotImplementedError
 
-    def lost(self, now: Millis, ticket: Ticket) -> None:
-        """The partition that the request waited for is removed, or this node no longer leads it: answer with that
-        error."""
+    def lost(self, now: Millis, ticket: Ticket, partition: Partition, error: ErrorCode) -> None:
+        """The request's append to `partition` may be lost: answer with this error. When this is called, the partition
+        may be led again already."""
         raise NotImplementedError
 
     def abandon(self, ticket: Ticket) -> None:
@@ -69,9 +71,15 @@ class Parking:
     """
 
     def __init__(
-        self, outbox: Outbox, schedule: Schedule, throttle: Throttle, fault: Callable[[str, Exception], None]
+        self,
+        outbox: Outbox,
+        schedule: Schedule,
+        completions: Completions,
+        throttle: Throttle,
+        fault: Callable[[str, Exception], None],
     ) -> None:
         self._outbox = outbox
+        self._completions = completions
         self._throttle = throttle
         self._fault = fault
         self._waiting: dict[Ticket, Waiting] = {}
@@ -145,14 +153,17 @@ class Parking:
 
     # ---- how waiting ends ------------------------------------------------------------------------------------------
 
-    def committed(self, now: Millis, ticket: Ticket, partition: Partition, reply: object | None) -> None:
+    def committed(self, ticket: Ticket, partition: Partition) -> None:
         """The offset that `ticket` waited for in `partition` is below the high watermark."""
-        if reply is not None:
-            self.answer(now, ticket, reply)
-            return
+        self._completions.add(self._committed, ticket, partition)
+
+    def _committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         waiting = self._waiting.get(ticket)
         if waiting is not None:
-            waiting.work.committed(now, ticket, partition)
+            try:
+                waiting.work.committed(now, ticket, partition)
+            except Exception as error:
+                self.give_up(ticket, "a waiting request", error)
 
     def grew(self, ticket: Ticket, size: int) -> None:
         """`size` more bytes are available to a parked fetch. Once they are enough, `serve_ready` resumes it."""
@@ -160,11 +171,17 @@ class Parking:
         if waiting is not None and waiting.work.grew(size):
             self._ready[ticket] = None
 
-    def lost(self, now: Millis, ticket: Ticket) -> None:
-        """The partition that this ticket waited in ends, or is led elsewhere."""
+    def lost(self, ticket: Ticket, partition: Partition, error: ErrorCode) -> None:
+        """The append to `partition` that this ticket waited for may never be committed."""
+        self._completions.add(self._lost, ticket, partition, error)
+
+    def _lost(self, now: Millis, ticket: Ticket, partition: Partition, error: ErrorCode) -> None:
         waiting = self._waiting.get(ticket)
         if waiting is not None:
-            waiting.work.lost(now, ticket)
+            try:
+                waiting.work.lost(now, ticket, partition, error)
+            except Exception as unexpected:
+                self.give_up(ticket, "a waiting request", unexpected)
 
     def disconnected(self, connection_id: int) -> None:
         """The connection is closed: drop its parked requests."""

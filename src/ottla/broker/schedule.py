@@ -57,6 +57,7 @@ Deadline: TypeAlias = Callable[[], Millis | None]
 class Timed(Enum):
     """The parts of a node that have timers, in the order in which they fire, with their names for messages."""
 
+    COMPLETIONS = "completions"
     COMMITS = "commits by fsync"
     REQUESTS = "parked requests"
     SASL = "the lifetimes of authenticated sessions"
@@ -74,6 +75,10 @@ class Timed(Enum):
     REPLICATION = "replication"
     UPKEEP = "upkeep"
     AUDIT = "the audit log"
+
+
+def _nothing(now: Millis) -> None:
+    pass
 
 
 _RANKS: Final = {part: rank << 20 for rank, part in enumerate(Timed)}
@@ -328,8 +333,8 @@ class Schedule:
         self.earliest = NEVER
         return None
 
-    def tick(self, now: Millis) -> None:
-        """Fire everything that is due."""
+    def tick(self, now: Millis, after_each: Fire = _nothing) -> None:
+        """Fire everything that is due. `after_each` is called after each timer."""
         if self._is_stopped:
             return
         self.ticks += 1
@@ -343,6 +348,7 @@ class Schedule:
                     break
                 last, entry = heappop(coming)
                 self._fire(now, entry)
+                after_each(now)
         finally:
             for entry in (*fired, *(entry for _, entry in coming)):
                 self._enter_again(entry)

@@ -18,7 +18,6 @@ The state that one slice has read may have changed by the next one: the handler 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import islice
@@ -26,6 +25,7 @@ from struct import pack_into
 from typing import Any, TypeAlias, cast
 
 from ottla.broker.cluster.metadata import Change, Metadata
+from ottla.broker.completions import Completions
 from ottla.broker.effects import Parked, Part
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import Request
@@ -41,7 +41,7 @@ class Piece(Request):
     """A part of a request, with a body of its own. `serve` answers it at once, or parks it for `Parking.answer`.
 
     One that `is_light` is not a slice of its own. If it is answered at once, the work continues in the same slice. If
-    it is answered later, perhaps by another node, the work continues before the node rests.
+    it is answered later, perhaps by another node, a completion continues the work.
     """
 
     __slots__ = ("is_light", "serve", "whole")
@@ -110,16 +110,11 @@ class SlicedWork(ParkedWork):
 class Slices:
     """The requests of a node that are answered in slices."""
 
-    def __init__(self, parking: Parking, schedule: Schedule, metadata: Metadata) -> None:
+    def __init__(self, parking: Parking, schedule: Schedule, completions: Completions, metadata: Metadata) -> None:
         self._parking = parking
+        self._completions = completions
         self._metadata = metadata
-        self._asking: SlicedWork | None = None
-        """The work whose change is being submitted."""
-        self._ended = False
-        """It has ended before that returned."""
         self._works = Backlog[SlicedWork](schedule, Timed.SLICES, self._serve_next)
-        self._resumed: deque[SlicedWork] = deque()
-        """The work whose light piece was answered."""
 
     def begin(self, request: Request, work: Work, *, is_long: bool, outlives: bool = False) -> Any:
         """Returns the answer if the first slice completed the work, otherwise Parked.
@@ -146,7 +141,8 @@ class Slices:
         piece = sliced.work.send(reply) if error is None else sliced.work.throw(error)
         while piece is not None:
             if not isinstance(piece, Piece):
-                return self._change(now, sliced, piece)
+                self._metadata.change(now, piece, sliced, sliced.request.answer_by)
+                return False
             piece.now = now
             piece.whole = sliced
             answer = piece.serve(piece)
@@ -159,21 +155,11 @@ class Slices:
             piece = sliced.work.send(answer)
         return True
 
-    def _change(self, now: Millis, sliced: SlicedWork, change: Change) -> bool:
-        """Ask for this change; whether it has ended already."""
-        self._asking, self._ended = sliced, False
-        self._metadata.change(now, change, sliced, sliced.request.answer_by)
-        self._asking = None
-        return self._ended
-
     def _go_on(self, sliced: SlicedWork) -> None:
         """The last piece of this work has completed."""
-        if sliced is self._asking:
-            self._ended = True
-            return
         if sliced.is_light:
             sliced.is_light = False
-            self._resumed.append(sliced)
+            self._completions.add(self._run, sliced)
         else:
             self._works.append(sliced)
 
@@ -198,23 +184,14 @@ class Slices:
     def _serve_next(self, now: Millis) -> None:
         """Run one slice of the request whose turn it is."""
         while self._works:
-            sliced = self._works.popleft()
-            if not sliced.gone:
-                self._run(now, sliced)
+            if self._run(now, self._works.popleft()):
                 return
+
+    def _run(self, now: Millis, sliced: SlicedWork) -> bool:
+        """Run the next slice, and answer if it was the last. False if the client is gone."""
+        if sliced.gone:
             sliced.work.close()
-
-    def serve_resumed(self, now: Millis) -> None:
-        """One slice of every request that waited for a light piece alone."""
-        while self._resumed:
-            sliced = self._resumed.popleft()
-            if sliced.gone:
-                sliced.work.close()
-            else:
-                self._run(now, sliced)
-
-    def _run(self, now: Millis, sliced: SlicedWork) -> None:
-        """Run the next slice, and answer if it was the last."""
+            return False
         try:
             goes_on = self._step(now, sliced)
         except StopIteration as done:
@@ -228,6 +205,7 @@ class Slices:
         else:
             if goes_on:
                 self._works.append(sliced)
+        return True
 
 
 def encoded(structs: Iterable[Struct], version: int) -> list[Any]:

@@ -135,8 +135,13 @@ class ParkedProduce(ParkedWork):
                 append.base_offset = -1
         self.answer(now, ticket)
 
-    def lost(self, now: Millis, ticket: Ticket) -> None:
+    def lost(self, now: Millis, ticket: Ticket, partition: Partition, error: ErrorCode) -> None:
         """It is unknown whether the records stay. The request's other partitions are answered as at the deadline."""
+        if self.waits_for.pop(partition, None) is not None:
+            for append in self.appends:
+                if append.partition is partition:
+                    append.refuse(error)
+                    append.base_offset = -1
         self.at_deadline(now, ticket)
 
     def abandon(self, ticket: Ticket) -> None:

@@ -186,27 +186,7 @@ def receive(
         parked: ParkedFetch = ParkedCommittedFetch(node, fetch, min_bytes - size, watched, min_bytes)
     else:
         parked = ParkedFetch(node, fetch, min_bytes - size, watched)
-    ticket = _park(request, now + body.max_wait_ms, parked)
-    if fetch.isolation is _LOG_END and _has_more(fetch, answers):
-        node.parking.grew(ticket, LOOK_AGAIN)
-    return Parked(ticket)
-
-
-def _has_more(fetch: Fetch, answers: list[PartitionAnswer]) -> bool:
-    """Whether more was appended than this follower's answer has.
-
-    Its fetch may have committed an append of a coordinator, which continued at once, before the fetch was waiting.
-    """
-    if not answers:
-        return False  # nothing was read, so nothing was committed by it
-    standing = (asked for asked in fetch.partitions if asked.caught_up_with is not None)
-    return any(not asked.has_nothing_new() for asked in standing) or any(
-        answer.partition is not None
-        and answer.records is None
-        and not answer.is_held_back
-        and answer.partition.log.log_end_offset > answer.asked.fetch_offset
-        for answer in answers
-    )
+    return Parked(_park(request, now + body.max_wait_ms, parked))
 
 
 def _to_watch(fetch: Fetch, answers: list[PartitionAnswer]) -> list[Partition]:

@@ -90,7 +90,7 @@ class ParkedMarkers(ParkedWork):
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         self._give_up(now, ticket, ErrorCode.REQUEST_TIMED_OUT)
 
-    def lost(self, now: Millis, ticket: Ticket) -> None:
+    def lost(self, now: Millis, ticket: Ticket, partition: Partition, error: ErrorCode) -> None:
         self._give_up(now, ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _give_up(self, now: Millis, ticket: Ticket, error: ErrorCode) -> None:

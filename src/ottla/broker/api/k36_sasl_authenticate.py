@@ -88,6 +88,8 @@ class Login(ParkedWork):
         """The keys of the client's password are derived."""
         from ottla.broker.security.scram import AuthenticationFailed
 
+        if self._node.parking.request_of(self._ticket) is None:
+            return  # the client has hung up
         try:
             answer = self._node.sasl.conclude(now, self._dialogue)
         except AuthenticationFailed as failed:

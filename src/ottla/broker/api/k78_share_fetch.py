@@ -82,7 +82,7 @@ def receive(
         return encode_share_fetch_response(correlation_id, error, error.message, 0, [], [], throttle_ms)
     fetch.acknowledge_all(now)
     fetch.find_partitions(now)
-    if fetch.is_persisting or not fetch.fetch(now):
+    if fetch.is_held or not fetch.fetch(now):
         return fetch.wait()
     return fetch.parts(now)
 

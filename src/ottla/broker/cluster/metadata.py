@@ -28,6 +28,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, assert_never
 
+from ottla.broker.completions import Completions
 from ottla.broker.effects import (
     Commit,
     CommitOutcome,
@@ -100,7 +101,7 @@ def planned(batch: Batch) -> Planned:
 
 
 class AwaitsChange(Protocol):
-    """Waits for a change; notified exactly once, perhaps before `Metadata.change` returns."""
+    """Waits for a change; notified exactly once, by a completion."""
 
     def change_ended(self, now: Millis, result: Any) -> None:
         """The change has ended, with this result of its plan."""
@@ -155,6 +156,7 @@ class Metadata:
         store: MetadataStore,
         outbox: Outbox,
         schedule: Schedule,
+        completions: Completions,
         tell: Callable[[Millis, MetadataDelta], None],
         *,
         node_id: int,
@@ -162,6 +164,7 @@ class Metadata:
     ) -> None:
         self._store = store
         self._outbox = outbox
+        self._completions = completions
         self._tell = tell
         self._entropy = entropy
         self._mark_key = f"commits/{node_id}"
@@ -198,7 +201,7 @@ class Metadata:
         self._followed = None
         turn = self._turn
         if turn is not None and turn.is_over:
-            self._end_well(now, turn, turn.result)
+            self._end_well(turn, turn.result)
             self._go_on(now)
 
     @property
@@ -278,7 +281,7 @@ class Metadata:
             if answer.delta.generation >= self.image.generation:  # otherwise a newer delta has arrived meanwhile
                 self._tell(now, answer.delta)
         except Exception as error:
-            self._end_badly(now, turn, error)
+            self._end_badly(turn, error)
         else:
             match outcome:
                 case Committed(generation):
@@ -338,7 +341,7 @@ class Metadata:
             if self.image.generation < generation:
                 self._tell(now, turn.batch.delta(generation))
         except Exception as error:
-            self._end_badly(now, turn, error)
+            self._end_badly(turn, error)
         else:
             self._step(now, turn)
 
@@ -351,9 +354,9 @@ class Metadata:
         try:
             batch = next(turn.planned) if failed is None else turn.planned.throw(failed)
         except StopIteration as ended:
-            self._end_well(now, turn, ended.value)
+            self._end_well(turn, ended.value)
         except Exception as error:
-            self._end_badly(now, turn, error)
+            self._end_badly(turn, error)
         else:
             if batch is None:
                 self._next_slice.set(now)
@@ -369,23 +372,23 @@ class Metadata:
         self._step(now, self._turn)
         self._go_on(now)
 
-    def _end_well(self, now: Millis, turn: _Turn, result: Any) -> None:
+    def _end_well(self, turn: _Turn, result: Any) -> None:
         turn.is_over, turn.result = True, result
         if turn.is_given_up:
             self._turn = None
         elif self._followed is None:
             self._end(turn)
-            turn.awaits.change_ended(now, result)
+            self._completions.add(turn.awaits.change_ended, result)
 
     def _end(self, turn: _Turn) -> None:
         self._turn = None
         self._patience.cancel(turn.number)
 
-    def _end_badly(self, now: Millis, turn: _Turn, error: Exception) -> None:
+    def _end_badly(self, turn: _Turn, error: Exception) -> None:
         self._end(turn)
         if turn.is_given_up:
             raise error
-        turn.awaits.change_failed(now, error)
+        self._completions.add(turn.awaits.change_failed, error)
 
     def _give_up(self, now: Millis, number: int) -> None:
         """The change of this number is given up. Its commit in progress continues, and the image will show the
@@ -399,11 +402,11 @@ class Metadata:
         assert turn.planned is not None
         if turn.is_over:  # only this node has still to follow
             self._end(turn)
-            turn.awaits.change_ended(now, turn.result)
+            self._completions.add(turn.awaits.change_ended, turn.result)
             self._go_on(now)
             return
         turn.is_given_up = True
-        self._fail(now, turn.planned, turn.awaits, NotInTime())
+        self._fail(turn.planned, turn.awaits, NotInTime())
 
     def _read_again(self, turn: _Turn, why: CommitOutcome) -> None:
         """Bring the image up to the store before this turn continues."""
@@ -416,23 +419,23 @@ class Metadata:
         try:
             next(planned)
         except StopIteration as ended:
-            awaits.change_ended(now, ended.value)
+            self._completions.add(awaits.change_ended, ended.value)
         except Exception as error:
-            awaits.change_failed(now, error)
+            self._completions.add(awaits.change_failed, error)
         else:
-            self._fail(now, planned, awaits, why)
+            self._fail(planned, awaits, why)
 
-    def _fail(self, now: Millis, planned: Planned, awaits: AwaitsChange, why: StoreFailed) -> None:
+    def _fail(self, planned: Planned, awaits: AwaitsChange, why: StoreFailed) -> None:
         """The batch that this plan has yielded has failed, as far as the plan can know; the plan ends with that."""
         try:
             planned.throw(why)
         except StopIteration as ended:
-            awaits.change_ended(now, ended.value)
+            self._completions.add(awaits.change_ended, ended.value)
         except Exception as error:
-            awaits.change_failed(now, error)
+            self._completions.add(awaits.change_failed, error)
         else:
             planned.close()
-            awaits.change_failed(now, why)
+            self._completions.add(awaits.change_failed, why)
 
     def _name_of_life(self) -> bytes:
         """Distinguishes the marks of this incarnation from those of others."""

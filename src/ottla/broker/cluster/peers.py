@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.broker.channel import NODE_CHANNEL
 from ottla.broker.client_identity import NODE_ITSELF, Identity
+from ottla.broker.completions import Completions
 from ottla.broker.effects import Ask, Outbox
 from ottla.broker.requests import Request
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
@@ -81,8 +82,9 @@ class OwnRequest(Request):
 class Peers:
     """The requests of one node to the nodes of its cluster."""
 
-    def __init__(self, outbox: Outbox, schedule: Schedule, node_id: int) -> None:
+    def __init__(self, outbox: Outbox, schedule: Schedule, completions: Completions, node_id: int) -> None:
         self._outbox = outbox
+        self._completions = completions
         self._node_id = node_id
         self._has_secret = False
         self._client_id = CLIENT_ID
@@ -91,7 +93,6 @@ class Peers:
         self._doubted: dict[int, Millis] = {}
         """Until when, of each node that was lost and has not answered since."""
         self._own: deque[tuple[int, Any, int]] = deque()
-        self._own_answers: deque[tuple[int, Any]] = deque()
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -114,8 +115,7 @@ class Peers:
     def ask(
         self, now: Millis, node_id: int, message: Any, asker: Asker, version: int | None = None, *, line: int = 0
     ) -> None:
-        """Send this wire message, at its newest version if none is named; `asker` is answered later, never before this
-        returns."""
+        """Send this wire message, at its newest version if none is named; a completion gives `asker` the answer."""
         token = self._outbox.new_token()
         key: int = message.API_KEY
         version = int(message.MAX_VERSION) if version is None else version
@@ -134,24 +134,26 @@ class Peers:
             return
         if isinstance(answer, Unanswered):
             self._doubted.setdefault(known.node_id, now + DOUBT_MS)
-            self._end(now, token, answer)
+            self._end(token, answer)
             return
         self._doubted.pop(known.node_id, None)
+        if self._completions.is_behind:
+            answer = memoryview(bytearray(answer))  # the frame's memory belongs to the I/O host by then
         try:
             correlation_id, message = decode_response(known.api_key, known.version, answer)
         except MalformedFrame as error:
-            self._end(now, token, Unanswered(f"node {known.node_id} gave an answer that does not parse: {error}"))
+            self._end(token, Unanswered(f"node {known.node_id} gave an answer that does not parse: {error}"))
             return
         if correlation_id != _correlation(token):
-            self._end(now, token, Unanswered(f"node {known.node_id} gave the answer to another request"))
+            self._end(token, Unanswered(f"node {known.node_id} gave the answer to another request"))
         else:
-            self._end(now, token, message)
+            self._end(token, message)
 
     def doubts(self, now: Millis, node_id: int) -> bool:
         """Whether a connection to this node broke recently, and the node has not answered since."""
         return now < self._doubted.get(node_id, now)
 
-    def given_up(self, now: Millis, node_id: int) -> None:
+    def given_up(self, node_id: int) -> None:
         """The cluster has given this node up: end the requests to it. Followers' fetches are not ended here: they end
         with the node's leaderships."""
         if node_id == self._node_id:
@@ -159,20 +161,20 @@ class Peers:
         asked = [(token, each) for token, each in self._under_way.items() if each.node_id == node_id]
         for token, each in asked:
             if each.line != FETCH_LINE:
-                self._end(now, token, Unanswered(f"node {node_id} was given up"))
+                self._end(token, Unanswered(f"node {node_id} was given up"))
 
-    def _end(self, now: Millis, token: int, answer: object) -> None:
+    def _end(self, token: int, answer: object) -> None:
         known = self._under_way.pop(token, None)
         if known is not None:
             self._timers.cancel(token)
-            known.asker.answered(now, answer)
+            self._completions.add(known.asker.answered, answer)
 
     # ---- requests to the node itself -------------------------------------------------------------------------------
 
     @property
     def has_own(self) -> bool:
-        """Whether the node has requests of its own to serve, or answers to them to hand over."""
-        return bool(self._own or self._own_answers)
+        """Whether the node has requests of its own to serve."""
+        return bool(self._own)
 
     def take_own(self, now: Millis) -> list[OwnRequest]:
         """The requests to serve; each receives its answer itself."""
@@ -181,20 +183,14 @@ class Peers:
 
     def own_answered(self, token: int, message: Any) -> None:
         """A request of the node to itself has its answer."""
-        self._own_answers.append((token, message))
-
-    def hand_over(self, now: Millis) -> None:
-        """Deliver the answers that the node gave itself to their askers."""
-        answers, self._own_answers = self._own_answers, deque()
-        for token, message in answers:
-            self._end(now, token, message)
+        self._end(token, message)
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _end_late(self, now: Millis) -> None:
         """End the requests whose deadline has passed."""
         while (token := self._timers.pop(now)) is not None:
-            self._end(now, token, Unanswered(f"node {self._under_way[token].node_id} did not answer in time"))
+            self._end(token, Unanswered(f"node {self._under_way[token].node_id} did not answer in time"))
 
     def check(self) -> None:
         self._timers.check()

@@ -45,8 +45,6 @@ class Asked(Protocol):
 
     def put(self, at: int, reply: object) -> None: ...
 
-    def answer_when_whole(self, now: Millis) -> None: ...
-
 
 class _Step(NamedTuple):
     asked: Asked
@@ -165,12 +163,11 @@ class Elsewhere:
         else:
             del self._queues[index]
         for step, reply in done:
-            self._answer(now, step, reply)
+            self._answer(step, reply)
 
-    def _answer(self, now: Millis, step: _Step, reply: object) -> None:
+    def _answer(self, step: _Step, reply: object) -> None:
         if step.asked.replies[step.at] is None:
             step.asked.put(step.at, reply)
-            step.asked.answer_when_whole(now)
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
@@ -180,7 +177,7 @@ class Elsewhere:
             queue = self._queues[index]
             while queue.waiting and queue.waiting[0].give_up_at <= now:
                 step = queue.waiting.popleft()
-                self._answer(now, step, refuse(step.body, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                self._answer(step, refuse(step.body, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             if queue.waiting:
                 self._send(now, index)
             else:

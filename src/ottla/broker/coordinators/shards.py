@@ -128,7 +128,7 @@ class CoordinatorRequest(ParkedWork):
     APIs that ask several shards, or answer more than the shard, derive from it and build the answer in `finish`.
     """
 
-    __slots__ = ("calls", "held", "host", "missing", "on_its_way", "replies", "steps", "ticket")
+    __slots__ = ("calls", "held", "host", "missing", "replies", "steps", "ticket")
 
     goes_elsewhere = False
     """Whether the node itself asks, and its calls may be answered by another node."""
@@ -141,16 +141,35 @@ class CoordinatorRequest(ParkedWork):
         self.held: list[Held] = []
         self.host: ShardHost | None = None
         self.ticket: Ticket = NO_STEP
-        self.on_its_way = True
-        """Not all shards have been asked yet, so a whole answer is returned and not sent."""
 
     def finish(self, request: Request) -> Any:
         """The answer of the request, once every reply is in; None if its connection is closed instead."""
         return self.replies[0]
 
     def put(self, at: int, reply: object) -> None:
+        """The reply to one call. `complete` is called after the last one, by a completion."""
         self.replies[at] = reply
         self.missing -= 1
+        if not self.missing:
+            assert self.host is not None
+            self.host.completions.add(self.complete)
+
+    def complete(self, now: Millis) -> None:
+        """Every reply is in: answer, if the request still waits."""
+        assert self.host is not None
+        parking = self.host.parking
+        request = parking.request_of(self.ticket)
+        if request is None:
+            return
+        try:
+            answer = self.finish(request)
+        except Exception as error:
+            parking.give_up(self.ticket, "a request to a coordinator", error)
+            return
+        if answer is None:
+            parking.take(self.ticket)
+        else:
+            parking.answer(now, self.ticket, answer)
 
     def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         waiting, self.held = self.held, []
@@ -161,7 +180,6 @@ class CoordinatorRequest(ParkedWork):
                 self.put(held.at, self._refusal(held.at))
             else:
                 self.put(held.at, held.reply)
-        self.answer_when_whole(now)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         """The decision was not committed in time, and its outcome is unknown. The client retries."""
@@ -171,16 +189,14 @@ class CoordinatorRequest(ParkedWork):
                 self.held.append(held)
             else:
                 self.put(held.at, self._refusal(held.at, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        self.answer_when_whole(now)
 
-    def lost(self, now: Millis, ticket: Ticket) -> None:
+    def lost(self, now: Millis, ticket: Ticket, partition: Partition, error: ErrorCode) -> None:
         """The partition it waited in is lost to this node: whatever is still missing is refused."""
         self._forget_steps()
         lost, self.held = self.held, []
         for at, reply in enumerate(self.replies):
             if reply is None:
                 self.put(at, self._refusal(at))
-        self.answer_when_whole(now)
         for held in lost:
             held.hosted.host.lost(now, held.hosted)
 
@@ -196,19 +212,6 @@ class CoordinatorRequest(ParkedWork):
         assert self.host is not None
         for step in self.steps:
             self.host.forget(step)
-
-    def answer_when_whole(self, now: Millis) -> None:
-        if self.missing or self.on_its_way:
-            return
-        assert self.host is not None
-        parking = self.host.parking
-        request = parking.request_of(self.ticket)
-        if request is not None:
-            answer = self.finish(request)
-            if answer is None:
-                parking.take(self.ticket)
-            else:
-                parking.answer(now, self.ticket, answer)
 
 
 class Held(NamedTuple):
@@ -272,7 +275,7 @@ class UncommittedAsks(ParkedWork):
         self._host.parking.take(ticket)
         self._host.send(now, self._hosted, self._asks)
 
-    def lost(self, now: Millis, ticket: Ticket) -> None:
+    def lost(self, now: Millis, ticket: Ticket, partition: Partition, error: ErrorCode) -> None:
         self._host.parking.take(ticket)
 
 
@@ -292,6 +295,7 @@ class ShardHost:
         commits_within: str,
     ) -> None:
         self.parking = parking
+        self.completions = environment.completions
         self.topic_name = topic_name
         self.shard_class = shard_class
         self._commits_within = commits_within
@@ -403,15 +407,15 @@ class ShardHost:
         """Every loaded shard with the partition that is its memory."""
         return [(hosted.partition, hosted.shard) for _, hosted in sorted(self._hosted.items()) if hosted.loaded]
 
-    def submit(self, now: Millis, request: Request, asked: CoordinatorRequest) -> Any:
-        """Submit the calls to their shards. Returns the answer if all replies are in already, otherwise Parked."""
+    def submit(self, now: Millis, request: Request, asked: CoordinatorRequest) -> Parked:
+        """Submit the calls to their shards. `asked.complete` is called once all replies are in, never before this
+        returns."""
         asked.host = self
         asked.ticket = self.parking.park(request, None, asked)
         for at, (index, call) in enumerate(asked.calls):
             self._ask(now, asked, at, index, call)
-        asked.on_its_way = False
-        if asked.missing == 0 and self.parking.take(asked.ticket) is not None:
-            return asked.finish(request)
+        if not asked.calls:
+            self.completions.add(asked.complete)
         return Parked(asked.ticket)
 
     def _ask(self, now: Millis, asked: CoordinatorRequest, at: int, index: int, call: Call) -> None:
@@ -456,10 +460,12 @@ class ShardHost:
             return None
         if not hosted.partition.commits_at_once:
             return None
-        asked = CoordinatorRequest([(index, call)])
-        asked.host = self
-        self._ask(now, asked, 0, index, call)
-        return asked.replies[0]
+        decision = hosted.shard.decide(now, NO_STEP, call)
+        error = self._carry_out(now, hosted, decision)
+        if error:
+            return self.shard_class.refuse(call, error)
+        (answer,) = decision.answers
+        return answer.reply
 
     def forget(self, step: Ticket) -> None:
         """The client of this step has disconnected."""
@@ -492,14 +498,14 @@ class ShardHost:
 
     # ---- decisions -------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, now: Millis, hosted: Hosted, decision: Decision) -> None:
-        """Append and apply the records, then send the answers or hold them back until all is committed."""
+    def _carry_out(self, now: Millis, hosted: Hosted, decision: Decision) -> ErrorCode:
+        """Append and apply the records, then answer, or hold the answers back until all is committed. Returns why
+        nothing was appended."""
         if decision.records:
             try:
                 self._append(now, hosted, decision)
             except (AppendRefused, StorageFailed) as failed:
-                self._fail(now, hosted, decision, failed)
-                return
+                return self._fail(now, hosted, decision, failed)
         self._set_timer(hosted)
         partition = hosted.partition
         required = partition.log.log_end_offset
@@ -511,7 +517,6 @@ class ShardHost:
             asked, at, _ = known
             if committed:
                 asked.put(at, answer.reply)
-                asked.answer_when_whole(now)
             else:
                 deadline = now + self._environment.settings[self._commits_within]
                 asked.held.append(Held(hosted, partition.leader_epoch, required, at, answer.reply, deadline))
@@ -523,6 +528,7 @@ class ShardHost:
             else:
                 ticket = self.parking.park(NODE_REQUEST, None, UncommittedAsks(self, hosted, decision.asks))
                 partition.wait_for_commit(required, ticket)
+        return ErrorCode.NONE
 
     def _set_timer(self, hosted: Hosted) -> None:
         """A shard was called: it may be due at another moment."""
@@ -562,25 +568,27 @@ class ShardHost:
         ]
         hosted.shard.apply(now, AppliedBatch(base, applied, producer_id, producer_epoch, writer is not None))
 
-    def _fail(self, now: Millis, hosted: Hosted, decision: Decision, failed: AppendRefused | StorageFailed) -> None:
+    def _fail(
+        self, now: Millis, hosted: Hosted, decision: Decision, failed: AppendRefused | StorageFailed
+    ) -> ErrorCode:
         error = _COORDINATOR_ERRORS.get(failed.error_code, failed.error_code)
         self._environment.notes(
             f"{hosted.partition.name} could not be appended to, its coordinator starts over: {failed}"
         )
         for answer in decision.answers:
-            self._refuse(now, answer.ticket, error)
+            self._refuse(answer.ticket, error)
         self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
         again, index = self._hosted.get(hosted.index), hosted.index
         if again is not None and now <= self._failed.get(index, -LOAD_AGAIN_MS) + LOAD_AGAIN_MS:
             self._loading.put_off(again, now + LOAD_AGAIN_MS)
         self._failed[index] = now
+        return error
 
-    def _refuse(self, now: Millis, step: Ticket, error: ErrorCode) -> None:
+    def _refuse(self, step: Ticket, error: ErrorCode) -> None:
         known = self._steps.pop(step, None)
         if known is not None:
             asked, at, _ = known
             asked.put(at, self.shard_class.refuse(asked.calls[at][1], error))
-            asked.answer_when_whole(now)
 
     def _discard(self, now: Millis, hosted: Hosted, error: ErrorCode) -> None:
         """Discard the shard; the next request creates a new one."""
@@ -588,7 +596,7 @@ class ShardHost:
         self._timers.cancel(hosted.index)
         self._loading.remove(hosted)
         for step in [step for step, known in self._steps.items() if known[2] is hosted]:
-            self._refuse(now, step, error)
+            self._refuse(step, error)
         # Its members must not wait for one of them to ask before their sessions run again.
         if self._leads(hosted.partition):
             self._open(now, hosted.partition)

@@ -20,6 +20,7 @@ from ottla.broker.coordinators.shards import ShardHost
 from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
+from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Request
 from ottla.machine import Call, Millis, Ticket
 from ottla.protocol.errors import ErrorCode
@@ -175,7 +176,7 @@ class Verification(ParkedWork):
         else:
             parking.answer(now, ticket, dict.fromkeys(self._partitions, ErrorCode.NOT_COORDINATOR))
 
-    def lost(self, now: Millis, ticket: Ticket) -> None:
+    def lost(self, now: Millis, ticket: Ticket, partition: Partition, error: ErrorCode) -> None:
         """It waits in no partition."""
 
     def abandon(self, ticket: Ticket) -> None:

@@ -42,7 +42,6 @@ from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfR
 from ottla.machine import Millis, Ticket, WallMillis
 from ottla.metadata.store import StoreFailed
 from ottla.metadata.topic_names import fault_of
-from ottla.metadata.topics import TopicImage
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, iter_batches, peek
 from ottla.protocol.records.errors import CorruptRecords
@@ -113,7 +112,7 @@ class UncommittedLetters(ParkedWork):
     def committed(self, now: Millis, ticket: Ticket, partition: Partition) -> None:
         self._letters.arrived(now, ticket, self._parcel)
 
-    def lost(self, now: Millis, ticket: Ticket) -> None:
+    def lost(self, now: Millis, ticket: Ticket, partition: Partition, error: ErrorCode) -> None:
         """The dead-letter topic's partition is lost and the outcome of the writes is unknown: write these dead letters
         again."""
         self._letters.again(now, ticket, self._parcel)
@@ -167,8 +166,6 @@ class DeadLetters:
         self._written: dict[Key, int] = {}
         self._making: set[str] = set()
         """Dead-letter topics that are being created."""
-        self._why_not = ""
-        """Why the last of these could not be created."""
         self._unread = -1
         """The end of the last range that could not be copied: it is logged once, not for each part of it."""
         self.failures = 0
@@ -336,7 +333,8 @@ class DeadLetters:
             return
         self._sent[pending.hosted.key.group_id] += 1
         done = partial(self._arrived_elsewhere, pending)
-        SentLetters(self._peers, destination, batches, self._mended, done).send(now)
+        completions = self._environment.completions
+        SentLetters(self._peers, completions, destination, batches, self._mended, done).send(now)
 
     def _mended(self, now: Millis, letter: Record, error: ErrorCode) -> list[Record]:
         return _mended(self._environment.wall.at(now), letter, error)
@@ -381,7 +379,7 @@ class DeadLetters:
             self._settle(now, hosted)
 
     def _target(self, now: Millis, name: str, source_index: int) -> Partition | Destination:
-        """The partition for the dead letters, here or on another node. Raises Unusable."""
+        """The partition for the dead letters, here or on another node. Raises ToBeMade, Unusable."""
         settings = self._environment.settings
         prefix: str = settings["errors.deadletterqueue.topic.name.prefix"]
         if not name.startswith(prefix):
@@ -396,7 +394,8 @@ class DeadLetters:
             overrides = {"errors.deadletterqueue.group.enable": "true"}
             factor = settings["default.replication.factor"]
             wanted = NewTopic(name, settings["num.partitions"], overrides, replication_factor=factor)
-            topic = self._make(now, wanted)
+            self._make(now, wanted)
+            raise ToBeMade(f"the dead-letter topic {name} is being made")
         if not topic_value(settings, topic.configs, "errors.deadletterqueue.group.enable"):
             raise Unusable(f"{name} does not have errors.deadletterqueue.group.enable=true")
         index = source_index % len(topic.partitions)
@@ -408,30 +407,22 @@ class DeadLetters:
             raise Unusable(f"{name}-{index} accepts no dead letters now: {partition.name}")
         return partition
 
-    def _make(self, now: Millis, wanted: NewTopic) -> TopicImage:
-        """Create a dead-letter topic, unless that is in progress. Raises ToBeMade, Unusable."""
-        name = wanted.name
-        if name not in self._making:
-            self._making.add(name)
-            self._forwarding.make(now, wanted, Making(self, name))
-        if name in self._making:
-            raise ToBeMade(f"the dead-letter topic {name} is being made")
-        topic = self._metadata.image.topics.get(name)
-        if topic is None:
-            raise Unusable(self._why_not)
-        return topic
+    def _make(self, now: Millis, wanted: NewTopic) -> None:
+        """Create a dead-letter topic, unless that is in progress."""
+        if wanted.name not in self._making:
+            self._making.add(wanted.name)
+            self._forwarding.make(now, wanted, Making(self, wanted.name))
 
     def made(self, now: Millis, name: str, error: Exception | None) -> None:
         """The dead-letter topic of this name exists now, or can't be created; resume the groups that wait for it."""
         self._making.discard(name)
-        self._why_not = str(error)
         for group_id, queue in self._queues.items():
             if queue.ranges and queue.key not in self._due:
                 if error is None:
                     self._due.set(queue.key, now)
                 else:
                     self.failures += 1
-                    self._wait(now, group_id, queue, self._why_not)
+                    self._wait(now, group_id, queue, str(error))
         if error is not None and not isinstance(error, StoreFailed):
             self._environment.fault(f"making the dead-letter topic {name} failed", error)
 

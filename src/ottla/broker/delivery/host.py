@@ -177,7 +177,9 @@ class ShareHost(Subscriber):
         if isinstance(partition, ErrorCode):
             return partition
         self._numbers += 1
-        hosted = self._hosted[key] = HostedShare(key, self._numbers, partition, self.configs, self.parking)
+        hosted = self._hosted[key] = HostedShare(
+            key, self._numbers, partition, self.configs, self.parking, self.environment.completions
+        )
         self._of_group.setdefault(group_id, {})[key] = hosted
         self._of_topic.setdefault(place[0], {})[key] = hosted
         self._loader.load(now, hosted)
@@ -229,7 +231,7 @@ class ShareHost(Subscriber):
         self._timers.cancel(key)
         self._loader.forget(hosted)
         self.letters.forget(hosted)
-        hosted.drop(now, error)
+        hosted.drop(error)
 
     def _drop_key(self, now: Millis, key: Key) -> None:
         """The same, by its key."""
@@ -242,14 +244,13 @@ class ShareHost(Subscriber):
     def settle(self, now: Millis, hosted: HostedShare) -> None:
         """A machine was stepped: submit its writes, write its dead letters, set its timer, wake the waiting fetches."""
         machine = hosted.machine
-        while machine is not None and (machine.writes or machine.letters):
-            for each in machine.take_writes():
-                self._persister.persist(now, hosted, each)
-            if machine.letters:
-                self.letters.take(now, hosted, machine.take_letters())
-            machine = hosted.machine
         if machine is None:
             return
+        if machine.writes:
+            for each in machine.take_writes():
+                self._persister.persist(now, hosted, each)
+        if machine.letters:
+            self.letters.take(now, hosted, machine.take_letters())
         key, deadline = hosted.key, machine.deadline()
         if deadline is None:
             self._timers.cancel(key)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from ottla.broker.completions import Completions
 from ottla.broker.config.share_groups import GroupConfigs, ShareGroupConfig
 from ottla.broker.delivery.reading import readable_end
 from ottla.broker.delivery.sessions import Place
@@ -73,6 +74,7 @@ class HostedShare:
     """A share partition on the node that leads its partition. `machine` is None unless it is READY."""
 
     __slots__ = (
+        "_completions",
         "_configs",
         "_parking",
         "awaited",
@@ -90,7 +92,16 @@ class HostedShare:
         "waiters",
     )
 
-    def __init__(self, key: Key, number: int, partition: Partition, configs: GroupConfigs, parking: Parking) -> None:
+    def __init__(
+        self,
+        key: Key,
+        number: int,
+        partition: Partition,
+        configs: GroupConfigs,
+        parking: Parking,
+        completions: Completions,
+    ) -> None:
+        self._completions = completions
         self._configs = configs
         self._parking = parking
         self.key = key
@@ -139,12 +150,12 @@ class HostedShare:
         self.state_epoch = state_epoch
         self.retry_ms = 0
 
-    def drop(self, now: Millis, error: ErrorCode) -> None:
+    def drop(self, error: ErrorCode) -> None:
         """Another node delivers it, or it has to be loaded again: whatever waits for it gets an error."""
         self._enter(HostedState.DROPPED)
         self.machine = None
-        self._fail_awaited(now, error)
-        self._give_up(now)
+        self._fail_awaited(error)
+        self._give_up()
 
     def _enter(self, state: HostedState) -> None:
         assert state in _NEXT[self.state], f"{self.key}: {self.state.value} -> {state.value}"
@@ -180,7 +191,7 @@ class HostedShare:
             if ticket in self.waiters:
                 waiter.serve(now, ticket)
 
-    def _give_up(self, now: Millis) -> None:
+    def _give_up(self) -> None:
         """Resume the waiting requests, which get an error."""
         if self.gate is not None:
             self.partition.unwatch(self.gate)
@@ -188,13 +199,13 @@ class HostedShare:
             self.gate = None
         waiters, self.waiters = self.waiters, {}
         for ticket, waiter in waiters.items():
-            waiter.serve(now, ticket)
+            self._completions.add(waiter.serve, ticket)
 
-    def _fail_awaited(self, now: Millis, error: ErrorCode) -> None:
+    def _fail_awaited(self, error: ErrorCode) -> None:
         """The outcome of these writes will never be known: fail them."""
         awaited, self.awaited = self.awaited, {}
         for waiter, at in awaited.values():
-            waiter.acknowledged(now, at, error)
+            self._completions.add(waiter.acknowledged, at, error)
 
 
 class Gate(ParkedWork):

@@ -82,7 +82,7 @@ class Persister:
             awaited = hosted.awaited.pop(wanted.number, None)
             if awaited is not None:
                 waiter, at = awaited
-                waiter.acknowledged(now, at, _told(error))
+                self._environment.completions.add(waiter.acknowledged, at, _told(error))
             if error is not ErrorCode.NONE and error not in TRY_AGAIN:
                 self._environment.notes(
                     f"{hosted.key.group_id} lost its state of {hosted.partition.name} and loads it again: {error.name}"

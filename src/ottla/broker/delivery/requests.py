@@ -57,7 +57,6 @@ class ShareExchange(ShareWaiter):
         "answers",
         "by_place",
         "group_id",
-        "is_begun",
         "member_id",
         "request",
         "session",
@@ -79,9 +78,8 @@ class ShareExchange(ShareWaiter):
         self.ticket: Ticket | None = None
         self._said: deque[tuple[ShareAnswer, Sequence[AcknowledgeBatch], bool]] = deque()
         """Acknowledgements that were not handed over yet, and whether they are the rest of a partition's."""
-        self.is_begun = False
-        """Every acknowledgement has been submitted, so the last one to be persisted resumes the request."""
         self._persisting = 0
+        """How many submitted acknowledgements are not persisted yet."""
 
     def answer_for(self, place: Place) -> ShareAnswer:
         answer = self.by_place.get(place)
@@ -126,10 +124,14 @@ class ShareExchange(ShareWaiter):
                     answer.acknowledge_error = ErrorCode.INVALID_REQUEST if batches is None else ErrorCode.NONE
                     if batches is not None:
                         self._said.append((answer, batches, False))
-        self.acknowledge_more(now)
+        self._acknowledge_some(now)
 
     def acknowledge_more(self, now: Millis) -> None:
         """The next slice of that."""
+        self._acknowledge_some(now)
+        self._go_on_if_persisted(now)
+
+    def _acknowledge_some(self, now: Millis) -> None:
         left = ACKNOWLEDGED_AT_ONCE
         while self._said and left > 0:
             answer, batches, is_rest = self._said.popleft()
@@ -139,10 +141,6 @@ class ShareExchange(ShareWaiter):
                 left -= 1 + self._acknowledge(now, answer, batches, is_rest, left)
         if self._said:
             self.share.acknowledge_later(self)
-            return
-        self.is_begun = True
-        if self.ticket is not None and not self.is_persisting:
-            self.persisted(now)
 
     def _acknowledge(
         self,
@@ -175,6 +173,9 @@ class ShareExchange(ShareWaiter):
         answer = self.answers[at]
         answer.acknowledge_error = answer.acknowledge_error or error
         self._persisting -= 1
+        self._go_on_if_persisted(now)
+
+    def _go_on_if_persisted(self, now: Millis) -> None:
         if self.ticket is not None and not self.is_persisting:
             self.persisted(now)
 
@@ -185,7 +186,7 @@ class ShareExchange(ShareWaiter):
     @property
     def is_persisting(self) -> bool:
         """Whether the answer has to wait for the request's acknowledgements."""
-        return self._persisting > 0 or not self.is_begun
+        return self._persisting > 0 or bool(self._said)
 
     def park(self, deadline: Millis | None) -> Parked:
         self.ticket = self.share.parking.park(self.request, deadline, self)
@@ -236,7 +237,7 @@ class ShareAcknowledging(ShareExchange):
 class ShareFetching(ShareExchange):
     """A ShareFetch."""
 
-    __slots__ = ("_budget", "_deadline", "_fetches", "_hosted", "_new")
+    __slots__ = ("_budget", "_deadline", "_fetches", "_hosted", "_loads", "_new")
 
     def __init__(self, share: ShareHost, access: Access, request: Request) -> None:
         super().__init__(share, access, request)
@@ -248,6 +249,9 @@ class ShareFetching(ShareExchange):
         self._hosted: list[tuple[ShareAnswer, HostedShare]] = []
         self._new: set[Place] = set()
         """The share partitions that were not loaded yet when the request arrived."""
+        self._loads = False
+        """Some of these are being loaded. A coordinator on this node has answered by the time at which the host takes
+        the effects: nothing is fetched before."""
 
     # ---- the session -----------------------------------------------------------------------------------------------
 
@@ -311,6 +315,7 @@ class ShareFetching(ShareExchange):
             if answer is None:
                 answer = self.answer_for(place) if told_all else ShareAnswer(place)
             self._hosted.append((answer, hosted))
+            self._loads = self._loads or hosted.machine is None
 
     def fetch(self, now: Millis) -> bool:
         """Acquire the available records. Returns whether the request need not wait (any longer).
@@ -393,21 +398,36 @@ class ShareFetching(ShareExchange):
     def wait(self) -> Parked:
         """Park until a share partition has something, or max_wait is over."""
         parked = Parked(self.ticket) if self.ticket is not None else self.park(self._deadline)
-        if not self.is_persisting:
+        if self._loads:
+            self.share.parking.grew(parked.ticket, 0)
+        elif not self.is_persisting:
             for _, hosted in self._hosted:
                 hosted.wait(parked.ticket, self)
         return parked
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing may be fetched yet."""
+        return self.is_persisting or self._loads
+
     def persisted(self, now: Millis) -> None:
         assert self.ticket is not None
-        self._go_on(now, self.ticket)
+        self.serve(now, self.ticket)
 
     def serve(self, now: Millis, ticket: Ticket) -> None:
-        if not self.is_persisting:
+        if ticket == self.ticket and not self.is_held:
             self._go_on(now, ticket)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         """max_wait is over, but acknowledgements that are being persisted are still awaited."""
+        self.serve(now, ticket)
+
+    def grew(self, size: int) -> bool:
+        return True
+
+    def ready(self, now: Millis, ticket: Ticket) -> None:
+        """All share partitions are loaded that can be loaded at once."""
+        self._loads = False
         self.serve(now, ticket)
 
     def _go_on(self, now: Millis, ticket: Ticket) -> None:

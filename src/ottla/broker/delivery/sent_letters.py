@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from ottla.broker.cluster.peers import STATE_LINE, TIMEOUT_MS, Peers
+from ottla.broker.completions import Completions
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import (
@@ -38,18 +39,20 @@ class Destination(NamedTuple):
 
 
 class SentLetters:
-    """Dead letters in flight; a `cluster.peers.Asker`. `done` is called once: with None, or with why they did not
-    arrive."""
+    """Dead letters in flight; a `cluster.peers.Asker`. A completion calls `done` once: with None, or with why they did
+    not arrive."""
 
     def __init__(
         self,
         peers: Peers,
+        completions: Completions,
         destination: Destination,
         batches: Iterable[list[Record]],
         mend: Mend,
         done: Callable[[Millis, str | None], None],
     ) -> None:
         self._peers = peers
+        self._completions = completions
         self._destination = destination
         self._batches = deque(batches)
         self._mend = mend
@@ -70,12 +73,12 @@ class SentLetters:
         if error is ErrorCode.NONE:
             self._batches.popleft()
         elif not self._change(now, error):
-            self._done(now, error.message)
+            self._completions.add(self._done, error.message)
             return
         if self._batches:
             self.send(now)
         else:
-            self._done(now, None)
+            self._completions.add(self._done, None)
 
     def _change(self, now: Millis, error: ErrorCode) -> bool:
         """Whether there is another form of the refused batch: one record at a time, or a dead letter in another

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
-from ottla.broker.effects import Parked
 from ottla.broker.environment import Environment
 from ottla.broker.forwarding import Forwarding
 from ottla.broker.parking import Parking
@@ -44,9 +43,9 @@ class StateRequest(CoordinatorRequest):
         super().__init__([call])
         self._parking = parking
 
-    def answer_when_whole(self, now: Millis) -> None:
-        """The answer came later: it goes to this node, not to a client."""
-        if not self.missing and not self.on_its_way and self._parking.take(self.ticket) is not None:
+    def complete(self, now: Millis) -> None:
+        """The answer goes to this node, not to a client."""
+        if self._parking.take(self.ticket) is not None:
             self.answered(now, self.replies[0])
 
     def answered(self, now: Millis, reply: Any) -> None:
@@ -94,10 +93,8 @@ class StateCalls:
         return index, call_of(delete.DeleteShareGroupStateRequest(group_id, deleted))
 
     def submit(self, now: Millis, asked: StateRequest) -> None:
-        """Submit this node's own call; `asked.answered` is called with the reply, now or later."""
-        reply = self._shards.submit(now, NODE_REQUEST, asked)
-        if not isinstance(reply, Parked):
-            asked.answered(now, reply)
+        """Submit this node's own call; `asked.answered` is called with the reply, never before this returns."""
+        self._shards.submit(now, NODE_REQUEST, asked)
 
     @property
     def may_go_elsewhere(self) -> bool:

@@ -19,6 +19,7 @@ from ottla.log.log import Log
 from ottla.log.producers import Guard
 from ottla.log.validation import Known
 from ottla.machine import Millis, Ticket
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, peek_producer
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
 from ottla.replica.copy_status import ReplicaCopy
@@ -61,11 +62,11 @@ class Commits(Protocol):
 class Wakes(Protocol):
     """The waiting requests, by ticket."""
 
-    def committed(self, now: Millis, ticket: Ticket, partition: Partition, reply: object | None) -> None: ...
+    def committed(self, ticket: Ticket, partition: Partition) -> None: ...
 
     def grew(self, ticket: Ticket, size: int) -> None: ...
 
-    def lost(self, now: Millis, ticket: Ticket) -> None: ...
+    def lost(self, ticket: Ticket, partition: Partition, error: ErrorCode) -> None: ...
 
 
 class Partition:
@@ -133,7 +134,7 @@ class Partition:
         self.leader_high_watermark: int | None = None
         self._commits = commits
         self._wakes = wakes
-        self._commit_waiters: deque[tuple[int, Ticket, object | None]] = deque()
+        self._commit_waiters: deque[tuple[int, Ticket]] = deque()
         self._fetch_waiters: dict[Ticket, None] = {}
         self._follower_fetches: dict[Ticket, None] = {}
 
@@ -230,36 +231,35 @@ class Partition:
 
     # ---- requests that wait for a commit ---------------------------------------------------------------------------
 
-    def wait_for_commit(self, offset: int, ticket: Ticket, reply: object | None = None) -> None:
-        """Once the high watermark reaches `offset`, send this reply, or resume the parked work if it is None."""
-        self._commit_waiters.append((offset, ticket, reply))
+    def wait_for_commit(self, offset: int, ticket: Ticket) -> None:
+        """Once the high watermark reaches `offset`, a completion resumes the parked work."""
+        self._commit_waiters.append((offset, ticket))
 
     def synced(self, now: Millis, offset: int) -> None:
         """Everything below `offset` is on disk: it is committed unless other replicas must have it too."""
         if self.followers is not None:
             self.advance(now)
         elif self.leads:
-            self._commit_up_to(now, offset)
+            self._commit_up_to(offset)
 
-    def _commit_up_to(self, now: Millis, offset: int) -> None:
-        """The high watermark reaches `offset`: answer and wake the requests that waited for it."""
+    def _commit_up_to(self, offset: int) -> None:
+        """The high watermark reaches `offset`: resume the requests that waited for it."""
         if not self.log.advance_high_watermark(offset):
             return
         self.holding = self.followers is not None or offset < self.log.log_end_offset
         waiters = self._commit_waiters
         while waiters and waiters[0][0] <= offset:
-            _, ticket, reply = waiters.popleft()
-            self._wakes.committed(now, ticket, self, reply)
+            self._wakes.committed(waiters.popleft()[1], self)
         if self._fetch_waiters:
             self.wake_fetches(EVERYTHING)
 
-    def resign(self, now: Millis) -> None:
-        """Leadership or the partition itself ends: fetches are retried, and requests that wait for a commit are
-        notified."""
+    def resign(self, error: ErrorCode) -> None:
+        """Leadership or the partition itself ends: fetches are retried, and requests that wait for a commit get this
+        error."""
         waiters, self._commit_waiters = self._commit_waiters, deque()
         self.wake_all_fetches()
-        for _, ticket, _ in waiters:
-            self._wakes.lost(now, ticket)
+        for _, ticket in waiters:
+            self._wakes.lost(ticket, self, error)
 
     # ---- other replicas --------------------------------------------------------------------------------------------
 
@@ -340,7 +340,7 @@ class Partition:
         if followers is not None and log.high_watermark < log.log_end_offset:
             offset = followers.high_watermark(now, log.recovery_point if self.fsyncs_each else log.log_end_offset)
             if offset is not None:
-                self._commit_up_to(now, offset)
+                self._commit_up_to(offset)
 
     # ---- requests that wait for records ----------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Identity, Principal
+from ottla.broker.completions import Completions
 from ottla.broker.effects import Derive, FetchKeys, Outbox
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
 from ottla.broker.security.scram import AuthenticationFailed, ScramExchange
@@ -174,6 +175,7 @@ class Sasl:
         credentials: Callable[[], Credentials],
         outbox: Outbox,
         schedule: Schedule,
+        completions: Completions,
         entropy: Entropy,
         wall: WallClock,
         logged_in: Callable[[Identity, str, str, str | None], None],
@@ -181,6 +183,7 @@ class Sasl:
         self._setting = setting
         self._credentials = credentials
         self._outbox = outbox
+        self._completions = completions
         self._entropy = entropy
         self._wall = wall
         self._logged_in = logged_in
@@ -272,8 +275,8 @@ class Sasl:
     def respond(
         self, now: Millis, dialogue: Dialogue, token: bytes, derived: Callable[[Millis], None]
     ) -> Answer | None:
-        """Answer a client's token. None if keys have to be derived first: then `derived` is called, and after it
-        `conclude` gives the answer. Raises AuthenticationFailed."""
+        """Answer a client's token. None if keys have to be derived first: then a completion calls `derived`, and after
+        it `conclude` gives the answer. Raises AuthenticationFailed."""
         if dialogue.phase is not Phase.AUTHENTICATE or dialogue.exchange is None:
             raise dialogue.failed(f"a token came where {dialogue.phase.value} should come")
         if dialogue.is_again and dialogue.mechanism != dialogue.known_by:
@@ -307,7 +310,7 @@ class Sasl:
         self._derivations[token] = (dialogue, given.user, credential, derived)
         self._outbox.add(Derive(token, mechanism, given.password, salt, iterations))
 
-    def derived(self, now: Millis, token: int, mechanism: str, salted_password: bytes) -> None:
+    def derived(self, token: int, mechanism: str, salted_password: bytes) -> None:
         """Take the result of a `Derive` effect."""
         dialogue, user, credential, tell = self._derivations.pop(token)
         if self._dialogues.get(dialogue.channel.identity.address.connection_id) is not dialogue:
@@ -316,7 +319,7 @@ class Sasl:
         known = credential.stored_key if credential is not None else self._secret
         if hmac.compare_digest(stored_key, known) and isinstance(dialogue.exchange, PlainExchange):
             dialogue.exchange.user = user
-        tell(now)
+        self._completions.add(tell)
 
     def conclude(self, now: Millis, dialogue: Dialogue) -> Answer:
         """The answer after the keys were derived. Raises AuthenticationFailed."""

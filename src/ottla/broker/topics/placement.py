@@ -41,6 +41,7 @@ from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicImage, TopicRecord
+from ottla.protocol.errors import ErrorCode
 from ottla.replica.copy_status import Event
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class Placement(Subscriber):
             self._replicas.remove(local)
         self._metrics.topic_deleted(topic.name)
         for partition in partitions:
-            partition.resign(now)
+            partition.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self._upkeep.forget(partition)
         self._events.topic_deleted(now, topic)
         for partition in partitions:
@@ -397,7 +398,8 @@ class Placement(Subscriber):
     def _announce_leader(self, now: Millis, local: LocalTopic, partition: Partition) -> None:
         """Another node now leads, or this one in a new epoch: notify the requests that wait for the partition, then the
         parts of the node."""
-        partition.resign(now)
+        # In a new epoch of this node the outcome of earlier appends is open.
+        partition.resign(ErrorCode.REQUEST_TIMED_OUT if partition.leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._upkeep.failures.leader_changed(partition)
         self._events.leader_changed(now, local, partition)
 

@@ -15,6 +15,7 @@ from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.broker.upkeep.written import WrittenPartitions
 from ottla.log.answers import Damage, DamagedLog
 from ottla.machine import Millis
+from ottla.protocol.errors import ErrorCode
 from ottla.replica.copy_status import Event
 
 WRITE, READ, SYNC, SHUT = "write", "read", "sync", "shut"
@@ -91,7 +92,7 @@ class Failures:
             self._note(partition, WRITE, f"could not be written to, every append tries again: {why}")
         elif partition in self._partitions:
             self._note(partition, SHUT, f"takes no more writes: {why}")
-            partition.resign(now)
+            partition.resign(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def read_failed(self, partition: Partition, why: Exception | str) -> None:
         """A read of this log failed: the log stays unchanged, and other partitions are not affected."""
@@ -110,7 +111,7 @@ class Failures:
         log.sync_failed(OSError(why))
         if partition not in self._partitions:
             return  # deleted meanwhile
-        partition.resign(now)
+        partition.resign(ErrorCode.KAFKA_STORAGE_ERROR)
         if not self._reopen(now, partition, why):
             self._note(partition, SHUT, f"takes no more writes: {log.failed}")
             if self._reopening.at is None:

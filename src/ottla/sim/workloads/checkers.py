@@ -96,6 +96,7 @@ class Watch:
             self._look_at_log(partition)
             self._look_at_epoch(node, partition)
         node.schedule.check()
+        node.completions.check()
         node.coordinators.groups.check()
         look_at_fetch_sessions(life)
         self._deadlines.look(node)

@@ -212,6 +212,7 @@ class Cluster:
             if node.replicas.by_name:
                 node.replication.check()
                 node.schedule.check()
+                node.completions.check()
         for checker in self.checkers:
             checker.look_at_rest(nodes)
 
