@@ -49,7 +49,7 @@ def fails(rule: str, seconds: int = 20, seed: int = 1) -> None:
 def test_finds_a_controller_that_writes_without_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant: nothing of an older claim is written."""
     monkeypatch.setattr(Members, "guards", lambda self, rows=(): [])
-    fails("is the controller", seed=10)
+    fails("is the controller", seed=0)
 
 
 def test_finds_a_leader_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

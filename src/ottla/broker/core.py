@@ -13,6 +13,7 @@ from ottla.broker import served
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
+from ottla.broker.cluster.trust import Trust
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings, super_users_of, topic_value
 from ottla.broker.connection_quotas import ConnectionQuotas
@@ -107,7 +108,8 @@ class Core:
             fault=faults,
             stopwatch=stopwatch,
         )
-        self.peers = Peers(self.outbox, self.schedule, self.node_id)
+        trust = Trust(self.node_id, entropy, lambda: self.image.nodes)
+        self.peers = Peers(self.outbox, self.schedule, trust)
         self.access = Access(self._authorizer(settings), self.peers.trusts, self.metadata)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self.events.taken_back)
         self.failures = self.upkeep.failures
@@ -258,6 +260,7 @@ class Core:
             self.outbox,
             self.schedule,
             self.environment.entropy,
+            self.peers.trust,
         )
         self.events.disconnected.subscribe(Order.SASL, lambda _, connection: made.disconnected(connection))
         return made

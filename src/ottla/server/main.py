@@ -148,7 +148,7 @@ class Server:
         self._metadata_store: NodeStore
         self._following: Following | None = None
         self._watchdog: Watchdog | None = None
-        self._peers = Peers(self._address_of, self._answered, self.scratch, self.buffers)
+        self._peers = Peers(self._address_of, self._answered, lambda: self.node.peers.trust, self.scratch, self.buffers)
         self._routes: dict[int, tuple[str, int]] = {}
         self._settling = False
         self._stopped = False

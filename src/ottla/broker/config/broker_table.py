@@ -474,8 +474,8 @@ _ROWS: Final = (
          "Whether a listener that other machines can reach may do without TLS, or without SASL and clients' "
          "certificates. Nothing protects it then but the network."),
     _key("ottla.cluster.secret", _PASSWORD, None,
-         "Secret by which the nodes of a cluster recognize each other. If not set: the one in the metadata store, "
-         "which the first node creates."),
+         "Secret of the nodes of a cluster, the same on each. To prove that it is a node, a node needs this and the "
+         "random key in the metadata store, or the key alone if this is not set. It is never sent to another node."),
     _key("ottla.cluster.routes", _LIST, (),
          "Addresses at which this node reaches other nodes, instead of those that they registered, through a tunnel "
          "or a proxy: NODE=HOST:PORT, separated by commas."),

@@ -2,7 +2,7 @@
 
 It has the operations of each type of resource, and makes the authorized_operations bit fields. An API's spec says which
 of them it needs (`ApiSpec.acl`). An `Authorizer` decides for each client, by ACLs (`acls`); a node without one allows
-everything. Nodes of the cluster have ClusterAction, without an ACL: the specs with `between_nodes` name the APIs.
+everything. Nodes of the cluster may do everything: the specs with `between_nodes` name the APIs that only they use.
 
 Every handler authorizes first, then looks up, then acts, so that an error never shows an unauthorized client whether a
 name exists.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ottla.broker.client_identity import GRANTED_MAX, NODE_ITSELF, Identity
+from ottla.broker.client_identity import GRANTED_MAX, Identity
 from ottla.broker.requests import Request
 from ottla.metadata.acls import ACLS
 from ottla.metadata.image import MetadataImage
@@ -72,8 +72,9 @@ class Authorizer(Protocol):
 
 
 class Access:
-    """Decides whether a client may do something: asks the authorizer. Without one, and for the node itself, everything
-    is allowed. `is_node`: whether a request with this client id comes from a node of the cluster."""
+    """Decides whether a client may do something: asks the authorizer. Without one, everything is allowed. Nodes of the
+    cluster may do everything too: a node that forwards requests could name any principal. `is_node`: whether a request
+    with this client id comes from a node, also from one of an earlier version, which has ClusterAction only."""
 
     __slots__ = ("_is_node", "_metadata", "authorizer")
 
@@ -88,13 +89,13 @@ class Access:
         self._is_node = is_node
 
     def allows(self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        if self.authorizer is None or identity is NODE_ITSELF:
+        if self.authorizer is None or identity.is_node:
             return True
         return self.authorizer.allows(identity, operation, resource_type, name)
 
     def depends_on_acls(self, identity: Identity) -> bool:
         """Whether ACLs decide what this client may do."""
-        if self.authorizer is None or identity is NODE_ITSELF:
+        if self.authorizer is None or identity.is_node:
             return False
         return not self.authorizer.is_super(identity)
 
@@ -140,7 +141,7 @@ class Access:
 
     def on_any_topic(self, request: Request, operation: Operation) -> bool:
         """Whether there may be a topic on which the client may do this (KIP-679)."""
-        if self.authorizer is None or request.identity is NODE_ITSELF:
+        if self.authorizer is None or request.identity.is_node:
             return True
         return self.authorizer.allows_any(request.identity, operation, ResourceType.TOPIC)
 

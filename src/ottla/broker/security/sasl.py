@@ -28,13 +28,15 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.broker.channel import Channel
-from ottla.broker.client_identity import Principal
+from ottla.broker.client_identity import NODE_MECHANISM, Principal
+from ottla.broker.cluster.trust import Trust
 from ottla.broker.effects import Derive, Outbox
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
 from ottla.broker.security.scram import AuthenticationFailed, ScramExchange
 from ottla.machine import Entropy, Millis
 from ottla.metadata.credentials import Credentials, ScramCredential
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.node_proof import NONCE_BYTES as NODE_NONCE_BYTES
 from ottla.protocol.scram import DIGESTS, ITERATIONS_MIN, keys_of
 
 PLAIN: Final = "PLAIN"
@@ -145,6 +147,7 @@ class Sasl:
 
     - `setting`: returns a setting of a listener, by both names.
     - `credentials`: returns those that hold now.
+    - `trust`: how nodes of the cluster prove themselves. They may do so on every listener, by a mechanism of their own.
     """
 
     def __init__(
@@ -154,7 +157,9 @@ class Sasl:
         outbox: Outbox,
         schedule: Schedule,
         entropy: Entropy,
+        trust: Trust,
     ) -> None:
+        self._trust = trust
         self._setting = setting
         self._credentials = credentials
         self._outbox = outbox
@@ -176,6 +181,14 @@ class Sasl:
         """Whether the client has authenticated, and has not begun to do so again."""
         return channel.authenticated and self.of(channel).phase is Phase.COMPLETE
 
+    def is_of_node(self, channel: Channel) -> bool:
+        """Whether the other end is proving that it is a node of the cluster. That depends on no password."""
+        return self.of(channel).mechanism == NODE_MECHANISM
+
+    def has_begun(self, channel: Channel) -> bool:
+        """Whether this connection has begun to authenticate."""
+        return channel.identity.address.connection_id in self._dialogues
+
     def disconnected(self, connection_id: int) -> None:
         """Forget the connection. What is being derived for it still counts: clients that hang up must not be able to
         keep the host's threads busy."""
@@ -186,7 +199,8 @@ class Sasl:
 
     def handshake(self, now: Millis, channel: Channel, mechanism: str, version: int) -> Handshake:
         """Answer a SaslHandshake."""
-        if not channel.identity.address.requires_authentication:
+        of_node = mechanism == NODE_MECHANISM and self._trust.is_shared
+        if not (of_node or channel.identity.address.requires_authentication):
             return Handshake(ErrorCode.ILLEGAL_SASL_STATE, ())
         dialogue = self.of(channel)
         enabled: tuple[str, ...] = self._setting(channel.identity.address.listener, "sasl.enabled.mechanisms")
@@ -199,13 +213,13 @@ class Sasl:
             dialogue.phase = Phase.FAILED
             return Handshake(ErrorCode.ILLEGAL_SASL_STATE, (), "it sent a second SaslHandshake")
         dialogue.mechanism = mechanism
-        if mechanism not in enabled:
+        if mechanism not in enabled and not of_node:
             dialogue.phase = Phase.FAILED
             return Handshake(
                 ErrorCode.UNSUPPORTED_SASL_MECHANISM, enabled, f"it asked for the SASL mechanism {mechanism[:100]!r}"
             )
         dialogue.began, dialogue.phase = now, Phase.AUTHENTICATE
-        dialogue.exchange = self._exchange(mechanism)
+        dialogue.exchange = self._node_exchange(channel) if of_node else self._exchange(mechanism)
         channel.expect_token(bare=version == 0)
         return Handshake(ErrorCode.NONE, enabled)
 
@@ -217,6 +231,12 @@ class Sasl:
             return self._credentials().get(user, {}).get(mechanism)
 
         return ScramExchange(mechanism, credential_of, self._entropy.randbytes(NONCE_BYTES).hex(), self._secret)
+
+    def _node_exchange(self, channel: Channel) -> Exchange:
+        from ottla.broker.security.node_proof import NodeExchange
+
+        listener, nonce = channel.identity.address.listener, self._entropy.randbytes(NODE_NONCE_BYTES)
+        return NodeExchange(self._trust, listener, nonce, channel.binding)
 
     # ---- tokens ----------------------------------------------------------------------------------------------------
 
@@ -272,11 +292,13 @@ class Sasl:
         return self._complete(now, dialogue, user, b"")
 
     def _complete(self, now: Millis, dialogue: Dialogue, user: str, token: bytes) -> Answer:
-        principal = Principal("User", user)
+        of_node = dialogue.mechanism == NODE_MECHANISM
+        principal = Principal("Node" if of_node else "User", user)
         if dialogue.known_as not in (None, principal):
             raise dialogue.failed(f"it was {dialogue.known_as}, and authenticates again as {principal}")
         channel = dialogue.channel
-        lifetime_ms: int = self._setting(channel.identity.address.listener, "connections.max.reauth.ms")
+        listener = channel.identity.address.listener
+        lifetime_ms: int = 0 if of_node else self._setting(listener, "connections.max.reauth.ms")
         dialogue.phase, dialogue.exchange = Phase.COMPLETE, None
         channel.authenticate(principal, dialogue.mechanism)
         connection_id = channel.identity.address.connection_id
