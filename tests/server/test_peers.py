@@ -22,7 +22,7 @@ from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.server.buffers import Buffers
 from ottla.server.listeners import SettingsRefused
 from ottla.server.main import Server, ServerOptions
-from ottla.server.peers import Peers, routes_of
+from ottla.server.peers import Peers, Way, routes_of
 from tests.harness.waiting import soon_in_loop
 
 TIMEOUT_S = 20
@@ -140,7 +140,7 @@ def test_answers_come_in_any_pieces(piece: int) -> None:
         asked = await asyncio.start_server(serve, "127.0.0.1", 0)
         host, port = asked.sockets[0].getsockname()
         scratch = memoryview(bytearray(1 << 17))
-        peers = Peers(lambda node_id: (host, port), hear, NO_TRUST, scratch, Buffers())
+        peers = Peers(lambda node_id: Way(host, port, host), hear, NO_TRUST, scratch, Buffers())
         for token in range(len(answers) + 1):
             peers.send(Ask(token, 2, b"?"))
         await soon_in_loop(lambda: len(told) > len(answers))
@@ -161,7 +161,11 @@ def test_a_lost_node_is_told_before_what_a_client_asks_then() -> None:
             other.setblocking(False)
             scratch = memoryview(bytearray(1 << 17))
             peers = Peers(
-                lambda node_id: other.getsockname(), lambda *_: heard.append("lost"), NO_TRUST, scratch, Buffers()
+                lambda node_id: Way(*other.getsockname(), ""),
+                lambda *_: heard.append("lost"),
+                NO_TRUST,
+                scratch,
+                Buffers(),
             )
             peers.send(Ask(1, 2, b"?"))
             accepted, _ = await loop.sock_accept(other)

@@ -159,9 +159,10 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"it has not authenticated within {self._server.authentication_s:g} s")
             self._transport.abort()
 
-    def secured(self, certificate: bytes | None) -> None:
+    def secured(self, certificate: bytes | None, binding: bytes) -> None:
         """The TLS handshake is done. A certificate says who the client is, unless SASL is going to."""
         self._is_secured = True
+        self._channel.binding = binding
         tls = self._listener.tls
         if certificate is None or self._listener.sasl or tls is None:
             return

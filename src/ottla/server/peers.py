@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypedDict, cast
 
 from ottla.broker.effects import Ask
 from ottla.machine import Unanswered
 from ottla.server.buffers import Buffers
 from ottla.server.listeners import SettingsRefused, split_address
+from ottla.server.tls import Tls, binding_of
+from ottla.server.tls_settings import reason
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.introduction import Introduction
@@ -34,8 +37,17 @@ INTRODUCTION_BYTES_MAX: Final = 4096
 """The longest answer before the other node is proved."""
 _LENGTH: Final = Struct(">i")
 
-AddressOf: TypeAlias = Callable[[int], tuple[str, int] | None]
-"""Returns the address of a node; None if the node has not registered one."""
+
+class Way(NamedTuple):
+    """Where a connection to a node goes, and the name or address that the node's certificate must have."""
+
+    host: str
+    port: int
+    name: str
+
+
+AddressOf: TypeAlias = Callable[[int], Way | None]
+"""Returns the way to a node; None if the node has not registered an address."""
 Answered: TypeAlias = Callable[[int, memoryview | Unanswered], None]
 """Receives the outcome of the request with this token. The connection reuses the answer's memory once this returns."""
 
@@ -68,6 +80,8 @@ class Peers:
         self.answered = answered
         self.scratch = scratch
         self.buffers = buffers
+        self.tls: Tls | None = None
+        """The TLS of the listener between nodes, None if that has none."""
         self._trust = trust
         self._distrusted: set[int] = set()
         """The nodes whose last connection ended without a proof."""
@@ -114,6 +128,11 @@ def routes_of(texts: Iterable[str]) -> dict[int, tuple[str, int]]:
     return routes
 
 
+class _Secured(TypedDict, total=False):
+    ssl: ssl.SSLContext | None
+    server_hostname: str
+
+
 class _PeerConnection(asyncio.BufferedProtocol):
     """One connection from its first request until it is lost. `over`: it accepts no more requests. `is_bare`: it was
     begun without proofs, because the other node is of an earlier version.
@@ -149,21 +168,26 @@ class _PeerConnection(asyncio.BufferedProtocol):
             self._transport.write(frame)
 
     async def _connect(self) -> None:
-        address = self._peers.address_of(self._node_id)
-        if address is None:
+        way, tls = self._peers.address_of(self._node_id), self._peers.tls
+        if way is None:
             self.end(f"node {self._node_id} has not said where it is")
             return
         loop = asyncio.get_running_loop()
+        secured: _Secured = {} if tls is None else {"ssl": tls.outgoing, "server_hostname": way.name}
         try:
             async with asyncio.timeout(CONNECT_S):
-                await loop.create_connection(lambda: self, *address)
+                await loop.create_connection(lambda: self, way.host, way.port, **secured)
                 await self._ready.wait()
         except (OSError, TimeoutError) as error:
+            if isinstance(error, ssl.SSLError):
+                self._peers.not_proved(self._node_id, reason(error))
             self._lost(error)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        introduction = self._introduction = self._peers.introduction(self._node_id, b"")
+        tls = transport.get_extra_info("ssl_object")
+        binding = b"" if tls is None else binding_of(tls)
+        introduction = self._introduction = self._peers.introduction(self._node_id, binding)
         self.is_bare = introduction is None
         if introduction is None:
             self._begin(b"")
