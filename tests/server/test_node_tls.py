@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import ssl
 import subprocess
 import sys
@@ -16,14 +17,22 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.broker.client_identity import NODE_MECHANISM
+from ottla.cli.properties import read_properties
 from ottla.machine import Unanswered
 from ottla.server.listeners import SettingsRefused
 from ottla.server.main import Server, ServerOptions
+from ottla.server.secure_cluster import set_up_cluster
 from tests.harness.certificates import Authority
 from tests.harness.waiting import soon, soon_in_loop
 from tests.server.test_peers import ask, running
 
 HOST = "127.0.0.1"
+FEW_PARTITIONS = """\
+offsets.topic.replication.factor=3
+transaction.state.log.replication.factor=3
+offsets.topic.num.partitions=3
+transaction.state.log.num.partitions=3
+"""
 
 
 def options(directory: Path, node_id: int, certificate: Path, trusted: Path, **settings: str) -> ServerOptions:
@@ -53,9 +62,16 @@ def identities(server: Server) -> list[Any]:
     return [each._channel.identity for each in server._connections.values()]
 
 
-def test_two_nodes_with_certificates_of_one_authority_talk(tmp_path: Path, authority: Authority) -> None:
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "SASL_PLAINTEXT"])
+def test_two_nodes_of_a_cluster_talk(tmp_path: Path, authority: Authority, protocol: str) -> None:
     async def scene() -> None:
-        first, second = (options(tmp_path, each, authority.issue(HOST), authority.file) for each in (1, 2))
+        listen = (f"{protocol}://{HOST}:0",)
+        first, second = (
+            replace(options(tmp_path, each, authority.issue(HOST), authority.file), listen=listen) for each in (1, 2)
+        )
+        if protocol == "SASL_PLAINTEXT":
+            for given in (first, second):
+                del given.settings["ssl.keystore.location"], given.settings["ssl.client.auth"]
         async with running(first) as asked, running(second) as asking:
             await known(asking, 1)
             (answer,) = await ask(asking, 1)
@@ -66,7 +82,7 @@ def test_two_nodes_with_certificates_of_one_authority_talk(tmp_path: Path, autho
                 if each._channel.identity.mechanism == NODE_MECHANISM
             ]
             assert str(channel.identity.principal) == "Node:2"
-            assert channel.binding
+            assert bool(channel.binding) == (protocol != "SASL_PLAINTEXT")
 
     asyncio.run(scene())
 
@@ -94,8 +110,15 @@ def test_a_certificate_is_checked(
     assert bool(refused) != (fault == "no check of the name")
 
 
-def test_a_relay_with_a_certificate_of_the_same_authority_gets_nothing(tmp_path: Path, authority: Authority) -> None:
-    """It decrypts what both sides say, and carries their proofs over: these are of two different connections."""
+@pytest.mark.parametrize("binds", [True, False])
+def test_a_relay_with_a_certificate_of_the_same_authority_gets_nothing(
+    tmp_path: Path, authority: Authority, binds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It decrypts what both sides say, and carries their proofs over: these are of two different connections. If proofs
+    did not cover the connection, it would succeed."""
+    if not binds:
+        for module in ("tls", "peers"):
+            monkeypatch.setattr(f"ottla.server.{module}.binding_of", lambda tls: b"")
     certificate = authority.issue(HOST)
     inwards = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     inwards.load_cert_chain(certificate)
@@ -126,8 +149,8 @@ def test_a_relay_with_a_certificate_of_the_same_authority_gets_nothing(tmp_path:
             target = asked.port
             await known(asking, 1)
             (answer,) = await ask(asking, 1)
-            assert isinstance(answer, Unanswered)
-            assert "does not know the key of the cluster, or is another node" in answer.why
+            assert isinstance(answer, Unanswered) == binds
+            assert not binds or "does not know the key of the cluster, or is another node" in answer.why
         relay.close()
 
     asyncio.run(scene())
@@ -165,24 +188,20 @@ def test_a_cluster_moves_to_tls_node_by_node(tmp_path: Path, authority: Authorit
 
 
 class Processes:
-    """Three nodes whose clients use a plain listener, and which use one with mutual TLS among themselves."""
+    """Three nodes as `ottla security init-cluster` sets them up: clients log in over TLS, and nodes use mutual TLS."""
 
-    def __init__(self, directory: Path, authority: Authority) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.running: dict[int, subprocess.Popen[str]] = {}
         self.clients: dict[int, str] = {}
-        certificate = authority.issue(HOST)
-        common = (
-            "listeners=NODES://127.0.0.1:0,CLIENTS://127.0.0.1:0\n"
-            "listener.security.protocol.map=NODES:SSL,CLIENTS:PLAINTEXT\ninter.broker.listener.name=NODES\n"
-            f"listener.name.nodes.ssl.keystore.location={certificate}\n"
-            f"listener.name.nodes.ssl.truststore.location={authority.file}\n"
-            "listener.name.nodes.ssl.client.auth=required\n"
-            "offsets.topic.replication.factor=3\ntransaction.state.log.replication.factor=3\n"
-            "offsets.topic.num.partitions=3\ntransaction.state.log.num.partitions=3\n"
-        )
-        for node_id in (1, 2, 3):
-            (directory / f"{node_id}.properties").write_text(f"node.id={node_id}\n{common}")
+        addresses = {node_id: (HOST, 9000 + 10 * node_id) for node_id in (1, 2, 3)}
+        assert set_up_cluster(str(directory / "security"), str(directory / "metadata.sqlite"), addresses, "admin")
+        self.login = read_properties(str(directory / "security" / "client.properties"))
+        for node_id in addresses:
+            text = (directory / "security" / str(node_id) / "node.properties").read_text()
+            (directory / f"{node_id}.properties").write_text(
+                re.sub(rf"{HOST}:90\d\d", f"{HOST}:0", text) + FEW_PARTITIONS
+            )
 
     def start(self, node_id: int) -> None:
         command = [sys.executable, "-m", "ottla", "serve", "--config", str(self.directory / f"{node_id}.properties")]
@@ -192,7 +211,7 @@ class Processes:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self.running[node_id] = process
         assert process.stdout is not None
-        self.clients[node_id] = json.loads(process.stdout.readline())["listeners"]["CLIENTS"]
+        self.clients[node_id] = json.loads(process.stdout.readline())["listeners"]["SASL_SSL"]
 
     def kill(self, node_id: int) -> None:
         process = self.running.pop(node_id)
@@ -204,8 +223,8 @@ class Processes:
             self.kill(node_id)
 
     @property
-    def bootstrap(self) -> str:
-        return ",".join(self.clients.values())
+    def properties(self) -> dict[str, Any]:
+        return {**self.login, "bootstrap.servers": ",".join(self.clients.values())}
 
     @property
     def logs(self) -> str:
@@ -213,8 +232,8 @@ class Processes:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, authority: Authority) -> Iterator[Processes]:
-    made = Processes(tmp_path, authority)
+def nodes(tmp_path: Path) -> Iterator[Processes]:
+    made = Processes(tmp_path)
     with ExitStack() as stack:
         stack.callback(made.stop)
         for node_id in (1, 2, 3):
@@ -228,11 +247,11 @@ def in_sync(admin: AdminClient, topic: str) -> list[int]:
 
 def test_three_nodes_over_mutual_tls_lose_nothing_when_one_is_killed(nodes: Processes) -> None:
     """Replication, forwarding, coordinators and the markers of transactions use it."""
-    admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
+    admin = AdminClient(nodes.properties)
     soon(lambda: len(admin.list_topics(timeout=30).brokers) == 3, "three nodes")
     admin.create_topics([NewTopic("t", 1, 3, config={"min.insync.replicas": "2"})])["t"].result(60)
     soon(lambda: in_sync(admin, "t") == [1, 2, 3], "three in sync")
-    producer = Producer({"bootstrap.servers": nodes.bootstrap, "transactional.id": "tx", "acks": "all"})
+    producer = Producer({**nodes.properties, "transactional.id": "tx", "acks": "all"})
     producer.init_transactions(60)
 
     def commit(first: int) -> None:
@@ -248,7 +267,7 @@ def test_three_nodes_over_mutual_tls_lose_nothing_when_one_is_killed(nodes: Proc
     nodes.start(leader)
     soon(lambda: in_sync(admin, "t") == [1, 2, 3], "three in sync again")
     commit(20)
-    consumer = Consumer({"bootstrap.servers": nodes.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer = Consumer({**nodes.properties, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition("t", 0, 0)])
     read: list[bytes | None] = []
     while len(read) < 30:

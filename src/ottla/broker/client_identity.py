@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 
 class Principal(NamedTuple):
-    """Whom ACLs and quotas name (Kafka: KafkaPrincipal). Its text is KIND:NAME. The kind is User, or Node for a node of
-    the cluster, whose name is its id."""
+    """The name of a client in ACLs and quotas (Kafka: KafkaPrincipal). Its text is KIND:NAME. The kind is User, or Node
+    for a node of the cluster, whose name is its id."""
 
     kind: str
     name: str

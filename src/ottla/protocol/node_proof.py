@@ -45,7 +45,7 @@ class NotProvedError(Exception):
 
 
 class Hello(NamedTuple):
-    """What the first token says. `sender` and `receiver`: ids of nodes."""
+    """The content of the first token. `sender` and `receiver`: ids of nodes."""
 
     cluster_id: str
     sender: int

@@ -18,7 +18,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from ottla.broker.effects import Ask
 from ottla.machine import Unanswered
@@ -56,7 +56,7 @@ log = logging.getLogger("ottla.cluster")
 
 
 class Introduces(Protocol):
-    """What begins connections: `broker.cluster.trust.Trust`."""
+    """Begins connections: `broker.cluster.trust.Trust`."""
 
     def introduces(self, node_id: int, /) -> bool: ...
 
@@ -128,11 +128,6 @@ def routes_of(texts: Iterable[str]) -> dict[int, tuple[str, int]]:
     return routes
 
 
-class _Secured(TypedDict, total=False):
-    ssl: ssl.SSLContext | None
-    server_hostname: str
-
-
 class _PeerConnection(asyncio.BufferedProtocol):
     """One connection from its first request until it is lost. `over`: it accepts no more requests. `is_bare`: it was
     begun without proofs, because the other node is of an earlier version.
@@ -173,10 +168,10 @@ class _PeerConnection(asyncio.BufferedProtocol):
             self.end(f"node {self._node_id} has not said where it is")
             return
         loop = asyncio.get_running_loop()
-        secured: _Secured = {} if tls is None else {"ssl": tls.outgoing, "server_hostname": way.name}
+        context, name = (None, None) if tls is None else (tls.outgoing, way.name)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await loop.create_connection(lambda: self, way.host, way.port, **secured)
+                await loop.create_connection(lambda: self, way.host, way.port, ssl=context, server_hostname=name)
                 await self._ready.wait()
         except (OSError, TimeoutError) as error:
             if isinstance(error, ssl.SSLError):

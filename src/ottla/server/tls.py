@@ -34,6 +34,10 @@ class Receiver(Protocol):
 
     def opened(self, transport: Transport) -> None: ...
 
+    def shakes_hands(self) -> None:
+        """A part of the handshake has arrived."""
+        ...
+
     def secured(self, certificate: bytes | None, binding: bytes) -> None:
         """The handshake is done. `certificate`: the client's, in DER; None if it has presented none. `binding`: that of
         the connection (`binding_of`)."""
@@ -129,8 +133,8 @@ class Tls:
 
 
 def binding_of(tls: ssl.SSLObject) -> bytes:
-    """What only the two ends of this connection know: the client's Finished message. A proof that has it in it can't be
-    carried over to another connection (RFC 5929, section 3). Both ends have shaken hands; they resume no sessions."""
+    """The client's Finished message, which only the two ends of this connection know. A proof that covers it fits no
+    other connection (RFC 5929, section 3). Both ends have shaken hands; they resume no sessions."""
     return tls.get_channel_binding("tls-unique") or b""
 
 
@@ -178,6 +182,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         """Continue the handshake, and give the receiver what has arrived."""
         try:
             if not self._shook_hands and not self._closed:
+                self._receiver.shakes_hands()
                 self._tls.do_handshake()
                 self._shook_hands = True
                 self._flush()

@@ -55,7 +55,8 @@ class Introduction:
         return bytes(encode_request(header, handshake)) + self._token(2, self._client.first())
 
     def receive(self, answer: bytes) -> bytes:
-        """What to send next, perhaps nothing, after the next answer without its length. Raises NotProvedError."""
+        """Handle the next answer, without its length. Returns what to send next, perhaps nothing. Raises
+        NotProvedError."""
         number, self._expected = self._expected, (self._expected + 1) % 4
         key = SaslHandshakeRequest.API_KEY if number == 1 else SaslAuthenticateRequest.API_KEY
         try:

@@ -470,7 +470,7 @@ class PeerLine:
         self._unsent: list[bytes] = []
 
     def begin(self, introduction: Introduction | None) -> None:
-        """The connection is made, or nobody listens."""
+        """The connection is made, or has failed."""
         if self.connection is not None and introduction is not None:
             self._introduction = introduction
             self.connection.to_server.write(introduction.begin())
