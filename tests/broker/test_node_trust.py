@@ -101,6 +101,7 @@ def test_a_node_proves_itself_once_on_a_connection(
 ) -> None:
     other, channel = other_node(tmp_path, stage), channel_on("NODES", security_protocol)
     introduce(other.node.introduction(1), stage, channel)
+    assert stage.node.leadership.suspended, "a node that has lost its lease still knows the key"
     assert str(channel.identity.principal) == f"Node:{OTHER}"
     assert channel.identity.is_node
     assert stage.node.peers.trusts(channel.identity, "whatever it is called")
