@@ -10,7 +10,7 @@ from ottla.broker.api import fetch_reading
 from ottla.broker.replication.replication import Replication
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
-from tests.broker.test_leading import NODE, SECRET, send
+from tests.broker.test_leading import NODE, send
 from tests.broker.test_nearby_replicas import tell_nodes
 from tests.harness import other_writer
 from tests.harness.node_stage import NodeStage
@@ -55,7 +55,7 @@ class Follower:
 @pytest.fixture
 def follower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follower:
     """Node 1 leads all partitions of t, with a record in each; nodes 2 and 3 are in sync."""
-    stage = NodeStage(tmp_path, ottla_cluster_secret=SECRET)
+    stage = NodeStage(tmp_path)
     stage.create("t", PARTITIONS)
     tell_nodes(stage)
     for index in range(PARTITIONS):

@@ -229,7 +229,7 @@ ON_THE_LOOP = {
     "topics/topics.py load": "at_once",
     "topics/removal.py begun": "at_once",
     "topics/removal.py finish": "at_once",
-    "upkeep/identity.py shared_secret": "commit",
+    "upkeep/identity.py shared_row": "commit",
 }
 """Who commits at once: a start before anybody is served, and a clean stop after that."""
 

@@ -18,7 +18,7 @@ from ottla.metadata.features import (
     FeaturesRecord,
 )
 from ottla.metadata.image import MetadataImage
-from ottla.metadata.nodes import NODES, PREFIX, NodeRecord, NodeState
+from ottla.metadata.nodes import NODE_PROOF, NODES, PREFIX, NodeRecord, NodeState
 from ottla.metadata.store import Delete, Put
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
@@ -169,7 +169,7 @@ def test_a_level_that_a_registered_node_does_not_support_is_refused(tmp_path: Pa
     pair.ask(1, update((TRANSACTION_VERSION, 1, DOWN), (SHARE_VERSION, 0, DOWN)))
     row = store.get(f"{PREFIX}2")
     assert row is not None
-    assert NodeRecord.decode(row.value).features == HIGHEST
+    assert NodeRecord.decode(row.value).features == {**HIGHEST, NODE_PROOF: 1}
     older = replace(NodeRecord.decode(row.value), features={TRANSACTION_VERSION: 1})
     for state in (NodeState.ACTIVE, NodeState.LEAVING):
         store.commit([Put(f"{PREFIX}2", replace(older, state=state).encode())])

@@ -21,15 +21,15 @@ from ottla.protocol.records.record import Record, build_batch
 from tests.harness import other_writer
 from tests.harness.node_stage import Asked, NodeStage
 
-SECRET = "between us"
 BATCH = bytes(build_batch([Record(0, 1_800_000_000_000, b"k", b"v")]))
-NODE = f"ottla-node:{SECRET}"
+NODE = None
+"""In place of a client id: the connection is that of a node."""
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> NodeStage:
     """Node 1 leads t-0 in epoch 1; nodes 2 and 3 follow, and two must be in sync."""
-    made = NodeStage(tmp_path, ottla_cluster_secret=SECRET)
+    made = NodeStage(tmp_path)
     made.create("t", 1, {"min.insync.replicas": "2"})
     made.append("t", 0)
     made.settle()
@@ -48,11 +48,11 @@ def partition_of(stage: NodeStage) -> Partition:
     return stage.node.replicas.by_name["t"].partitions[0]
 
 
-def send(stage: NodeStage, message: Any, client_id: str) -> Asked:
+def send(stage: NodeStage, message: Any, client_id: str | None) -> Asked:
     asked = Asked(message, None)
     header = RequestHeader(asked.api_key, asked.version, 7, client_id)
     asked.frame = memoryview(bytearray(encode_request(header, message)))[4:]
-    stage.hand_in(asked)
+    stage.hand_in(asked, of_node=client_id is NODE)
     return asked
 
 
@@ -61,7 +61,7 @@ def fetch(
     offset: int,
     *,
     node_id: int = 2,
-    client_id: str = NODE,
+    client_id: str | None = NODE,
     epoch: int = 1,
     last_epoch: int = -1,
     broker_epoch: int | None = None,
@@ -155,7 +155,7 @@ def test_a_follower_is_told_of_what_its_own_fetch_has_led_to(stage: NodeStage) -
 
 
 @pytest.mark.parametrize(("client_id", "node_id"), [("ottla-node", 2), ("ottla-node:", 2), ("somebody", 2), (NODE, 7)])
-def test_strangers_are_no_followers(stage: NodeStage, client_id: str, node_id: int) -> None:
+def test_strangers_are_no_followers(stage: NodeStage, client_id: str | None, node_id: int) -> None:
     """Nor is a node that has no replica."""
     asked = produce(stage)
     for epoch, error in ((1, E.UNKNOWN_LEADER_EPOCH), (-1, E.NOT_LEADER_OR_FOLLOWER)):

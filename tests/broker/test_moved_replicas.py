@@ -34,7 +34,7 @@ from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from tests.broker.test_leading import NODE, SECRET, part_of, produce, produced, send
+from tests.broker.test_leading import NODE, part_of, produce, produced, send
 from tests.broker.test_leading import fetch as followers_fetch
 from tests.harness import other_writer
 from tests.harness.node_stage import NodeStage
@@ -45,7 +45,7 @@ ID = bytes(range(1, 17))
 @pytest.fixture
 def stage(tmp_path: Path) -> NodeStage:
     """Node 1 of a cluster and its controller; 2 and 3 are active, 4 is fenced. All three have t-0."""
-    stage = NodeStage(tmp_path / "node", joining=Joining("here", 9092, "life-1", 1 << 40), ottla_cluster_secret=SECRET)
+    stage = NodeStage(tmp_path / "node", joining=Joining("here", 9092, "life-1", 1 << 40))
     membership = stage.node.membership
     assert membership is not None
     membership.confirmed(stage.now)

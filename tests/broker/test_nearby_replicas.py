@@ -13,8 +13,8 @@ from ottla.metadata.store import Put
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.broker.test_leading import SECRET, part_of, partition_of, place
 from tests.broker.test_leading import fetch as followers_fetch
+from tests.broker.test_leading import part_of, partition_of, place
 from tests.harness.node_stage import Asked, NodeStage
 
 RACKS = {1: "a", 2: "b", 3: "b"}
@@ -22,7 +22,7 @@ RACKS = {1: "a", 2: "b", 3: "b"}
 
 def made(directory: Path, **settings: Any) -> NodeStage:
     """Node 1 in rack a leads t-0, 2 and 3 in rack b follow; three records are committed."""
-    stage = NodeStage(directory, ottla_cluster_secret=SECRET, **settings)
+    stage = NodeStage(directory, **settings)
     stage.create("t", 1)
     tell_nodes(stage)
     place(stage, leader=1, leader_epoch=1, replicas=(1, 2, 3), isr=(1, 2, 3))
@@ -119,9 +119,9 @@ def test_a_replica_that_has_not_heard_of_its_cluster_sends_consumers_away(stage:
 
 def test_who_asks_a_node_whose_lease_has_run_out_for_records_asks_others_next(stage: NodeStage) -> None:
     """It is answered, and hung up on: it would ask here who leads instead, and what is known here may be old."""
-    connections = stage.connections
+    connection = stage.connect()
     stage.node.leadership.suspended = True
     assert part_of(consume(stage)).error_code == E.NOT_LEADER_OR_FOLLOWER
-    assert stage.clients[connections].channel.closing
+    assert stage.clients[connection].channel.closing
     assert stage.send(DescribeClusterRequest()).answer.cluster_id == stage.node.cluster_id
     assert not stage.clients[stage.connections].channel.closing

@@ -7,7 +7,7 @@ import pytest
 
 from ottla.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from ottla.replica.fetcher import Fetcher, FetchLimits, Position
-from tests.broker.test_leading import SECRET, fetch, part_of, place, produce
+from tests.broker.test_leading import fetch, part_of, place, produce
 from tests.broker.test_nearby_replicas import tell_nodes
 from tests.harness.node_stage import NodeStage
 
@@ -17,7 +17,7 @@ LISTED = "leader.replication.throttled.replicas"
 
 def made(directory: Path, **settings: Any) -> NodeStage:
     """Node 1 leads t-0; node 2 is in sync, node 3 is not, and both are listed."""
-    stage = NodeStage(directory, ottla_cluster_secret=SECRET, **settings)
+    stage = NodeStage(directory, **settings)
     stage.create("t", 1, {LISTED: "0:1"})
     tell_nodes(stage)
     for _ in range(50):

@@ -107,6 +107,7 @@ CASES = {
     "metrics alerts": Case(prints=True),
     "quotas list": Case(prints=True),
     "quotas alter": Case("--user ada --set producer_byte_rate=1000", prints=True),
+    "security init-cluster": Case("--out {none} --metadata {none}.sqlite --node 1=localhost"),
     "security init": Case("--data {none} --listen 127.0.0.1:0"),
     "security renew": Case("--data {none}", "--data {none}"),
     "users list": Case(prints=True),

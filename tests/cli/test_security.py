@@ -106,6 +106,28 @@ def test_one_command_makes_a_node_that_asks_for_a_password(
                 assert nothing is not None
 
 
+def test_the_nodes_of_a_cluster_get_a_certificate_and_settings_each(ottla: Callable[..., Any], tmp_path: Path) -> None:
+    """`test_three_nodes_over_mutual_tls_lose_nothing_when_one_is_killed` runs them."""
+    out, store = tmp_path / "security", tmp_path / "metadata.sqlite"
+    command = ("security", "init-cluster", "--out", str(out), "--metadata", str(store))
+    nodes = ("--node", "1=ottla1.example.org:9092", "--node", "2=ottla2.example.org:9092")
+    said = ottla(*command, *nodes).out
+    assert f"ottla serve --config {out}/2/node.properties --metadata {store}" in said
+    first, second = (read_properties(str(out / node / "node.properties")) for node in "12")
+    assert second["listeners"] == "SASL_SSL://0.0.0.0:9092,NODES://0.0.0.0:9093"
+    assert second["advertised.listeners"].endswith("NODES://ottla2.example.org:9093")
+    assert first["ottla.cluster.secret"] == second["ottla.cluster.secret"]
+    assert len(first["ottla.cluster.secret"]) == 64
+    for file in out.rglob("*"):
+        assert stat.S_IMODE(file.stat().st_mode) == (0o700 if file.is_dir() else 0o600)
+    old = (out / "2" / "node.pem").read_text()
+    assert "nothing was changed" in ottla(*command, *nodes).out
+    assert (out / "2" / "node.pem").read_text() == old
+    renewed = ottla("security", "renew", "--data", str(out), "--node", "2").out
+    assert "ottla2.example.org" in renewed
+    assert (out / "2" / "node.pem").read_text() != old
+
+
 def test_an_address_that_is_given_wins_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=of-the-file:9092\n")

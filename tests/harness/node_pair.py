@@ -12,7 +12,7 @@ from ottla.machine import Unanswered
 from ottla.metadata.image import delta_since
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.framing import decode_request_header
-from tests.harness.node_stage import Asked, Client, NodeStage, channel_of
+from tests.harness.node_stage import Asked, Client, NodeStage, channel_of, make_node
 
 LEASE_MS = 3_600_000
 Endpoints: TypeAlias = dict[str, tuple[str, int]]
@@ -90,7 +90,7 @@ class NodePair:
                 stage.asks.remove(ask)
                 receiver = self.stages[ask.node_id]
                 receiver.connections += 1
-                client = Client(channel_of(receiver.connections, "INTERNAL"))
+                client = Client(make_node(channel_of(receiver.connections, "INTERNAL"), sender))
                 receiver.clients[receiver.connections] = client
                 carried = _Carried(ask.frame)
                 self._carried.append((sender, ask, carried))

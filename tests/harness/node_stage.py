@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.channel import Channel, Owed
-from ottla.broker.client_identity import Address, Identity
+from ottla.broker.client_identity import NODE_MECHANISM, Address, Identity, Principal
 from ottla.broker.cluster import store_work
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.cluster.metadata import Planned
@@ -62,6 +62,13 @@ def channel_of(
     return Channel(Identity(Address(connection, "127.0.0.1", listener=listener, advertised=advertised)))
 
 
+def make_node(channel: Channel, node_id: int) -> Channel:
+    """The channel, as if this node of the cluster had proved itself on it."""
+    channel.authenticate(Principal("Node", str(node_id)), NODE_MECHANISM)
+    return channel
+
+
+OTHER_NODE = 2
 CHANNEL = channel_of(1)
 """For tests that call `Node.receive` themselves."""
 
@@ -265,9 +272,9 @@ class NodeStage:
         self.hand_in(asked, connection)
         return asked
 
-    def hand_in(self, asked: Asked, connection: int | None = None) -> None:
-        """Hand in a request whose frame the test may have made."""
-        self._client(connection).send(asked, self.node, self.now)
+    def hand_in(self, asked: Asked, connection: int | None = None, *, of_node: bool = False) -> None:
+        """Hand in a request whose frame the test may have made. `of_node`: on a connection of another node."""
+        self._client(connection, of_node=of_node).send(asked, self.node, self.now)
         self.settle()
         self.check()
 
@@ -284,11 +291,15 @@ class NodeStage:
         self.settle()
         self.check()
 
-    def _client(self, connection: int | None) -> Client:
+    def _client(self, connection: int | None, *, of_node: bool = False) -> Client:
         if connection is None:
             idle = [number for number, client in self.clients.items() if client.idle and not client.channel.closing]
-            connection = idle[0] if idle else self.connect()
-        return self.clients[connection]
+            fit = [number for number in idle if self.clients[number].channel.identity.is_node == of_node]
+            connection = fit[0] if fit else self.connect()
+        client = self.clients[connection]
+        if of_node:
+            make_node(client.channel, OTHER_NODE)
+        return client
 
     def in_slices(self, parked: Parked) -> Sequence[Part]:
         """The answer to a request that the test handed in itself, whose work goes on a slice a tick."""

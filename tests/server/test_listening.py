@@ -143,11 +143,26 @@ def test_settings_of_tls_need_a_listener_that_speaks_it(name: str) -> None:
 
 def test_nodes_use_the_listener_that_is_meant_for_them() -> None:
     named = opened("EXTERNAL://127.0.0.1:0", "PLAINTEXT://127.0.0.1:0", "INTERNAL://127.0.0.1:0")
-    assert between_nodes(named, "internal").name == "INTERNAL"
-    assert between_nodes(named, None).name == "PLAINTEXT"
-    assert between_nodes(named[::2], None).name == "EXTERNAL"
+
+    def between(listeners: list[Listener], **settings: str) -> str:
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        return between_nodes(listeners, BrokerSettings.load(given)).name
+
+    assert between(named, inter_broker_listener_name="internal") == "INTERNAL"
+    assert between(named) == "PLAINTEXT"
+    assert between(named[::2]) == "EXTERNAL"
     with pytest.raises(SettingsRefused, match=r"is PRIVATE, but listeners names INTERNAL, PLAINTEXT, EXTERNAL"):
-        between_nodes(named, "PRIVATE")
+        between(named, inter_broker_listener_name="PRIVATE")
+    with pytest.raises(SettingsRefused, match=r"security.inter.broker.protocol is SASL_SSL, but listeners names"):
+        between(named, security_inter_broker_protocol="SASL_SSL")
+    with pytest.raises(SettingsRefused, match="both say which listener nodes use"):
+        between(named, security_inter_broker_protocol="SSL", inter_broker_listener_name="INTERNAL")
+
+
+def test_a_protocol_between_nodes_that_no_listener_speaks_stops_the_start() -> None:
+    """Also without a cluster: whoever sets it counts on it."""
+    with pytest.raises(SettingsRefused, match=r"security\.inter\.broker\.protocol is SSL"):
+        opened("127.0.0.1:0", security_inter_broker_protocol="SSL")
 
 
 async def test_a_node_registers_all_its_listeners(tmp_path: Path) -> None:

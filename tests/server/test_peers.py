@@ -1,24 +1,33 @@
 """Requests of a node to another over TCP: answered by a real one, and told as unanswered where there is none."""
 
 import asyncio
+import random
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.broker.cluster.trust import Trust
 from ottla.broker.effects import Ask
 from ottla.machine import Unanswered
 from ottla.metadata.nodes import PREFIX, NodeRecord
 from ottla.metadata.store import Put
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.framing import decode_response
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.server.buffers import Buffers
 from ottla.server.listeners import SettingsRefused
 from ottla.server.main import Server, ServerOptions
-from ottla.server.peers import Peers, routes_of
+from ottla.server.peers import Peers, Way, routes_of
 from tests.harness.waiting import soon_in_loop
 
 TIMEOUT_S = 20
+NO_TRUST = partial(Trust, 1, random.Random(1), dict)
+"""Of a node that is alone."""
 
 
 class Questioner:
@@ -131,7 +140,7 @@ def test_answers_come_in_any_pieces(piece: int) -> None:
         asked = await asyncio.start_server(serve, "127.0.0.1", 0)
         host, port = asked.sockets[0].getsockname()
         scratch = memoryview(bytearray(1 << 17))
-        peers = Peers(lambda node_id: (host, port), hear, scratch, Buffers())
+        peers = Peers(lambda node_id: Way(host, port, host), hear, NO_TRUST, scratch, Buffers())
         for token in range(len(answers) + 1):
             peers.send(Ask(token, 2, b"?"))
         await soon_in_loop(lambda: len(told) > len(answers))
@@ -151,7 +160,13 @@ def test_a_lost_node_is_told_before_what_a_client_asks_then() -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             other.setblocking(False)
             scratch = memoryview(bytearray(1 << 17))
-            peers = Peers(lambda node_id: other.getsockname(), lambda *_: heard.append("lost"), scratch, Buffers())
+            peers = Peers(
+                lambda node_id: Way(*other.getsockname(), ""),
+                lambda *_: heard.append("lost"),
+                NO_TRUST,
+                scratch,
+                Buffers(),
+            )
             peers.send(Ask(1, 2, b"?"))
             accepted, _ = await loop.sock_accept(other)
             assert await loop.sock_recv(accepted, 1) == b"?"
@@ -174,3 +189,102 @@ def test_routes_are_texts_of_nodes_and_addresses() -> None:
     for text in ("127.0.0.1:9192", "two=127.0.0.1:9192", "2=nowhere", "2=:99999"):
         with pytest.raises(SettingsRefused):
             routes_of([text])
+
+
+# ---- proofs --------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Carries connections over to a port, and remembers what each side has sent on the first one."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.answered = bytearray()
+        self.port = 0
+        """Where the connections go."""
+
+    async def listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._accept, "127.0.0.1", 0)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.port)
+        sent, answered = (bytearray(), bytearray()) if self.sent else (self.sent, self.answered)
+        with suppress(asyncio.CancelledError, ConnectionError):
+            await asyncio.gather(self._carry(reader, far_writer, sent), self._carry(far_reader, writer, answered))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, into: bytearray) -> None:
+        while piece := await reader.read(1 << 16):
+            into += piece
+            writer.write(piece)
+        writer.close()
+
+
+def cluster_options(directory: Path, node_id: int, **settings: str) -> ServerOptions:
+    given = {"node.id": str(node_id), "ottla.cluster.watchdog": "false", "ottla.cluster.secret": "hush hush"}
+    given |= {name.replace("_", "."): value for name, value in settings.items()}
+    metadata = str(directory / "metadata.sqlite")
+    return ServerOptions(str(directory / str(node_id)), ("127.0.0.1:0",), given, metadata=metadata)
+
+
+def frames_in(stream: bytes) -> list[bytes]:
+    frames: list[bytes] = []
+    while len(stream) >= 4:
+        end = 4 + int.from_bytes(stream[:4], "big")
+        frames.append(stream[4:end])
+        stream = stream[end:]
+    return frames
+
+
+@asynccontextmanager
+async def running(options: ServerOptions) -> AsyncIterator[Server]:
+    server = Server(options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+def test_a_recorded_handshake_gets_nothing(tmp_path: Path) -> None:
+    """What node 2 has sent to node 1, byte for byte, sent to node 1 again."""
+
+    async def scene() -> None:
+        recorder = Recorder()
+        way = await recorder.listen()
+        (_, port) = way.sockets[0].getsockname()
+        routed = cluster_options(tmp_path, 2, ottla_cluster_routes=f"1=127.0.0.1:{port}")
+        async with running(cluster_options(tmp_path, 1)) as asked:
+            recorder.port = asked.port
+            async with running(routed) as asking:
+                await soon_in_loop(lambda: "1" in asking.node.image.nodes, "node 2 knows node 1")
+                (answer,) = await ask(asking, 1)
+                assert answer.cluster_id == asked.node.cluster_id
+            assert len(frames_in(recorder.sent)) >= 4, "a handshake, two tokens and requests"
+            for secret in (b"hush", asked.node.peers.trust.key):
+                assert secret not in recorder.sent + recorder.answered
+            reader, writer = await asyncio.open_connection("127.0.0.1", asked.port)
+            writer.write(recorder.sent)
+            handshake, token, refused = frames_in(await asyncio.wait_for(reader.read(), TIMEOUT_S))
+            recorded = frames_in(recorder.answered)
+            assert handshake == recorded[0]
+            assert token != recorded[1]
+            assert decode_response(36, 2, refused)[1].error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            writer.close()
+        way.close()
+
+    asyncio.run(scene())
+
+
+def test_a_node_with_another_secret_is_asked_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        wrong = cluster_options(tmp_path, 2, ottla_cluster_secret="not that")
+        async with running(cluster_options(tmp_path, 1)), running(wrong) as asking:
+            await soon_in_loop(lambda: "1" in asking.node.image.nodes, "node 2 knows node 1")
+            (answer,) = await ask(asking, 1)
+            assert isinstance(answer, Unanswered)
+            assert "does not know the key" in answer.why
+
+    asyncio.run(scene())
+    assert "not that" not in caplog.text
+    warnings = [each.message for each in caplog.records if "a connection to node 1 is not used" in each.message]
+    assert len(warnings) == 1

@@ -251,10 +251,12 @@ STORIES: dict[Any, Any] = {
     writes_without_its_claim: elected.test_what_a_controller_sent_before_its_successor_came_is_not_written_behind_it,
 }
 """Bugs that need more luck than a run has, each with the story that meets it."""
+STORY_SEEDS = {leads_what_it_has_given_up: 1, leads_something_new_and_wakes_nobody: 4}
+"""The seeds of stories in which a bug does not show at seed 0."""
 
 
 @pytest.mark.parametrize("bug", STORIES, ids=lambda bug: bug.__name__)
 def test_a_story_finds_a_planted_bug(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     with pytest.raises((Broken, AssertionError)):
-        STORIES[bug](0)
+        STORIES[bug](STORY_SEEDS.get(bug, 0))

@@ -43,7 +43,7 @@ class ApiSpec:
     - `acl`: every operation that the handler may check with the authorizer, over all kinds of requests. The checks for
       the authorized_operations of KIP-430 are not included.
     - `between_nodes`: nodes of the cluster send this request to each other. Kafka requires ClusterAction on the cluster
-      for it; if `acl` lacks that, the cluster's secret alone identifies the nodes.
+      for it; if `acl` lacks that, only a connection on which a node has proved itself counts.
     - `internal`: no client sends this request. It is not advertised, and a standalone node does not serve it.
     - `before_authentication`: a client may send it before it has authenticated (KIP-43, KIP-152, KIP-368).
     - `needs_lease`: a leader or coordinator answers it, so a node must not answer while others may lead in its place.

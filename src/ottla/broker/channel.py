@@ -54,6 +54,7 @@ class Channel:
     - `authenticated`: the client may send any request; until then only the APIs with
       `ApiSpec.before_authentication`.
     - `bare_tokens`: the client's next frames are tokens of SASL without a header.
+    - `binding`: what only the two ends of the connection's TLS know; empty without TLS.
     - `software`: the client's name and version as ApiVersions reported them (KIP-511), empty until then.
     - `charged_as`: the client id that the quotas charged for the last request, None if nothing is charged.
     """
@@ -61,6 +62,7 @@ class Channel:
     __slots__ = (
         "authenticated",
         "bare_tokens",
+        "binding",
         "charged_as",
         "closing",
         "identity",
@@ -75,6 +77,7 @@ class Channel:
         self.identity = identity
         self.authenticated = not identity.address.requires_authentication
         self.bare_tokens = False
+        self.binding = b""
         self.software = ""
         self.charged_as: str | None = None
         self.owed: deque[Owed] = deque()

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 
 class Principal(NamedTuple):
-    """Whom ACLs and quotas name (Kafka: KafkaPrincipal). Its text is KIND:NAME; the kind is User so far."""
+    """The name of a client in ACLs and quotas (Kafka: KafkaPrincipal). Its text is KIND:NAME. The kind is User, or Node
+    for a node of the cluster, whose name is its id."""
 
     kind: str
     name: str
@@ -28,6 +29,8 @@ class Principal(NamedTuple):
         return cls(kind, name)
 
 
+NODE_MECHANISM: Final = "OTTLA-NODE"
+"""The SASL mechanism by which nodes of a cluster prove themselves to each other. Clients can't choose it."""
 ANONYMOUS: Final = Principal("User", "ANONYMOUS")
 """Principal of an unauthenticated client."""
 
@@ -86,7 +89,7 @@ class Identity:
     """All that an authorizer asks about the sender of a request.
 
     `mechanism`: how the client has authenticated: the name of a SASL mechanism, or SSL for a certificate; empty if it
-    has not.
+    has not. A node of the cluster has a mechanism of its own.
     """
 
     address: Address
@@ -95,6 +98,11 @@ class Identity:
     granted: GrantedTopics = field(default_factory=GrantedTopics, compare=False, repr=False)
     """Decisions about this identity: a memory, no part of its value."""
 
+    @property
+    def is_node(self) -> bool:
+        """Whether it is a node of the cluster, and has proved that on its connection."""
+        return self.mechanism == NODE_MECHANISM
 
-NODE_ITSELF: Final = Identity(Address(-1, ""))
+
+NODE_ITSELF: Final = Identity(Address(-1, ""), mechanism=NODE_MECHANISM)
 """The identity of requests that the node sends to itself."""

@@ -14,6 +14,7 @@ from ottla.broker.client_identity import Identity
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
+from ottla.broker.cluster.trust import Trust
 from ottla.broker.completions import Completions
 from ottla.broker.config.live import LiveSettings
 from ottla.broker.config.values import BrokerSettings, super_users_of, topic_value
@@ -98,7 +99,8 @@ class Core:
         """The listeners of this node's I/O host, if it has set them."""
         self.parking = Parking(self.outbox, self.schedule, self.completions, self.throttle, faults)
         self.environment = self._environment(entropy, same_boot, warnings or notes, faults, stopwatch)
-        self.peers = Peers(self.outbox, self.schedule, self.completions, self.node_id)
+        trust = Trust(self.node_id, entropy, lambda: self.image.nodes)
+        self.peers = Peers(self.outbox, self.schedule, self.completions, trust)
         self.access, self.audit = self._access(settings)
         self.upkeep = Upkeep(self.environment, self.metadata, taken_back=self.events.taken_back)
         self.failures = self.upkeep.failures
@@ -327,6 +329,7 @@ class Core:
             self.environment.entropy,
             self.wall,
             self.logged_in,
+            self.peers.trust,
         )
         self.events.disconnected.subscribe(Order.SASL, lambda _, connection: made.disconnected(connection))
         return made

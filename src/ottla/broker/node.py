@@ -44,7 +44,15 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Decoded, Refused, Request
 from ottla.broker.served import Served
 from ottla.broker.upkeep.clean_stop import completing
-from ottla.broker.upkeep.identity import StartRefused, identify, is_identified, shared_secret, too_old_for
+from ottla.broker.upkeep.identity import (
+    NODE_KEY,
+    OLD_SECRET_KEY,
+    StartRefused,
+    identify,
+    is_identified,
+    shared_row,
+    too_old_for,
+)
 from ottla.log.checkpoints import forget_seen
 from ottla.log.files import FileSlice
 from ottla.log.syncing import Syncable
@@ -60,6 +68,7 @@ from ottla.protocol.framing import decode_request_header, encode_response
 from ottla.protocol.wire import Buffer, has_elements
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.introduction import Introduction
     from ottla.broker.cluster.membership import Membership
     from ottla.broker.security.jwks import KeySet
 
@@ -91,9 +100,8 @@ class Node(Core):
         alone = self.members.is_alone
         self.cluster_id = identify(files, directory, self.store, self.node_id, self.environment.entropy, alone=alone)
         self._compare_store()
-        secret = self.settings["ottla.cluster.secret"]
-        if secret or not alone:
-            self.peers.share(secret or shared_secret(self.store, self.environment.entropy))
+        if self.membership is not None or self.settings["ottla.cluster.secret"]:
+            self._share_trust()
         self.upkeep.checkpoints.read(self.environment.notes)
         clean = self.upkeep.checkpoints.take_clean_stop(self.environment.notes)
         self.metadata.load()
@@ -135,6 +143,15 @@ class Node(Core):
             self.failures.has_news = True
         self.is_started = True
         self.completions.deliver(now)
+
+    def _share_trust(self) -> None:
+        """Find out how the nodes of this cluster recognize each other. Raises StoreFailed."""
+        secret: str = self.settings["ottla.cluster.secret"] or ""
+        entropy = self.environment.entropy
+        listener = "" if self.membership is None else self.membership.joining.listener
+        old_secret = shared_row(self.store, OLD_SECRET_KEY, entropy.randbytes(16).hex().encode())
+        stored = shared_row(self.store, NODE_KEY, entropy.randbytes(32))
+        self.peers.trust.share(self.cluster_id, stored, secret, secret or old_secret.decode(), listener)
 
     def _compare_store(self) -> None:
         """Find out whether the store is older than the one that an earlier incarnation here has seen; sets
@@ -258,7 +275,7 @@ class Node(Core):
 
         Raises Refused if the answer depends on ACLs or passwords, which may have changed.
         """
-        if served.spec.key is ApiKey.SASL_AUTHENTICATE:
+        if served.spec.key is ApiKey.SASL_AUTHENTICATE and not self.sasl.is_of_node(channel):
             raise Refused(UNKNOWN_PASSWORDS)
         needs_acls = not (served.spec.before_authentication or served.spec.between_nodes)
         if needs_acls and self.access.depends_on_acls(channel.identity):
@@ -310,6 +327,10 @@ class Node(Core):
     def keys_changed(self, listener: str, keys: KeySet) -> None:
         """The keys that check clients' tokens on a listener are these from now on."""
         self.sasl.keys[listener] = keys
+
+    def introduction(self, node_id: int, binding: bytes = b"") -> Introduction | None:
+        """The beginning of a connection to another node; see `Trust.introduction`."""
+        return self.peers.trust.introduction(node_id, binding)
 
     def not_stored(self, path: str) -> None:
         """The file of a Store effect could not be written: its content is requested again."""

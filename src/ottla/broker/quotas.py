@@ -9,13 +9,17 @@ Sources: KIP-13, KIP-124, KIP-219; Kafka's ClientQuotaManager.java, ClientReques
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Identity
 from ottla.broker.effects import Mute, Outbox
 from ottla.broker.requests import Request
 from ottla.machine import Millis
+from ottla.protocol.apis import ApiKey
+
+_OF_LOGIN: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+"""Kafka charges nothing for these either. A node of the cluster is not known before they are served."""
 
 
 class Quotas(Protocol):
@@ -98,6 +102,8 @@ class Throttle:
         The time is longer if the message already has one, because of what the request has changed here or at the
         controller.
         """
+        if request.api_key in _OF_LOGIN:
+            return
         throttle_ms = self.charge(now, request.channel, request.client_id, produced=request.produced)
         throttle_ms = max(throttle_ms, request.throttled_until - now)
         told_ms = getattr(message, "throttle_time_ms", None)

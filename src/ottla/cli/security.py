@@ -17,6 +17,7 @@ from ottla.cli.output import Failure, Format, print_done, say
 if TYPE_CHECKING:
     import datetime
 
+    from ottla.server.secure_cluster import ClusterSetUp
     from ottla.server.secure_setup import SetUp
 
 app = typer.Typer(help="Set up a node with TLS, passwords and ACLs.", no_args_is_help=True)
@@ -83,8 +84,77 @@ def init(
         tell(made, admin)
 
 
+@app.command(
+    epilog="Example: ottla security init-cluster --out ./security --metadata zookeeper://zk1:2181/ottla "
+    "--node 1=ottla1:9092 --node 2=ottla2:9092 --node 3=ottla3:9092"
+)
+def init_cluster(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory for the files; it must not exist.")],
+    metadata: Annotated[
+        str,
+        typer.Option(
+            "--metadata", metavar="STORE", callback=named, help="Store that the nodes share, as for ottla serve."
+        ),
+    ],
+    node: Annotated[
+        list[str],
+        typer.Option(
+            "--node",
+            metavar="N=HOST:PORT",
+            help="Number of a node, and its address for clients; other nodes use the next port. Repeat for each node.",
+        ),
+    ],
+    admin: Annotated[
+        str, typer.Option("--admin", metavar="NAME", callback=plain_name, help="Name of the admin (default: admin).")
+    ] = "admin",
+    format: Output = Format.TABLE,
+) -> None:
+    """Make the certificates, an admin with a random password, and properties files for the nodes of a cluster.
+
+    Clients use TLS with passwords. Nodes use TLS with certificates on both sides, and a common secret.
+    """
+    from ottla.server.secure_cluster import set_up_cluster
+
+    addresses = addresses_of(node)
+    with plain_refusals(out):
+        made = set_up_cluster(str(out), metadata, addresses, admin)
+    if made is None:
+        print_done(f"{out.absolute()} exists already: nothing was changed.", format, made=False, folder=str(out))
+    elif format is Format.JSON:
+        until = {"authority_until": day(made.authority_until), "nodes_until": day(made.nodes_until)}
+        print_done("", format, made=True, folder=made.folder, admin=admin, nodes=sorted(made.nodes), **until)
+    else:
+        tell_cluster(made, metadata, admin)
+
+
+def addresses_of(given: list[str]) -> dict[int, tuple[str, int]]:
+    """The host and port of each node, by number. Raises typer.BadParameter, Failure."""
+    from ottla.server.listeners import split_address
+
+    found: dict[int, tuple[str, int]] = {}
+    for text in given:
+        number, equals, address = text.partition("=")
+        if not (equals and number.isdecimal() and address):
+            raise typer.BadParameter(f"{text!r} is not a node: write N=HOST:PORT, for example 1=ottla1:9092.")
+        if int(number) in found:
+            raise typer.BadParameter(f"node {number} is named twice.")
+        with plain_refusals(Path()):
+            found[int(number)] = split_address(address)
+    return found
+
+
 @app.command(epilog="Example: ottla security renew --data ./data")
-def renew(data: Data = DEFAULT_DATA, host: Host = None, format: Output = Format.TABLE) -> None:
+def renew(
+    data: Data = DEFAULT_DATA,
+    host: Host = None,
+    node: Annotated[
+        int | None,
+        typer.Option(
+            "--node", metavar="N", min=0, help="Number of the node, if --data is the directory that init-cluster made."
+        ),
+    ] = None,
+    format: Output = Format.TABLE,
+) -> None:
     """Issue a new certificate for the node, with the same names and those of --host.
 
     A running node uses it within seconds. Clients continue to trust it, because the authority stays the same.
@@ -92,7 +162,7 @@ def renew(data: Data = DEFAULT_DATA, host: Host = None, format: Output = Format.
     from ottla.server import secure_setup
 
     with plain_refusals(data):
-        made = secure_setup.renew(str(data), host or ())
+        made = secure_setup.renew(str(data), host or (), node)
     sentence = f"Wrote {made.path}: valid until {day(made.until)}, for {', '.join(made.names)}."
     print_done(sentence, format, path=made.path, names=made.names, until=day(made.until))
 
@@ -147,3 +217,25 @@ def tell(made: SetUp, admin: str) -> None:
         f"ottla acls add --principal User:ada --producer --consumer --topic orders --group orders {config}",
     ):
         say(f"  {line}")
+
+
+def tell_cluster(made: ClusterSetUp, metadata: str, admin: str) -> None:
+    """Print what was made for a cluster, and the next commands."""
+    from ottla.server.secure_setup import AUTHORITY, AUTHORITY_KEY, CLIENT, JAVA_CLIENT, NODE
+
+    files = {
+        AUTHORITY: f"certificate of the authority, for clients; valid until {day(made.authority_until)}",
+        AUTHORITY_KEY: "private key of the authority; keep it elsewhere, you need it to renew the nodes' certificates",
+        "N/": f"certificate and settings of node N, with the nodes' secret; valid until {day(made.nodes_until)}",
+        CLIENT: f"login of {admin} for librdkafka and for ottla commands, with the password",
+        JAVA_CLIENT: f"login of {admin} for Java, with the password",
+    }
+    say(f"Made {made.folder}:")
+    for name, about in files.items():
+        say(f"  {name:22}  {about}")
+    say(f"Added the user {admin}, who may do everything.")
+    say("Copy each node's directory to the same path on its machine, readable by the node's user only. Next:")
+    for node_id in made.nodes:
+        config = quote(made.path(str(node_id), NODE))
+        say(f"  ottla serve --config {config} --metadata {quote(metadata)} --data ./{node_id}")
+    say(f"  ottla topics create orders --command-config {quote(made.path(CLIENT))}")

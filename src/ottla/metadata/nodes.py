@@ -32,6 +32,9 @@ from ottla.protocol.uuids import parse_uuid, uuid_text
 Place: TypeAlias = tuple[bytes, int]
 """A topic's id and the index of a partition."""
 PREFIX: Final = "nodes/"
+NODE_PROOF: Final = "node.proof"
+"""The name under which a row's features say that the node proves itself on its connections to others. It is no feature
+that an operator sets. It is one because older controllers, which rewrite rows, keep features that they do not know."""
 BETWEEN_NODES: Final = ""
 """The name under which a row's endpoints repeat the listener for other nodes. It means that they name all listeners. It
 is an endpoint because older controllers, which rewrite rows, drop any unknown field."""
@@ -110,6 +113,12 @@ class NodeRecord:
         """Whether the version that wrote this row records no incarnations in the data directory, and reads neither
         `incomplete` nor the fields after it. A row without any endpoint does not show that."""
         return bool(self.endpoints) and BETWEEN_NODES not in self.endpoints
+
+    @property
+    def proves_itself(self) -> bool:
+        """Whether the node proves itself once on each connection to another node. Versions before sent a secret in each
+        request."""
+        return self.features.get(NODE_PROOF, 0) > 0
 
     def may_count(self, place: Place) -> bool:
         """Whether the node's log of this partition accepts records, and lacks none of those that it had."""

@@ -72,22 +72,24 @@ class Authority:
         return _issued(self._key, self._certificate)
 
     def issue(self, hosts: Sequence[str]) -> Issued:
-        """A certificate for a server with these names and addresses. Raises ValueError for a name that can't be in a
-        certificate."""
+        """A certificate for a node with these names and addresses, as a server and as a client of other nodes. Raises
+        ValueError for a name that can't be in a certificate."""
         alternatives = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
-        return self._issue(hosts[0], ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
+        return self._issue(hosts[0], [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH], alternatives)
 
     def issue_client(self, name: str) -> Issued:
         """A certificate for a client, with this common name."""
-        return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, None)
+        return self._issue(name, [ExtendedKeyUsageOID.CLIENT_AUTH], None)
 
-    def _issue(self, name: str, usage: x509.ObjectIdentifier, hosts: x509.SubjectAlternativeName | None) -> Issued:
+    def _issue(
+        self, name: str, usages: list[x509.ObjectIdentifier], hosts: x509.SubjectAlternativeName | None
+    ) -> Issued:
         key = ec.generate_private_key(ec.SECP256R1())
         unsigned = (
             _unsigned(_name(name[:NAME_LENGTH_MAX]), self._certificate.subject, key.public_key(), NODE_DAYS)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )

@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         self._node = server.node
         self._listener = listener
         self.is_admitted = False
-        self.last_active_ms = 0
+        self.last_active_ms = self._opened_ms = 0
         self._partial: memoryview | None = None  # an incomplete frame with its length prefix
         self._partial_size = 0  # what it will be
         self._filled = 0  # how many of its bytes have arrived
@@ -149,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         self._channel = Channel(Identity(self._server.address_of(transport, self._listener)))
         self.is_admitted = self._server.admit(self)
+        self._opened_ms = self.last_active_ms
         if not self.is_admitted and not self._channel.closing:
             self._channel.close()
             transport.abort()
@@ -157,15 +158,22 @@ class Connection(asyncio.BufferedProtocol):
             self._authentication = loop.call_later(self._server.authentication_s, self._require_authentication)
 
     def _require_authentication(self) -> None:
-        """The client has had its time to shake hands and to authenticate."""
+        """The client has had its time to shake hands and to authenticate. A client that has sent nothing only checks
+        whether the node is alive; other nodes do that too (`doors.py`)."""
         self._authentication = None
         if not (self._is_secured and self._channel.authenticated):
-            self.close(f"it has not authenticated within {self._server.authentication_s:g} s")
+            is_silent = self.last_active_ms == self._opened_ms
+            self.close(f"it has not authenticated within {self._server.authentication_s:g} s", expected=is_silent)
             self._transport.abort()
 
-    def secured(self, certificate: bytes | None) -> None:
+    def shakes_hands(self) -> None:
+        """A part of the TLS handshake has arrived."""
+        self.last_active_ms = moment()
+
+    def secured(self, certificate: bytes | None, binding: bytes) -> None:
         """The TLS handshake is done. A certificate says who the client is, unless SASL is going to."""
         self._is_secured = True
+        self._channel.binding = binding
         tls = self._listener.tls
         if certificate is None or self._listener.sasl or tls is None:
             return

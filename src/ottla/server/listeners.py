@@ -96,6 +96,8 @@ def open_listeners(texts: Sequence[str], settings: BrokerSettings) -> list[Liste
             elif advertise[1] == 0:
                 advertise = (advertise[0], own[1])
             listeners.append(Listener(name, bound, *own, advertise, protocols[name] in WITH_SASL, tls.get(name)))
+        if settings["security.inter.broker.protocol"] != PLAINTEXT:
+            between_nodes(listeners, settings)
     except BaseException:
         for listener in listeners:
             listener.bound.close()
@@ -113,19 +115,22 @@ def refuse_elsewhere(settings: Mapping[str, str]) -> None:
             )
 
 
-def between_nodes(listeners: Sequence[Listener], name: str | None) -> Listener:
-    """The listener that other nodes of the cluster use. `name`: inter.broker.listener.name; without it PLAINTEXT, or
-    the first listener if none has this name. Raises SettingsRefused."""
+def between_nodes(listeners: Sequence[Listener], settings: BrokerSettings) -> Listener:
+    """The listener that other nodes of the cluster use: that of inter.broker.listener.name, or of
+    security.inter.broker.protocol; without both PLAINTEXT, or the first listener if none has this name. Raises
+    SettingsRefused."""
     by_name = {listener.name: listener for listener in reversed(listeners)}
-    if name is not None and name.upper() not in by_name:
-        raise SettingsRefused(f"inter.broker.listener.name is {name}, but listeners names {', '.join(by_name)}.")
-    found = by_name.get(PLAINTEXT, listeners[0]) if name is None else by_name[name.upper()]
-    if found.security_protocol != PLAINTEXT:
+    name, protocol = settings["inter.broker.listener.name"], settings["security.inter.broker.protocol"]
+    if name is None and protocol == PLAINTEXT:
+        return by_name.get(PLAINTEXT, listeners[0])
+    if name is not None and protocol != PLAINTEXT:
         raise SettingsRefused(
-            f"The nodes of a cluster can't talk to each other on {found.name}, which speaks {found.security_protocol}: "
-            "that is not served yet. Give each node a PLAINTEXT listener on a network that only nodes can reach, and "
-            "name it in inter.broker.listener.name."
+            "inter.broker.listener.name and security.inter.broker.protocol both say which listener nodes use: set one."
         )
+    setting = "security.inter.broker.protocol" if name is None else "inter.broker.listener.name"
+    found = by_name.get(str(name or protocol).upper())
+    if found is None:
+        raise SettingsRefused(f"{setting} is {name or protocol}, but listeners names {', '.join(by_name)}.")
     return found
 
 

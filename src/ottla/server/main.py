@@ -62,7 +62,7 @@ from ottla.server.listeners import (
     taken,
 )
 from ottla.server.passwords import Passwords
-from ottla.server.peers import Peers, routes_of
+from ottla.server.peers import Peers, Way, routes_of
 from ottla.server.store import NodeStore, StoreThread
 from ottla.server.tls import TlsTransport
 from ottla.server.transport import Transport
@@ -157,8 +157,10 @@ class Server:
         self._metadata_store: NodeStore
         self._following: Following | None = None
         self._watchdog: Watchdog | None = None
-        self._peers = Peers(self._address_of, self._answered, self.scratch, self.buffers)
+        self._peers = Peers(self._address_of, self._answered, lambda: self.node.peers.trust, self.scratch, self.buffers)
         self._routes: dict[int, tuple[str, int]] = {}
+        self._between_nodes: Listener | None = None
+        """The listener that nodes use, None for a standalone node."""
         self._settling = False
         self._stopped = False
         self.ended = asyncio.Event()
@@ -273,6 +275,8 @@ class Server:
             # Only now: what the recovery left is consistent for as long as this boot lasts.
             note_boot(directory)
             if shared is not None:
+                self._between_nodes = shared.listener
+                self._peers.tls = shared.listener.tls
                 note_shared(directory, store.place)
             store.hurry()
             self._metadata_store = store
@@ -570,12 +574,19 @@ class Server:
         else:
             self.settle()
 
-    def _address_of(self, node_id: int) -> tuple[str, int] | None:
-        """The address of another node of the cluster; None if it has not registered one."""
-        if node_id in self._routes:
-            return self._routes[node_id]
+    def _address_of(self, node_id: int) -> Way | None:
+        """The way to another node of the cluster; None if it has not registered an address.
+
+        As in Kafka, its listener with the name of the one that this node uses between nodes; if it has none, the one
+        that it uses itself. So a cluster moves to another listener node by node.
+        """
         record = self.node.image.nodes.get(str(node_id))
-        return None if record is None else (record.host, record.port)
+        route = self._routes.get(node_id)
+        if record is None:
+            return None if route is None else Way(*route, route[0])
+        name = "" if self._between_nodes is None else self._between_nodes.name
+        host, port = record.endpoints.get(name, (record.host, record.port))
+        return Way(*(route or (host, port)), host)
 
     def _answered(self, token: int, answer: memoryview | Unanswered) -> None:
         if not self._stopped:

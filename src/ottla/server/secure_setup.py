@@ -110,14 +110,15 @@ def set_up(directory: str, address: Address, admin: str) -> SetUp | None:
         lock.release()
 
 
-def renew(directory: str, hosts: Sequence[str]) -> Renewed:
-    """Issue a new certificate for the node, which a running node uses soon. `hosts`: more names for it. Raises
-    SettingsRefused, OSError."""
-    folder = os.path.join(os.path.abspath(directory), FOLDER)
-    path = os.path.join(folder, NODE_CERTIFICATE)
+def renew(directory: str, hosts: Sequence[str], node: int | None = None) -> Renewed:
+    """Issue a new certificate for the node, which a running node uses soon. `hosts`: more names for it. `node`: which
+    one of a cluster, whose set-up is in this directory. Raises SettingsRefused, OSError."""
+    folder = os.path.abspath(directory) if node is not None else os.path.join(os.path.abspath(directory), FOLDER)
+    name = NODE_CERTIFICATE if node is None else f"{node}/{NODE_CERTIFICATE}"
+    path = os.path.join(folder, name)
     try:
         authority = Authority.loaded(_read(folder, AUTHORITY_KEY), _read(folder, AUTHORITY))
-        names = tuple(dict.fromkeys((*hosts, *hosts_of(_read(folder, NODE_CERTIFICATE)))))
+        names = tuple(dict.fromkeys((*hosts, *hosts_of(_read(folder, name)))))
         issued = authority.issue(names)
     except FileNotFoundError as error:
         raise SettingsRefused(
@@ -143,24 +144,22 @@ def _set_up(directory: str, address: Address, admin: str, store: MetadataStore) 
         raise SettingsRefused(f"No certificate can have the names {', '.join(address.names)}: {error}.") from None
     made = SetUp(folder, address, authority.itself.until, node.until)
     password = secrets.token_urlsafe(PASSWORD_BYTES)
-    client = _client(made, admin, password)
     private.make_directory(unfinished, is_ours=True)
     for name, text in {
         AUTHORITY: authority.itself.certificate,
         AUTHORITY_KEY: authority.itself.key,
         NODE_CERTIFICATE: node.key + node.certificate,
         NODE: _node_properties(made, directory, admin),
-        CLIENT: _properties("For librdkafka, and for `ottla ... --command-config`.", client.librdkafka()),
-        JAVA_CLIENT: _properties("For Kafka's Java clients and tools.", client.java()),
+        **client_files(_client(made, admin, password)),
     }.items():
         path = os.path.join(unfinished, name)
         private.write(path, text)
-        _sync(path)
-    _sync(unfinished)
-    _sync(directory)
+        sync(path)
+    sync(unfinished)
+    sync(directory)
     store.commit([Put(key_of(admin, MECHANISM), credential_of(MECHANISM, password).encode())])
     os.rename(unfinished, folder)
-    _sync(directory)
+    sync(directory)
     return made
 
 
@@ -178,7 +177,7 @@ def _node_properties(made: SetUp, directory: str, admin: str) -> str:
         AUTHORIZER: AUTHORIZERS[0],
         "super.users": f"User:{admin}",
     }
-    return _properties("Settings of a node that asks every client for a password, over TLS.", settings)
+    return properties_text("Settings of a node that asks every client for a password, over TLS.", settings)
 
 
 def _identity(directory: str) -> dict[str, str]:
@@ -196,7 +195,16 @@ def _client(made: SetUp, admin: str, password: str) -> ClientSetUp:
     return ClientSetUp(bootstrap, made.path(AUTHORITY), login=Login(MECHANISM, admin, password))
 
 
-def _properties(about: str, settings: Mapping[str, str]) -> str:
+def client_files(client: ClientSetUp) -> dict[str, str]:
+    """The contents of the properties files for clients, by name."""
+    return {
+        CLIENT: properties_text("For librdkafka, and for `ottla ... --command-config`.", client.librdkafka()),
+        JAVA_CLIENT: properties_text("For Kafka's Java clients and tools.", client.java()),
+    }
+
+
+def properties_text(about: str, settings: Mapping[str, str]) -> str:
+    """The content of a properties file."""
     return "".join([f"# {about}\n", *(f"{name}={value}\n" for name, value in settings.items())])
 
 
@@ -205,7 +213,8 @@ def _read(folder: str, name: str) -> bytes:
         return file.read()
 
 
-def _sync(path: str) -> None:
+def sync(path: str) -> None:
+    """Make a file or a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

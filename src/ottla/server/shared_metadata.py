@@ -36,18 +36,22 @@ log = logging.getLogger("ottla.cluster")
 @dataclass(frozen=True, slots=True)
 class Shared:
     """State that a cluster node shares with the other nodes. `lease_ms`: after this time without a renewal it counts as
-    dead."""
+    dead. `listener`: the one between nodes."""
 
     store: NodeStore
     presence: Presence
     joining: Joining
     lease_ms: int
+    listener: Listener
 
 
 def share(text: str, settings: BrokerSettings, listeners: Sequence[Listener], directory: str) -> Shared:
     """Open the shared store, and announce this node. `directory`: the node's own data directory, which it has locked.
     Raises ServeRefused, StoreFailed, OSError."""
-    told = _endpoint(between_nodes(listeners, settings["inter.broker.listener.name"]))
+    between = between_nodes(listeners, settings)
+    if between.tls is not None:
+        between.tls.connect_nodes()
+    told = _endpoint(between)
     endpoints = {BETWEEN_NODES: told}
     for listener in listeners:
         endpoints.setdefault(listener.name, _endpoint(listener))
@@ -65,8 +69,8 @@ def share(text: str, settings: BrokerSettings, listeners: Sequence[Listener], di
     else:
         refuse_unused(settings)
         store, presence = _on_one_machine(text, node_id, incarnation, lease_ms)
-    joining = Joining(*told, incarnation, int(lease_ms * TRUST), endpoints)
-    return Shared(store, presence, joining, lease_ms)
+    joining = Joining(*told, incarnation, int(lease_ms * TRUST), endpoints, between.name)
+    return Shared(store, presence, joining, lease_ms, between)
 
 
 def _endpoint(listener: Listener) -> tuple[str, int]:

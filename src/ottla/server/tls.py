@@ -34,8 +34,13 @@ class Receiver(Protocol):
 
     def opened(self, transport: Transport) -> None: ...
 
-    def secured(self, certificate: bytes | None) -> None:
-        """The handshake is done. `certificate`: the client's, in DER; None if it has presented none."""
+    def shakes_hands(self) -> None:
+        """A part of the handshake has arrived."""
+        ...
+
+    def secured(self, certificate: bytes | None, binding: bytes) -> None:
+        """The handshake is done. `certificate`: the client's, in DER; None if it has presented none. `binding`: that of
+        the connection (`binding_of`)."""
         ...
 
     def get_buffer(self, sizehint: int) -> memoryview: ...
@@ -65,6 +70,10 @@ class Contexts(Protocol):
         """A new context. Raises SettingsRefused."""
         ...
 
+    def outgoing_context(self) -> ssl.SSLContext:
+        """A new context for connections to other nodes. Raises SettingsRefused."""
+        ...
+
     def principal_rules(self) -> list[Rule]:
         """The rules that make principals of clients' certificates. Raises SettingsRefused."""
         ...
@@ -84,8 +93,14 @@ class Tls:
         self._seen = self._versions()
         self.context = contexts.context()
         self.valid_until_ms = contexts.valid_until_ms()
+        self.outgoing: ssl.SSLContext | None = None
+        """For connections of this node to others; None unless nodes use this listener."""
         self._rules = contexts.principal_rules()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+
+    def connect_nodes(self) -> None:
+        """This listener is the one between nodes: make `outgoing`. Raises SettingsRefused."""
+        self.outgoing = self._contexts.outgoing_context()
 
     def principal_of(self, certificate: bytes) -> Principal | None:
         """The principal of a client with this certificate; None if no rule matches its subject."""
@@ -99,7 +114,8 @@ class Tls:
         if seen == self._seen:
             return False
         self._seen = seen
-        self.context = self._contexts.context()
+        outgoing = None if self.outgoing is None else self._contexts.outgoing_context()
+        self.context, self.outgoing = self._contexts.context(), outgoing
         self.valid_until_ms = self._contexts.valid_until_ms()
         return True
 
@@ -114,6 +130,12 @@ class Tls:
             else:
                 found.append((status.st_ino, status.st_mtime_ns, status.st_size))
         return found
+
+
+def binding_of(tls: ssl.SSLObject) -> bytes:
+    """The client's Finished message, which only the two ends of this connection know. A proof that covers it fits no
+    other connection (RFC 5929, section 3). Both ends have shaken hands; they resume no sessions."""
+    return tls.get_channel_binding("tls-unique") or b""
 
 
 class TlsTransport(asyncio.BufferedProtocol):
@@ -160,10 +182,11 @@ class TlsTransport(asyncio.BufferedProtocol):
         """Continue the handshake, and give the receiver what has arrived."""
         try:
             if not self._shook_hands and not self._closed:
+                self._receiver.shakes_hands()
                 self._tls.do_handshake()
                 self._shook_hands = True
                 self._flush()
-                self._receiver.secured(self._tls.getpeercert(binary_form=True))
+                self._receiver.secured(self._tls.getpeercert(binary_form=True), binding_of(self._tls))
             while self._reading and not self._closed:
                 self._fill(self._receiver.get_buffer(-1))
         except ssl.SSLWantReadError:

@@ -1,5 +1,7 @@
 """Makes the TLS of a listener from Kafka's ssl.* settings: certificate, key, trusted certificates, protocols.
 
+The listener between nodes has a second context, for the connections of this node to others.
+
 Files and texts are PEM, as Kafka accepts them since KIP-651; Java's own formats (JKS, PKCS12) are refused with the
 command that converts them. Texts that are given in the settings themselves reach OpenSSL through a file in memory, so a
 private key is never written to a disk.
@@ -56,7 +58,17 @@ class TlsSettings:
         self._load_certificate(context)
         context.verify_mode = CLIENT_AUTH[self["ssl.client.auth"]]
         if context.verify_mode is not ssl.CERT_NONE:
-            self._load_trusted(context)
+            self._load_trusted(context, "ssl.client.auth asks for clients' certificates")
+        return context
+
+    def outgoing_context(self) -> ssl.SSLContext:
+        """The context of a node that connects to this listener of another node: it presents the same certificate.
+        Raises SettingsRefused."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = self["ssl.endpoint.identification.algorithm"] == "https"
+        self._choose_versions(context)
+        self._load_certificate(context)
+        self._load_trusted(context, "the nodes of a cluster check each other's certificates")
         return context
 
     def principal_rules(self) -> list[Rule]:
@@ -112,13 +124,12 @@ class TlsSettings:
         except OSError as error:  # ssl.SSLError too
             raise self._refused(f"{path or 'its certificate'} can't be used: {reason(error)}") from None
 
-    def _load_trusted(self, context: ssl.SSLContext) -> None:
+    def _load_trusted(self, context: ssl.SSLContext, why: str) -> None:
         self._require_pem("truststore")
         path, text = self["ssl.truststore.location"], self["ssl.truststore.certificates"]
         if not path and not text:
             raise self._refused(
-                "ssl.client.auth asks for clients' certificates, so ssl.truststore.location has to name a PEM file "
-                "with the authorities that it trusts"
+                f"{why}, so ssl.truststore.location has to name a PEM file with the authorities that it trusts"
             )
         try:
             context.load_verify_locations(path or None, None, str(text) if not path else None)

@@ -61,6 +61,9 @@ class ToyNode:
         self.next_tick: int | None = None
         self.file: SimFile
 
+    def introduction(self, node_id: int) -> None:
+        """Toys need no proof of each other."""
+
     def start(self, now: int) -> None:
         self.disk.makedirs(DIRECTORY)
         self.file = self.disk.open(PATH, create=True)

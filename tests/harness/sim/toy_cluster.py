@@ -139,6 +139,8 @@ class LeaseNode:
     def start(self, now: int) -> None:
         self.next_tick = now
 
+    def introduction(self, node_id: int) -> None: ...
+
     def stop(self, now: int) -> None: ...
 
     def receive(self, now: int, channel: Channel, frame: memoryview) -> list[bytes] | Parked:

@@ -1,6 +1,7 @@
 """SaslAuthenticate, key 36, versions 0 to 2: a token of a SASL exchange.
 
-On a listener without SASL the answer is ILLEGAL_SASL_STATE. A client that fails is answered SASL_AUTHENTICATION_FAILED
+On a listener without SASL the answer is ILLEGAL_SASL_STATE, unless a node of the cluster has begun to prove itself. A
+client that fails is answered SASL_AUTHENTICATION_FAILED
 after a tenth of a second, with the same message whatever the reason, and then its connection is closed.
 
 Versions: 1 the session's lifetime, 2 flexible. After a SaslHandshake of version 0 tokens come without a header
@@ -41,7 +42,7 @@ TOO_LATE = "The client has authenticated already: to do so again, it sends SaslH
 
 def handle(node: Core, request: Request) -> SaslAuthenticateResponse | Parked:
     body: SaslAuthenticateRequest = request.body
-    if not request.identity.address.requires_authentication:
+    if not (request.identity.address.requires_authentication or node.sasl.has_begun(request.channel)):
         return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, OUT_OF_PLACE)
     if node.sasl.is_out_of_place(request.channel):
         return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, TOO_LATE)
@@ -108,6 +109,7 @@ class Login(ParkedWork):
         return int(self._node.settings["connection.failed.authentication.delay.ms"])
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
+        self._request.channel.mute(True)  # what the client has sent behind its token is not served any more
         self.reply(now, self.refused())
         address = self._request.identity.address
         self._node.outbox.add(Close(address.connection_id, f"it failed to authenticate: {self._why}"))

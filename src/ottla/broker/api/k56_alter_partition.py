@@ -2,7 +2,7 @@
 
 The handler checks each partition separately, and writes the valid changes in one batch. The batch is guarded by the
 controller's claim and by the rows of the joining nodes: a node that has registered again does not join. Only nodes of
-the cluster are served, identified by its secret. A standalone node has no controller and answers NOT_CONTROLLER.
+the cluster are served, which have proved that. A standalone node has no controller and answers NOT_CONTROLLER.
 Clients do not use this API: ApiVersions does not list it.
 
 Versions: 3 broker epochs of the members (KIP-903).

@@ -1,7 +1,7 @@
 """Envelope, key 58, version 0: a client's request that another node forwards to the controller.
 
 The handler serves the inner request as if its client had sent it here, with its principal, and returns the complete
-inner answer. Only nodes of the cluster are served, identified by its secret, and only requests that the controller
+inner answer. Only nodes of the cluster are served, which have proved that, and only requests that the controller
 serves. A node that is not the controller says so, and the sender looks for the controller. Clients do not use this API:
 ApiVersions does not list it.
 

@@ -15,7 +15,8 @@ from ottla.broker.cluster.controller import Controller
 from ottla.broker.cluster.duties import turnover
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
-from ottla.broker.cluster.peers import CLIENT_ID, Peers
+from ottla.broker.cluster.peers import Peers
+from ottla.broker.cluster.trust import CLIENT_ID
 from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.machine import Millis
 from ottla.metadata.nodes import Place

@@ -31,7 +31,7 @@ from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER
 from ottla.metadata.features import HIGHEST
 from ottla.metadata.image import MetadataDelta
-from ottla.metadata.nodes import NODES, PREFIX, LogEnd, NodeRecord, NodeState, Place
+from ottla.metadata.nodes import NODE_PROOF, NODES, PREFIX, LogEnd, NodeRecord, NodeState, Place
 from ottla.metadata.store import ABSENT, StoreFailed
 from ottla.metadata.topics import TOPICS
 
@@ -42,7 +42,8 @@ RETRY_MS: Final = 500
 class Joining:
     """How a node enters a cluster: its addresses for nodes and clients, and the name of this incarnation.
 
-    `lease_ms`: how long it may trust its knowledge after its last contact with the cluster.
+    `lease_ms`: how long it may trust its knowledge after its last contact with the cluster. `listener`: the name of its
+    listener for other nodes.
     """
 
     host: str
@@ -50,6 +51,7 @@ class Joining:
     incarnation: str
     lease_ms: int
     endpoints: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    listener: str = "PLAINTEXT"
 
 
 class OwnLogs(Protocol):
@@ -353,7 +355,7 @@ class Membership:
             NodeState.STARTING,
             self._intact or record is not None,
             by_fsync=self._by_fsync,
-            features=HIGHEST,
+            features={**HIGHEST, NODE_PROOF: 1},
             emptied=self._emptied and record is None,
             lost_commits=self._lost_commits if record is None else 0,
             knows_store=self.knows_store,

@@ -4,8 +4,8 @@ A message becomes an `Ask` effect. Its asker gets an answer, or `Unanswered` if 
 carried out. The node serves a request to itself like any other, without the network. The I/O host finds the addresses
 of other nodes in the image.
 
-Nodes identify each other by the secret of their cluster, which is in the client id of every request between them.
-Requests that only a node may send are refused to all other clients, on every listener.
+Nodes prove themselves once on each connection (`trust`). Requests that only a node may send are refused to all other
+clients, on every listener.
 
 A node answers the requests of a connection in order, so a request that waits delays all requests behind it. Each kind
 of request that may wait for other replicas therefore has a line, which is a connection of its own. Line 0 is for
@@ -22,7 +22,8 @@ from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.broker.channel import NODE_CHANNEL
-from ottla.broker.client_identity import NODE_ITSELF, Identity
+from ottla.broker.client_identity import Identity
+from ottla.broker.cluster.trust import CLIENT_ID, Trust
 from ottla.broker.completions import Completions
 from ottla.broker.effects import Ask, Outbox
 from ottla.broker.requests import Request
@@ -37,7 +38,6 @@ TIMEOUT_MS: Final = 30_000
 DOUBT_MS: Final = 500
 """How long a node is doubted after a connection to it broke. If it died, the cluster gives it up before; if only this
 connection is broken, clients may reach it."""
-CLIENT_ID: Final = "ottla-node"
 FETCH_LINE: Final = 1
 """The line of followers' fetches, which wait at the leader."""
 STATE_LINE: Final = 2
@@ -80,14 +80,13 @@ class OwnRequest(Request):
 
 
 class Peers:
-    """The requests of one node to the nodes of its cluster."""
+    """The requests of one node to the nodes of its cluster. `trust`: how they recognize each other."""
 
-    def __init__(self, outbox: Outbox, schedule: Schedule, completions: Completions, node_id: int) -> None:
+    def __init__(self, outbox: Outbox, schedule: Schedule, completions: Completions, trust: Trust) -> None:
+        self.trust = trust
         self._outbox = outbox
         self._completions = completions
-        self._node_id = node_id
-        self._has_secret = False
-        self._client_id = CLIENT_ID
+        self._node_id = trust.node_id
         self._under_way: dict[int, _UnderWay] = {}
         self._timers = KeyedTimers[int](schedule, Timed.PEERS, self._end_late)
         self._doubted: dict[int, Millis] = {}
@@ -97,20 +96,9 @@ class Peers:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def share(self, secret: str) -> None:
-        """Before the first request: set the secret by which the nodes of this cluster identify each other."""
-        self._has_secret = True
-        self._client_id = f"{CLIENT_ID}:{secret}"
-
     def trusts(self, identity: Identity, client_id: str | None) -> bool:
         """Whether a request comes from a node of the cluster."""
-        if identity is NODE_ITSELF:
-            return True
-        if not self._has_secret:
-            return False
-        from hmac import compare_digest  # a node that is alone starts without it
-
-        return compare_digest((client_id or "").encode(), self._client_id.encode())
+        return self.trust.trusts(identity, client_id)
 
     def ask(
         self, now: Millis, node_id: int, message: Any, asker: Asker, version: int | None = None, *, line: int = 0
@@ -124,7 +112,7 @@ class Peers:
         if node_id == self._node_id:
             self._own.append((token, message, version))
         else:
-            header = RequestHeader(key, version, _correlation(token), self._client_id)
+            header = RequestHeader(key, version, _correlation(token), self.trust.client_id_for(node_id))
             self._outbox.add(Ask(token, node_id, bytes(encode_request(header, message)), line))
 
     def answered(self, now: Millis, token: int, answer: Buffer | Unanswered) -> None:

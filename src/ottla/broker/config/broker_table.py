@@ -51,9 +51,9 @@ _ROWS: Final = (
          "Security protocol of each listener name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
     _key("inter.broker.listener.name", _STRING, None,
          "Name of the listener that the nodes of a cluster use. If not set: PLAINTEXT, or the first listener."),
-    _inert("security.inter.broker.protocol", _STRING, "PLAINTEXT",
-         "Not served yet: the security protocol between nodes. Values other than PLAINTEXT stop the start.",
-         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
+    _key("security.inter.broker.protocol", _STRING, "PLAINTEXT",
+         "Name of the listener that the nodes of a cluster use, if it is one of the four protocols and "
+         "inter.broker.listener.name is not set.", choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
     _key("log.dir", _LIST, ("ottla-data",), "Data directory, if log.dirs is not set."),
     _key("log.dirs", _LIST, None, "Data directory. A node has exactly one."),
     # ---- network ---------------------------------------------------------------------------------------------------
@@ -459,6 +459,10 @@ _ROWS: Final = (
          "again when it changes."),
     _key("ssl.truststore.certificates", _PASSWORD, None,
          "The trusted authorities as PEM text, in place of the file."),
+    _key("ssl.endpoint.identification.algorithm", _STRING, "https",
+         "Whether a node that connects to another one by TLS checks that its certificate has the name or address by "
+         "which it is registered: https, or empty for no check. The authority is checked in both cases.",
+         choices=("https", "")),
     _key("ottla.authentication.timeout.ms", _INT, 10_000,
          "Time that a client has to shake hands by TLS and to authenticate by SASL, in milliseconds.", low=1),
     _key("ottla.metrics.security.protocol", _STRING, "PLAINTEXT",
@@ -532,8 +536,8 @@ _ROWS: Final = (
          "Whether a listener that other machines can reach may do without TLS, or without SASL and clients' "
          "certificates. Nothing protects it then but the network."),
     _key("ottla.cluster.secret", _PASSWORD, None,
-         "Secret by which the nodes of a cluster recognize each other. If not set: the one in the metadata store, "
-         "which the first node creates."),
+         "Secret of the nodes of a cluster, the same on each. To prove that it is a node, a node needs this and the "
+         "random key in the metadata store, or the key alone if this is not set. It is never sent to another node."),
     _key("ottla.cluster.routes", _LIST, (),
          "Addresses at which this node reaches other nodes, instead of those that they registered, through a tunnel "
          "or a proxy: NODE=HOST:PORT, separated by commas."),

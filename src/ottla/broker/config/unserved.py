@@ -20,7 +20,6 @@ _PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
     "principal.builder.class": (_JAVA_PRINCIPALS,),
     "sasl.kerberos.principal.to.local.rules": ("DEFAULT",),
     "sasl.mechanism.controller.protocol": ("GSSAPI",),
-    "sasl.mechanism.inter.broker.protocol": ("GSSAPI",),
     "sasl.jaas.config": (
         "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required ;",
         "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
@@ -29,11 +28,9 @@ _PROMISE_NOTHING: Final[dict[str, tuple[str, ...]]] = {
         "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
         "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
     ),
-    "security.inter.broker.protocol": ("PLAINTEXT",),
     "security.providers": (),
     "ssl.allow.dn.changes": ("false",),
     "ssl.allow.san.changes": ("false",),
-    "ssl.endpoint.identification.algorithm": ("https",),
     "ssl.keymanager.algorithm": ("SunX509", "PKIX"),
     "ssl.protocol": ("TLSv1.2", "TLSv1.3"),
     "ssl.trustmanager.algorithm": ("PKIX",),
@@ -49,13 +46,17 @@ _OF_ACLS = {"allow.everyone.if.no.acl.found": ("true",), "super.users": ()}
 """Settings of ACLs, and their values that promise nothing without an authorizer, beside an empty one."""
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
 """The SASL mechanisms that a node serves."""
+NODE_MECHANISMS: Final = ("OTTLA-NODE", "GSSAPI")
+"""Values of _BETWEEN_NODES that are accepted: the mechanism by which nodes prove themselves, and Kafka's default."""
+_BETWEEN_NODES: Final = "sasl.mechanism.inter.broker.protocol"
 _ENABLED: Final = "sasl.enabled.mechanisms"
 _SERVED: Final = frozenset((
     "sasl.oauthbearer.clock.skew.seconds", "sasl.oauthbearer.expected.audience", "sasl.oauthbearer.expected.issuer",
     "sasl.oauthbearer.jwks.endpoint.refresh.ms", "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "sasl.oauthbearer.jwks.endpoint.url",
     "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name",
-    "ssl.cipher.suites", "ssl.client.auth", "ssl.enabled.protocols", "ssl.key.password",
+    "ssl.cipher.suites", "ssl.client.auth", "ssl.enabled.protocols", "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
     "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location", "ssl.keystore.type",
     "ssl.principal.mapping.rules", "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.type",
     "zookeeper.ssl.client.enable", "zookeeper.ssl.endpoint.identification.algorithm", "zookeeper.ssl.keystore.location",
@@ -84,7 +85,7 @@ def is_protective(name: str) -> bool:
         of_listener = name.removeprefix(_LISTENER).partition(".")[2]
         # A SASL mechanism may precede the name: listener.name.NAME.scram-sha-512.sasl.jaas.config.
         return is_protective(of_listener) or is_protective(of_listener.partition(".")[2])
-    if name.startswith(_TUNING_PREFIXES) or name in _SERVED:
+    if name.startswith(_TUNING_PREFIXES) or name in _SERVED or name == _BETWEEN_NODES:
         return False
     return name in (AUTHORIZER, *_OF_ACLS, *_PROMISE_NOTHING) or name.startswith(_PROTECTIVE_PREFIXES)
 
@@ -95,7 +96,7 @@ def why_unserved(settings: Mapping[str, str]) -> str | None:
 
     None if they promise nothing. Values are left out, as some are passwords.
     """
-    why = _why_no_acls(settings)
+    why = _why_no_acls(settings) or _why_no_node_mechanism(settings)
     if why is not None:
         return why
     named = [name for name, text in settings.items() if is_protective(name) and _promises(name, text)]
@@ -153,6 +154,17 @@ def _why_no_acls(settings: Mapping[str, str]) -> str | None:
             f"{AUTHORIZER}={AUTHORIZERS[0]} decides by ACLs."
         )
     return None
+
+
+def _why_no_node_mechanism(settings: Mapping[str, str]) -> str | None:
+    """The sentence for a mechanism by which nodes don't prove themselves to each other."""
+    named = settings.get(_BETWEEN_NODES, "").strip()
+    if not named or named.upper() in NODE_MECHANISMS:
+        return None
+    return (
+        f"{_BETWEEN_NODES}={named} is not served: the nodes of a cluster prove themselves to each other by "
+        f"{NODE_MECHANISMS[0]}, with the key in their metadata store and ottla.cluster.secret. Remove this setting."
+    )
 
 
 def _promises(name: str, text: str) -> bool:

@@ -2,7 +2,7 @@
 
 It has the operations of each type of resource, and makes the authorized_operations bit fields. An API's spec says which
 of them it needs (`ApiSpec.acl`). An `Authorizer` decides for each client, by ACLs (`acls`); a node without one allows
-everything. Nodes of the cluster have ClusterAction, without an ACL: the specs with `between_nodes` name the APIs. A
+everything. Nodes of the cluster may do everything: the specs with `between_nodes` name the APIs that only they use. A
 node with an audit log (`audit`) notes the decisions about what a client has asked for.
 
 Every handler authorizes first, then looks up, then acts, so that an error never shows an unauthorized client whether a
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ottla.broker.client_identity import GRANTED_MAX, NODE_ITSELF, Identity
+from ottla.broker.client_identity import GRANTED_MAX, Identity
 from ottla.broker.requests import Request
 from ottla.metadata.acls import ACLS, WILDCARD
 from ottla.metadata.image import MetadataImage
@@ -91,10 +91,11 @@ class Audit(Protocol):
 
 
 class Access:
-    """Decides whether a client may do something: asks the authorizer. Without one, and for the node itself, everything
-    is allowed.
+    """Decides whether a client may do something: asks the authorizer. Without one, everything is allowed. Nodes of the
+    cluster may do everything too: a node that forwards requests could name any principal.
 
-    - `is_node`: whether a request with this client id comes from a node of the cluster.
+    - `is_node`: whether a request with this client id comes from a node of the cluster, also from one of an earlier
+      version, which has ClusterAction only.
     - `audit`: what notes the decisions, None without an audit log.
     - `quiet`: the same, for questions where a no denies nothing that was asked for: one that another permission can
       make good, or whether a name belongs into a list. The audit log has no denials from it.
@@ -128,7 +129,7 @@ class Access:
         request: Request | None = None,
     ) -> bool:
         """Whether the client may do this. `request`: in which it asks, for the audit log."""
-        if identity is NODE_ITSELF:
+        if identity.is_node:
             return True
         authorizer, audit = self.authorizer, self.audit
         allowed = authorizer is None or authorizer.allows(identity, operation, resource_type, name)
@@ -138,7 +139,7 @@ class Access:
 
     def depends_on_acls(self, identity: Identity) -> bool:
         """Whether ACLs decide what this client may do."""
-        if self.authorizer is None or identity is NODE_ITSELF:
+        if self.authorizer is None or identity.is_node:
             return False
         return not self.authorizer.is_super(identity)
 
@@ -185,7 +186,7 @@ class Access:
     def on_any_topic(self, request: Request, operation: Operation) -> bool:
         """Whether there may be a topic on which the client may do this (KIP-679)."""
         identity = request.identity
-        if self.authorizer is None or identity is NODE_ITSELF:
+        if self.authorizer is None or identity.is_node:
             return True
         allowed = self.authorizer.allows_any(identity, operation, ResourceType.TOPIC)
         if not allowed and self.audit is not None:
@@ -199,7 +200,7 @@ class Access:
 
     def changes(self, request: Request, operation: Operation, resource_type: ResourceType, name: str) -> None:
         """Note that a client is allowed to change something, although this operation does not usually do so."""
-        if self.audit is not None and request.identity is not NODE_ITSELF:
+        if self.audit is not None and not request.identity.is_node:
             self.audit.decided(request.identity, operation, resource_type, name, True, request)
 
     def authorized_operations(self, request: Request, resource_type: ResourceType, name: str) -> int:
@@ -207,10 +208,6 @@ class Access:
         bits = 0
         authorizer, identity = self.authorizer, request.identity
         for operation in SUPPORTED[resource_type]:
-            if (
-                authorizer is None
-                or identity is NODE_ITSELF
-                or authorizer.allows(identity, operation, resource_type, name)
-            ):
+            if authorizer is None or identity.is_node or authorizer.allows(identity, operation, resource_type, name):
                 bits |= 1 << operation
         return bits

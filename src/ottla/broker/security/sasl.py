@@ -29,7 +29,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ottla.broker.channel import Channel
-from ottla.broker.client_identity import Identity, Principal
+from ottla.broker.client_identity import NODE_MECHANISM, Identity, Principal
+from ottla.broker.cluster.trust import Trust
 from ottla.broker.completions import Completions
 from ottla.broker.effects import Derive, FetchKeys, Outbox
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
@@ -37,6 +38,7 @@ from ottla.broker.security.scram import AuthenticationFailed, ScramExchange
 from ottla.machine import Entropy, Millis, WallClock
 from ottla.metadata.credentials import Credentials, ScramCredential
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.node_proof import NONCE_BYTES as NODE_NONCE_BYTES
 from ottla.protocol.scram import DIGESTS, ITERATIONS_MIN, keys_of
 
 if TYPE_CHECKING:
@@ -167,6 +169,7 @@ class Sasl:
     - `setting`: returns a setting of a listener, by both names.
     - `credentials`: returns those that hold now.
     - `logged_in`: called with each login, by identity, mechanism, user, and why it failed.
+    - `trust`: how nodes of the cluster prove themselves. They may do so on every listener, by a mechanism of their own.
     """
 
     def __init__(
@@ -179,7 +182,9 @@ class Sasl:
         entropy: Entropy,
         wall: WallClock,
         logged_in: Callable[[Identity, str, str, str | None], None],
+        trust: Trust,
     ) -> None:
+        self._trust = trust
         self._setting = setting
         self._credentials = credentials
         self._outbox = outbox
@@ -207,6 +212,14 @@ class Sasl:
         """Whether the client has authenticated, and has not begun to do so again."""
         return channel.authenticated and self.of(channel).phase is Phase.COMPLETE
 
+    def is_of_node(self, channel: Channel) -> bool:
+        """Whether the other end is proving that it is a node of the cluster. That depends on no password."""
+        return self.of(channel).mechanism == NODE_MECHANISM
+
+    def has_begun(self, channel: Channel) -> bool:
+        """Whether this connection has begun to authenticate."""
+        return channel.identity.address.connection_id in self._dialogues
+
     def disconnected(self, connection_id: int) -> None:
         """Forget the connection. What is being derived for it still counts: clients that hang up must not be able to
         keep the host's threads busy."""
@@ -217,7 +230,8 @@ class Sasl:
 
     def handshake(self, now: Millis, channel: Channel, mechanism: str, version: int) -> Handshake:
         """Answer a SaslHandshake."""
-        if not channel.identity.address.requires_authentication:
+        of_node = mechanism == NODE_MECHANISM and self._trust.is_shared
+        if not (of_node or channel.identity.address.requires_authentication):
             return Handshake(ErrorCode.ILLEGAL_SASL_STATE, ())
         dialogue = self.of(channel)
         enabled: tuple[str, ...] = self._setting(channel.identity.address.listener, "sasl.enabled.mechanisms")
@@ -231,14 +245,15 @@ class Sasl:
             self.refused(dialogue, "it sent a second SaslHandshake")
             return Handshake(ErrorCode.ILLEGAL_SASL_STATE, (), "it sent a second SaslHandshake")
         dialogue.mechanism = mechanism
-        if mechanism not in enabled:
+        if mechanism not in enabled and not of_node:
             dialogue.phase = Phase.FAILED
             why = f"it asked for the SASL mechanism {mechanism[:100]!r}"
             dialogue.mechanism = ""
             self.refused(dialogue, why)
             return Handshake(ErrorCode.UNSUPPORTED_SASL_MECHANISM, enabled, why)
         dialogue.began, dialogue.phase = now, Phase.AUTHENTICATE
-        dialogue.exchange = self._exchange(mechanism, channel.identity.address.listener)
+        listener = channel.identity.address.listener
+        dialogue.exchange = self._node_exchange(channel) if of_node else self._exchange(mechanism, listener)
         channel.expect_token(bare=version == 0)
         return Handshake(ErrorCode.NONE, enabled)
 
@@ -269,6 +284,12 @@ class Sasl:
             lambda: self._wall.at(self._now),
             lambda: self._outbox.add(FetchKeys(listener)),
         )
+
+    def _node_exchange(self, channel: Channel) -> Exchange:
+        from ottla.broker.security.node_proof import NodeExchange
+
+        listener, nonce = channel.identity.address.listener, self._entropy.randbytes(NODE_NONCE_BYTES)
+        return NodeExchange(self._trust, listener, nonce, channel.binding)
 
     # ---- tokens ----------------------------------------------------------------------------------------------------
 
@@ -332,11 +353,13 @@ class Sasl:
         self, now: Millis, dialogue: Dialogue, user: str, token: bytes, ends_at_ms: int | None = None
     ) -> Answer:
         """The answer to the last token. `ends_at_ms`: when what the client has proved expires, a timestamp."""
-        principal = Principal("User", user)
+        of_node = dialogue.mechanism == NODE_MECHANISM
+        principal = Principal("Node" if of_node else "User", user)
         if dialogue.known_as not in (None, principal):
             raise dialogue.failed(f"it was {dialogue.known_as}, and authenticates again as {principal}")
         channel = dialogue.channel
-        lifetime_ms: int = self._setting(channel.identity.address.listener, "connections.max.reauth.ms")
+        listener = channel.identity.address.listener
+        lifetime_ms: int = 0 if of_node else self._setting(listener, "connections.max.reauth.ms")
         if ends_at_ms is not None:
             left_ms = max(LIFETIME_MIN_MS, self._wall.moment(ends_at_ms) - now)
             lifetime_ms = min(lifetime_ms, left_ms) if lifetime_ms > 0 else left_ms

@@ -23,7 +23,10 @@ META_PROPERTIES: Final = "meta.properties"
 WRONG_BITS_MAX: Final = 2
 """How many bits of a small file may differ from the expected content. With more it counts as a different file."""
 CLUSTER_ID_KEY: Final = "cluster/id"
-SECRET_KEY: Final = "cluster/secret"
+NODE_KEY: Final = "cluster/node-key"
+"""The random key by which nodes prove themselves to each other. It never leaves the nodes and their store."""
+OLD_SECRET_KEY: Final = "cluster/secret"
+"""The secret that nodes of earlier versions send to each other."""
 MOVED_KEY: Final = "cluster/moved-to"
 """The new location of this store's rows: no node may start on the rows that are left here."""
 
@@ -146,10 +149,10 @@ def too_old_for(image: MetadataImage) -> str | None:
     )
 
 
-def shared_secret(store: MetadataStore, entropy: Entropy) -> str:
-    """The secret by which the nodes that share this store identify each other; the first node creates it. Raises
+def shared_row(store: MetadataStore, key: str, value: bytes) -> bytes:
+    """The value that the nodes that share this store have under this key; the first node puts its own there. Raises
     StoreFailed."""
-    while (stored := store.get(SECRET_KEY)) is None:
+    while (stored := store.get(key)) is None:
         with suppress(Conflict):  # another one was faster
-            store.commit([Put(SECRET_KEY, entropy.randbytes(16).hex().encode(), ABSENT)])
-    return decoded(store, SECRET_KEY, bytes.decode, stored.value)
+            store.commit([Put(key, value, ABSENT)])
+    return stored.value

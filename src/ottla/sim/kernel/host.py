@@ -16,6 +16,7 @@ from typing import Protocol
 from ottla.broker.channel import Channel, Owed
 from ottla.broker.client_identity import Address, Identity
 from ottla.broker.cluster import store_work
+from ottla.broker.cluster.introduction import Introduction
 from ottla.broker.effects import (
     Ask,
     Audited,
@@ -85,6 +86,8 @@ class NodeUnderTest(Protocol):
     def reread(self, now: Millis, token: int, answer: Reading | Unread) -> None: ...
 
     def derived(self, now: Millis, token: int, mechanism: str, salted_password: bytes) -> None: ...
+
+    def introduction(self, node_id: int) -> Introduction | None: ...
 
     def wall_clock_is(self, now: Millis, ahead_ms: int) -> None: ...
 
@@ -275,11 +278,11 @@ class Life:
             line = self._lines[ask.node_id, ask.line] = PeerLine(self)
             if endpoint is not None:
                 line.connection = self.world.network.connect(self.host.name, line, endpoint)
+                line.begin(self.node.introduction(ask.node_id))
         if line.connection is None:
             self.enter(self.node.answered, ask.token, Unanswered(f"nobody listens where node {ask.node_id} should be"))
         else:
-            line.waiting.append(ask.token)
-            line.connection.to_server.write(ask.frame)
+            line.send(ask)
 
     def _derived(self, token: int, mechanism: str, salted_password: bytes) -> None:
         self.enter(self.node.derived, token, mechanism, salted_password)
@@ -459,13 +462,30 @@ class Life:
 
 
 class PeerLine:
-    """A node's connection to another node: frames go out, and answers come back in their order."""
+    """A node's connection to another node: frames go out, and answers come back in their order. Both nodes prove
+    themselves first."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
         self._splitter = FrameSplitter()
         self.connection: Connection | None = None
         self.waiting: deque[int] = deque()
+        self._introduction: Introduction | None = None
+        self._unsent: list[bytes] = []
+
+    def begin(self, introduction: Introduction | None) -> None:
+        """The connection is made, or has failed."""
+        if self.connection is not None and introduction is not None:
+            self._introduction = introduction
+            self.connection.to_server.write(introduction.begin())
+
+    def send(self, ask: Ask) -> None:
+        assert self.connection is not None
+        self.waiting.append(ask.token)
+        if self._introduction is None or self._introduction.is_proved:
+            self.connection.to_server.write(ask.frame)
+        else:
+            self._unsent.append(ask.frame)
 
     @property
     def is_open(self) -> bool:
@@ -484,7 +504,19 @@ class PeerLine:
 
     def _answered(self, now: Millis, frames: Sequence[memoryview]) -> None:
         for frame in frames:
-            self._life.node.answered(now, self.waiting.popleft(), bytes(frame))
+            if self._introduction is not None:
+                self._introduce(self._introduction, bytes(frame))
+            else:
+                self._life.node.answered(now, self.waiting.popleft(), bytes(frame))
+
+    def _introduce(self, introduction: Introduction, answer: bytes) -> None:
+        assert self.connection is not None
+        more = introduction.receive(answer)
+        if more:
+            self.connection.to_server.write(more + b"".join(self._unsent))
+            self._unsent.clear()
+        if introduction.is_over:
+            self._introduction = None
 
     def _lost(self, now: Millis) -> None:
         waiting, self.waiting = self.waiting, deque()

@@ -1,0 +1,184 @@
+"""Sets up the security of a cluster before its start: certificates, an administrator, the properties of each node.
+
+    DIRECTORY/
+        ca.pem, ca.key            the authority: clients and nodes trust its certificate
+        client.properties         how the administrator connects, for librdkafka
+        client-java.properties    the same for Java
+        N/node.pem                the private key and certificate of node N
+        N/ca.pem                  the authority's certificate once more
+        N/node.properties         settings of node N, with the secret that the nodes share
+
+Clients use a listener with TLS and passwords. Nodes use the next port: its connections need a certificate on both
+sides, and the proof of the nodes' key. The administrator's password is stored as a credential in the store that the
+nodes share.
+
+Invariant: DIRECTORY exists only if the set-up is complete, as in `secure_setup`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from ottla import private
+from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
+from ottla.client.sasl import Login
+from ottla.client.set_up import ClientSetUp
+from ottla.metadata.credentials import credential_of, key_of
+from ottla.metadata.store import CommitUnknown, MetadataStore, Put, StoreFailed
+from ottla.protocol.scram import DIGESTS
+from ottla.server.authority import Authority
+from ottla.server.listeners import is_loopback, join_address
+from ottla.server.refusals import ServeRefused, SettingsRefused
+from ottla.server.secure_setup import (
+    AUTHORITY,
+    AUTHORITY_KEY,
+    LOCAL_NAMES,
+    MECHANISM,
+    NODE,
+    NODE_CERTIFICATE,
+    PASSWORD_BYTES,
+    client_files,
+    properties_text,
+    sync,
+)
+
+BETWEEN_NODES: Final = "NODES"
+"""The name of the listener between nodes."""
+SECRET_BYTES: Final = 32
+SESSION_TIMEOUT_MS: Final = 18_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSetUp:
+    """The result of a run. `folder`: an absolute path; `nodes`: the host and port that clients get, by node."""
+
+    folder: str
+    nodes: Mapping[int, tuple[str, int]]
+    authority_until: datetime.datetime
+    nodes_until: datetime.datetime
+
+    def path(self, *names: str) -> str:
+        return os.path.join(self.folder, *names)
+
+
+def set_up_cluster(folder: str, metadata: str, nodes: Mapping[int, tuple[str, int]], admin: str) -> ClusterSetUp | None:
+    """Set up a cluster of these nodes; None if the folder exists. `metadata`: as in `ottla serve --metadata`.
+    Raises ServeRefused, OSError."""
+    folder = os.path.abspath(folder)
+    if os.path.exists(folder):
+        return None
+    taken = [port for _, port in nodes.values()]
+    for node_id, (host, port) in nodes.items():
+        if not 0 < port < 65535:
+            raise SettingsRefused(f"Node {node_id} needs a port below 65535: the next one is for the other nodes.")
+        same_machine = [other for other, (name, _) in nodes.items() if name == host]
+        if len(same_machine) > 1 and port + 1 in taken:
+            raise SettingsRefused(f"Port {port + 1} of {host} is for the other nodes of node {node_id}: leave it free.")
+    try:
+        with _opened(metadata) as store:
+            return _set_up(folder, nodes, admin, store)
+    except (StoreFailed, CommitUnknown) as error:
+        raise ServeRefused(str(error)) from None
+
+
+def _set_up(folder: str, nodes: Mapping[int, tuple[str, int]], admin: str, store: MetadataStore) -> ClusterSetUp:
+    unfinished = f"{folder}.new"
+    if os.path.exists(unfinished):  # the user, if it is there, is of the run that was interrupted
+        shutil.rmtree(unfinished)
+    elif any(store.get(key_of(admin, each)) is not None for each in DIGESTS):
+        raise SettingsRefused(f"There is a user {admin} already: choose another name with --admin.")
+    authority = Authority.made()
+    password, secret = secrets.token_urlsafe(PASSWORD_BYTES), secrets.token_hex(SECRET_BYTES)
+    bootstrap = ",".join(join_address(*each) for each in nodes.values())
+    client = ClientSetUp(bootstrap, os.path.join(folder, AUTHORITY), login=Login(MECHANISM, admin, password))
+    texts = {
+        AUTHORITY: authority.itself.certificate,
+        AUTHORITY_KEY: authority.itself.key,
+        **client_files(client),
+    }
+    until = authority.itself.until
+    for node_id, (host, port) in nodes.items():
+        names = tuple(dict.fromkeys((host, *(LOCAL_NAMES if is_loopback(host) else ()))))
+        try:
+            issued = authority.issue(names)
+        except ValueError as error:
+            raise SettingsRefused(f"No certificate can have the names {', '.join(names)}: {error}.") from None
+        until = min(until, issued.until)
+        texts[f"{node_id}/{NODE_CERTIFICATE}"] = issued.key + issued.certificate
+        texts[f"{node_id}/{AUTHORITY}"] = authority.itself.certificate
+        texts[f"{node_id}/{NODE}"] = _node_properties(
+            os.path.join(folder, str(node_id)), node_id, host, port, admin, secret
+        )
+    private.make_directory(unfinished, is_ours=True)
+    for node_id in nodes:
+        private.make_directory(os.path.join(unfinished, str(node_id)), is_ours=True)
+    for name, text in texts.items():
+        path = os.path.join(unfinished, name)
+        private.write(path, text)
+        sync(path)
+    for directory in (*(os.path.join(unfinished, str(node_id)) for node_id in nodes), unfinished):
+        sync(directory)
+    store.commit([Put(key_of(admin, MECHANISM), credential_of(MECHANISM, password).encode())])
+    os.rename(unfinished, folder)
+    sync(os.path.dirname(folder))
+    return ClusterSetUp(folder, nodes, authority.itself.until, until)
+
+
+def _node_properties(folder: str, node_id: int, host: str, port: int, admin: str, secret: str) -> str:
+    """For `ottla serve --config`."""
+    bound = host if is_loopback(host) else "0.0.0.0"
+    ports = {"SASL_SSL": port, BETWEEN_NODES: port + 1}
+    settings = {
+        "node.id": str(node_id),
+        "listeners": ",".join(f"{name}://{join_address(bound, at)}" for name, at in ports.items()),
+        "advertised.listeners": ",".join(f"{name}://{join_address(host, at)}" for name, at in ports.items()),
+        "listener.security.protocol.map": f"SASL_SSL:SASL_SSL,{BETWEEN_NODES}:SSL",
+        "inter.broker.listener.name": BETWEEN_NODES,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": os.path.join(folder, NODE_CERTIFICATE),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": os.path.join(folder, AUTHORITY),
+        f"listener.name.{BETWEEN_NODES.lower()}.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": MECHANISM,
+        AUTHORIZER: AUTHORIZERS[0],
+        "super.users": f"User:{admin}",
+        "ottla.cluster.secret": secret,
+    }
+    return properties_text("Settings of a node of a cluster: passwords for clients, certificates for nodes.", settings)
+
+
+@contextmanager
+def _opened(metadata: str) -> Iterator[MetadataStore]:
+    """The store that nodes share. Raises SettingsRefused, StoreFailed, OSError."""
+    from ottla.metadata.zookeeper.ensemble import SCHEME, ensemble_of
+
+    if metadata.startswith(SCHEME):
+        from ottla.metadata.zookeeper.session import Session
+        from ottla.metadata.zookeeper.store import ZooKeeperStore
+
+        try:
+            session = Session(ensemble_of(metadata), SESSION_TIMEOUT_MS)
+        except ValueError as error:
+            raise SettingsRefused(f"--metadata {metadata}: {error}") from error
+        session.open()
+        try:
+            yield ZooKeeperStore(session)
+        finally:
+            session.close()
+        return
+    from ottla.metadata.sqlite import SqliteStore
+
+    path = os.path.abspath(metadata.removeprefix("sqlite:"))
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    store = SqliteStore(path, is_shared=True)
+    try:
+        yield store
+    finally:
+        store.close()
