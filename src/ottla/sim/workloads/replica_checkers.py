@@ -3,7 +3,8 @@
 The checker sees the logs of all nodes, the shared metadata, and the answers to clients. The numbers are those of the
 invariants of a replicated log:
 
-1. One leader per epoch: at most one node leads a partition in an epoch.
+1. One leader per epoch: at most one node leads a partition in an epoch. A replica appends no batch of a later epoch
+   than its own.
 2. Log matching: a batch of one (base offset, epoch) has the same bytes in every log, and so have all batches before it.
 3. Leader completeness: a new leader has all records that were acknowledged or exposed under earlier epochs.
 4. In-sync and eligible replicas are durable: each has everything below the high watermark of any leader so far, when
@@ -227,6 +228,11 @@ class ReplicaChecker:
                 copy.partition, copy.batches, copy.end = None, before, at
                 return
             for batch in batches:
+                if is_same and batch.leader_epoch > partition.leader_epoch:
+                    raise Broken(
+                        f"1: {partition.name} on node {node_id} is in epoch {partition.leader_epoch} and takes a batch "
+                        f"of epoch {batch.leader_epoch} at {batch.base_offset}"
+                    )
                 self._match(node_id, index, batch)
                 self._count(node_id, index, batch, copy)
                 copy.batches.append(batch)
