@@ -38,8 +38,8 @@ controller's listeners of a file of Kafka 4 are among them. A listener without a
 **A setting that promises a protection that a node does not give stops the start**, with exit code 2 and a sentence.
 [Security](security.md) says which protection is served. Settings that are not: other authorizers than Kafka's own,
 `super.users` and `allow.everyone.if.no.acl.found=false` without an authorizer, `principal.builder.class`,
-other mechanisms than the nodes' own in `sasl.mechanism.inter.broker.protocol`, `delegation.token.*`, Kerberos and JAAS in
-`sasl.*`, the other `ssl.*`, and all of them behind `listener.name.NAME.`. Policies and quota callbacks
+other mechanisms than the nodes' own in `sasl.mechanism.inter.broker.protocol`, `delegation.token.*`, Kerberos and JAAS
+in `sasl.*`, the other `ssl.*`, and all of them behind `listener.name.NAME.`. Policies and quota callbacks
 (`*.policy.class.name`, `client.quota.callback.class`) stop the start too, as a node can't load Java classes. Kafka's
 defaults pass. No client can set one of them at run time. If an older version stored one, a warning at each start says
 how to remove it.
