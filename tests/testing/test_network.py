@@ -3,9 +3,11 @@
 import asyncio
 import socket
 import threading
-import time
-from collections.abc import Iterator
+from asyncio import run_coroutine_threadsafe
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -136,25 +138,33 @@ def test_a_network_ends_with_connections_on_it(nodes: dict[int, Echo]) -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_a_network_ends_while_a_connection_is_made(nodes: dict[int, Echo], turns: int) -> None:
+def test_a_network_ends_while_a_connection_is_made(
+    nodes: dict[int, Echo], monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
     """The loop stands still so many turns after the connection was begun, until it is told to stop."""
-    still = threading.Event()
+    still, told = threading.Event(), threading.Event()
 
     def stand_still(left: int) -> None:
         if left:
             asyncio.get_running_loop().call_soon(stand_still, left - 1)
         else:
             still.set()
-            time.sleep(SHORT_S)
+            told.wait(10)
 
     def port_of(node: int) -> int:
         asyncio.get_running_loop().call_soon(stand_still, turns)
         return nodes[node].port
 
+    def tell(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> Future[None]:
+        future = run_coroutine_threadsafe(work, loop)
+        told.set()
+        return future
+
     network = Network(nodes, port_of)
     network.start()
     with connect(network, 1, 2):
         assert still.wait(10)
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", tell)
         stopping = threading.Thread(target=network.stop, daemon=True)
         stopping.start()
         stopping.join(10)

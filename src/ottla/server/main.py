@@ -282,15 +282,7 @@ class Server:
             self._metadata_store = store
             self._store = StoreThread(store, self._loop, self._committed, self._reread)
             if shared is not None:
-                from ottla.server.following import Following
-
-                self._following = Following(
-                    self.node, self._store, shared.presence, store.marked, self.now, self.settle, self._end
-                )
-                if settings["ottla.cluster.watchdog"]:
-                    from ottla.server.watchdog import Watchdog
-
-                    self._watchdog = Watchdog(shared.lease_ms)
+                self._follow(shared, store, settings)
         except BaseException as error:
             if store is not None:
                 store.close()
@@ -304,6 +296,18 @@ class Server:
                 raise ServeRefused(str(error)) from error
             raise
         self._read_limits()
+
+    def _follow(self, shared: Shared, store: NodeStore, settings: BrokerSettings) -> None:
+        """Begin to follow the other nodes of the cluster."""
+        from ottla.server.following import Following
+
+        self._following = Following(
+            self.node, self._store, shared.presence, store.marked, self.now, self.settle, self._end
+        )
+        if settings["ottla.cluster.watchdog"]:
+            from ottla.server.watchdog import Watchdog
+
+            self._watchdog = Watchdog(shared.lease_ms)
 
     def _prepared(self, store: NodeStore, settings: BrokerSettings, listeners: list[Listener]) -> BrokerSettings:
         """Write the first rows; returns the settings in force."""
