@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.client.errors import check
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -35,7 +35,7 @@ SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 """What differs from the defaults on nodes of our own: `kafka-peer` sets it too."""
 
 
-class BenchFailed(Exception):
+class BenchFailedError(Exception):
     """A measurement could not be made; the text is one sentence."""
 
 
@@ -45,11 +45,11 @@ class Broker:
     def __init__(self, name: str, address: str, pid: int | None = None) -> None:
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit():
-            raise BenchFailed(f"{address!r} is no address of the form HOST:PORT[,PID].")
+            raise BenchFailedError(f"{address!r} is no address of the form HOST:PORT[,PID].")
         if not (host in ("localhost", "[::1]") or host.startswith("127.")):
-            raise BenchFailed(f"{address} is not on this machine: loopback only.")
+            raise BenchFailedError(f"{address} is not on this machine: loopback only.")
         if pid is not None and not Path(f"/proc/{pid}").exists():
-            raise BenchFailed(f"There is no process {pid}, which is said to listen on {address}.")
+            raise BenchFailedError(f"There is no process {pid}, which is said to listen on {address}.")
         self.name = name
         self.address = address
         self.pid = pid
@@ -101,7 +101,7 @@ class Broker:
         try:
             yield name
         finally:
-            with contextlib.suppress(ClientFailure):  # it must not hide what went wrong before
+            with contextlib.suppress(ClientError):  # it must not hide what went wrong before
                 self.delete_topic(name)
 
     @contextlib.contextmanager
@@ -118,7 +118,7 @@ class Broker:
                     client.list_offsets(name, range(count))
             yield [(name, index) for name, count in zip(names, counts, strict=True) for index in range(count)]
         finally:
-            with contextlib.suppress(ClientFailure):
+            with contextlib.suppress(ClientError):
                 for name in names:
                     self.delete_topic(name)
 
@@ -179,7 +179,7 @@ class OttlaNode(Broker):
         greeting = self._greeting()
         if not greeting:
             self.kill()
-            raise BenchFailed(f"the node did not start: {self.last_words()}")
+            raise BenchFailedError(f"the node did not start: {self.last_words()}")
         self.address = json.loads(greeting)["address"]
 
     def _greeting(self) -> bytes:
@@ -216,7 +216,7 @@ class OttlaNode(Broker):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise BenchFailed("the node did not stop when it was asked to") from None
+            raise BenchFailedError("the node did not stop when it was asked to") from None
         finally:
             process.stdout.close()
 
@@ -270,7 +270,7 @@ def default_data() -> str | None:
 def leads_all(client: Client, topic: str, partitions: int) -> bool:
     try:
         leaders = client.topic(topic).leaders
-    except ClientFailure:
+    except ClientError:
         return False
     return len(leaders) == partitions and min(leaders) >= 0
 
@@ -279,7 +279,7 @@ def wait_until(done, timeout_s: float, what: str, pause_s: float = 0.02) -> None
     deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline:
-            raise BenchFailed(f"it took more than {timeout_s:g} s until {what}")
+            raise BenchFailedError(f"it took more than {timeout_s:g} s until {what}")
         time.sleep(pause_s)
 
 

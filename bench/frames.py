@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from bench.brokers import BenchFailed, Broker
+from bench.brokers import BenchFailedError, Broker
 from ottla.client import Connection
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
@@ -61,7 +61,7 @@ def connect(broker: Broker, connections: int = 1) -> list[Connection]:
 def pipeline(connections: Sequence[Connection], frames: Sequence[bytearray], total: int) -> float:
     """Send `total` Produce frames over each connection, taking turns through `frames`; seconds until all are answered.
 
-    Raises BenchFailed where an answer holds an error.
+    Raises BenchFailedError where an answer holds an error.
     """
     answers: list[bytes] = []
     several = len(frames)
@@ -103,15 +103,17 @@ def stream(address: str, frame: bytes | bytearray, together: int, total: int) ->
 
 
 def hung_up() -> NoReturn:
-    raise BenchFailed("the broker hung up")
+    raise BenchFailedError("the broker hung up")
 
 
 def check_produced(answer: bytes | bytearray) -> int:
-    """The base offset that a Produce answer for one partition tells. Raises BenchFailed for an error code."""
+    """The base offset that a Produce answer for one partition tells. Raises BenchFailedError for an error code."""
     (topic,) = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, answer)[1].responses
     (part,) = topic.partition_responses
     if part.error_code:
-        raise BenchFailed(f"raw produce to {topic.name}-{part.index} was answered with error code {part.error_code}")
+        raise BenchFailedError(
+            f"raw produce to {topic.name}-{part.index} was answered with error code {part.error_code}"
+        )
     return part.base_offset
 
 
@@ -134,7 +136,7 @@ class Reader:
         (place,) = answer.responses
         (part,) = place.partitions
         if answer.error_code or part.error_code:
-            raise BenchFailed(f"raw fetch was answered with error code {answer.error_code or part.error_code}")
+            raise BenchFailedError(f"raw fetch was answered with error code {answer.error_code or part.error_code}")
         return memoryview(part.records or b"")
 
     def _exactly(self, size: int) -> memoryview:

@@ -46,7 +46,7 @@ class Bench:
         self._shared: OttlaNode | None = None
 
     def measure(self, measurement: Measurement) -> Rounds:
-        """Raises BenchFailed, ClientFailure and KafkaException."""
+        """Raises BenchFailedError, ClientError and KafkaException."""
         scale = self.scale
         if measurement.once:
             scale = Scale(scale.seconds, 1, 0, scale.partitions, scale.gigabytes)

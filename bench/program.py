@@ -19,10 +19,10 @@ from typing import Protocol, TypeVar
 
 from confluent_kafka import KafkaException
 
-from bench.brokers import BenchFailed, Nodes
+from bench.brokers import BenchFailedError, Nodes
 from bench.figures import Rounds, number, table
 from bench.machine import machine, machine_line
-from ottla.client import ClientFailure
+from ottla.client import ClientError
 
 
 class Named(Protocol):
@@ -107,7 +107,7 @@ def picked(
 ) -> list[NamedT]:
     """What `--only` asks for, in the order of a whole run; then what `find` makes of names that a whole run lacks.
 
-    Raises BenchFailed for a name that means nothing.
+    Raises BenchFailedError for a name that means nothing.
     """
     made: list[NamedT] = []
     names: set[str] = set()
@@ -117,7 +117,7 @@ def picked(
         if other is not None:
             made.append(other)
         elif not found:
-            raise BenchFailed(f"No measurement is called {pattern!r}; see --list.")
+            raise BenchFailedError(f"No measurement is called {pattern!r}; see --list.")
         names.update(found)
     return [*(each for each in every if each.name in names), *made]
 
@@ -147,7 +147,7 @@ def main(
         with measuring(nodes) as measure:
             print(f"{machine_line()}\n{heading}\nmedian [lowest to highest] of the rounds that count", flush=True)
             return run(chosen, measure, floors, lines, options.json, durability)
-    except BenchFailed as failure:
+    except BenchFailedError as failure:
         print(failure, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -172,7 +172,7 @@ def run(
         print(f"\n{each.name}: {each.says}", flush=True)
         try:
             rounds = results[each.name] = measure(each)
-        except (BenchFailed, ClientFailure, KafkaException) as failure:
+        except (BenchFailedError, ClientError, KafkaException) as failure:
             failures[each.name] = str(failure)
             print(f"  not measured: {failure}", flush=True)
             continue

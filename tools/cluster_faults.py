@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.testing import EmbeddedCluster
 from ottla.testing.network import Network
@@ -174,7 +174,7 @@ class Faults:
     def _in_role(self, role: str, topic: str, well: list[int]) -> int:
         if role == "any":
             return 0
-        with suppress(ClientFailure), Client(self.cluster.address_of(well[0]), timeout_s=1) as client:
+        with suppress(ClientError), Client(self.cluster.address_of(well[0]), timeout_s=1) as client:
             told = client.send(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
             parts = sorted(told.topics[0].partitions, key=lambda part: part.partition_index)
             return int(told.controller_id if role == "controller" or not parts else parts[0].leader_id)

@@ -37,7 +37,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.testing import EmbeddedCluster
 from tools.cluster_faults import LEASE_S, NODES, Fault, Faults, planned
@@ -116,7 +116,7 @@ class Round:
             disturb()
             self.healed = time.monotonic()
             self.settle()
-        except (AssertionError, RuntimeError, TimeoutError, KafkaException, ClientFailure) as error:
+        except (AssertionError, RuntimeError, TimeoutError, KafkaException, ClientError) as error:
             failures.append(f"{type(error).__name__}: {error}")
         finally:
             failures += self.end()
@@ -178,7 +178,7 @@ class Round:
             try:
                 with Client(self.cluster.address_of(node)) as client:
                     topics = client.send(MetadataRequest(topics=None)).topics
-            except ClientFailure:  # it has just heard what it leads no more, and hangs up
+            except ClientError:  # it has just heard what it leads no more, and hangs up
                 found.append(node)
                 continue
             found += [
@@ -245,7 +245,7 @@ def known_to(cluster: EmbeddedCluster, node: int, topics: list[str]) -> list[str
     try:
         with Client(cluster.address_of(node)) as client:
             listed = {topic.name for topic in client.send(MetadataRequest(topics=None)).topics}
-    except ClientFailure:
+    except ClientError:
         return topics
     return [name for name in topics if name in listed]
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
 
 PARTITIONS = 3
@@ -73,7 +73,7 @@ def drive_commit(bootstrap: str, directory: str, *, transactional: bool = False)
             staging.commit(plan["batch"], "crash", [staged] if staged else [], publisher, transactions)
             publisher.close()
             write_json(plan_path, {**plan, "committed": True})
-        except ClientFailure as failure:
+        except ClientError as failure:
             print(f"the micro-batch failed, and is run again: {failure}", flush=True)
             time.sleep(0.1)
 
@@ -83,7 +83,7 @@ def ends_when_there(bootstrap: str) -> dict[int, int]:
         try:
             with Client(bootstrap) as client:
                 return client.list_offsets("in", range(PARTITIONS))
-        except ClientFailure:
+        except ClientError:
             time.sleep(0.1)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.client.errors import check
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -218,7 +218,7 @@ def run(rounds: int, seed: int, directory: str, durability: str, partitions: int
         failures += settle(readers, writers, watch)
         history = history_of(node.bootstrap, writers)
         failures += [*check_history(history), *holes(history)]
-    except (AssertionError, RuntimeError, KafkaException, ClientFailure) as error:
+    except (AssertionError, RuntimeError, KafkaException, ClientError) as error:
         failures.append(f"{type(error).__name__}: {error}")
     finally:
         for reader in readers:

@@ -38,7 +38,7 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.testing import EmbeddedCluster
 from tools.crash_drivers import DRIVERS, PARTITIONS
 from tools.node_process import NodeProcess
@@ -440,7 +440,7 @@ class Loop:
             self.feeder.finish()
             self.pipeline.complete(self.driver)
             failures += self.pipeline.failures()
-        except (AssertionError, RuntimeError, ClientFailure) as error:
+        except (AssertionError, RuntimeError, ClientError) as error:
             failures.append(f"{type(error).__name__}: {error}")
         finally:
             self.feeder.done.set()

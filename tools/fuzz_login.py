@@ -2,8 +2,9 @@
 
     python -m tools.fuzz_login [--visits 20000] [--seed N]
 
-Each visit is that of a client without a password (`tests/harness/server/strangers.py`). It ends with 1 if the node has
-told one of them something, has logged an error, is gone, or takes more memory than `--memory-mb` above its start.
+Each visit is that of a client without a password (`tests/harness/server/strangers.py`). It ends with 1 if the
+node has told one of them something, has logged an error, is gone, or takes more memory than `--memory-mb` above its
+start.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from ottla.client import Client, ClientFailure, Connection
-from ottla.protocol.errors import MalformedFrame
+from ottla.client import Client, ClientError, Connection
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.framing import decode_request, encode_request
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -87,7 +87,7 @@ class Corpus:
         for frame in frames:
             try:
                 _, message = decode_request(memoryview(frame))
-            except MalformedFrame:
+            except MalformedFrameError:
                 continue
             self.requests.append(frame)
             strings.update(dict.fromkeys(_strings(message)))
@@ -359,7 +359,7 @@ def run(frames: int, seed: int, connections: int, directory: str, growth_mb_max:
         beside.done.set()
         beside.join(30)
         failures += verdict(fuzz, beside, growth_mb_max)
-    except (AssertionError, ClientFailure, OSError) as error:
+    except (AssertionError, ClientError, OSError) as error:
         failures.append(str(error))
     finally:
         code = node.stop() if node.alive else None

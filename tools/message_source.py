@@ -582,7 +582,7 @@ def class_source(message: Message, struct: Struct, module: Module) -> list[str]:
     body += ["def encode(self, out: bytearray, version: int) -> None:", *_indent(encode or ["pass"]), ""]
     read = [f"self = _new({struct.name})", *decode, "return self, pos"]
     if top:
-        error = module.use("MalformedFrame")
+        error = module.use("MalformedFrameError")
         short = module.use("SHORT_INPUT")
         read = [
             "if type(view) is not memoryview:",
@@ -621,10 +621,10 @@ def module_source(messages: list[Message]) -> str:
         names.insert(0, "Struct as Format")
     if names:
         lines += [f"from struct import {', '.join(names)}", ""]
-    imported = sorted(module.wire - {"pack", "unpack_from", "MalformedFrame"}, key=lambda n: (not n.isupper(), n))
+    imported = sorted(module.wire - {"pack", "unpack_from", "MalformedFrameError"}, key=lambda n: (not n.isupper(), n))
     imported.sort(key=lambda n: (0 if n.isupper() else 1 if n[0].isupper() else 2, n))
-    if "MalformedFrame" in module.wire:
-        lines.append("from ottla.protocol.errors import MalformedFrame")
+    if "MalformedFrameError" in module.wire:
+        lines.append("from ottla.protocol.errors import MalformedFrameError")
     lines += ["from ottla.protocol.wire import (", *[f"    {name}," for name in imported], ")", ""]
     lines.append("_new = object.__new__")
     lines += [f'_unpack_{_identifier(fmt)} = Format(">{fmt}").unpack_from' for fmt in sorted(module.unpackers)]

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from ottla.client import Client, ClientFailure, TimedOut
+from ottla.client import Client, ClientError, TimedOutError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -64,13 +64,13 @@ class Outage(threading.Thread):
         try:
             with Client(self._address_of(node), timeout_s=TIMEOUT_MS / 1000 + GRACE_S) as client:
                 error = ErrorCode(client.send(asked).topics[0].error_code)
-        except TimedOut:
+        except TimedOutError:
             if node in self._well():
                 took_s = time.monotonic() - began
                 self.failures.append(
                     f"node {node} left a CreateTopics of {TIMEOUT_MS} ms unanswered for {took_s:.1f} s"
                 )
-        except ClientFailure:
+        except ClientError:
             pass  # it was struck meanwhile
         else:
             self.told[error.name] = self.told.get(error.name, 0) + 1
@@ -82,7 +82,7 @@ class Outage(threading.Thread):
         try:
             with Client(self._address_of(node), timeout_s=GRACE_S) as client:
                 error = client.send(asked).topics[0].partitions[0].error_code
-        except ClientFailure:
+        except ClientError:
             return
         if error == ErrorCode.NONE:
             away_s = time.monotonic() - self._began

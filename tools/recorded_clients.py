@@ -23,7 +23,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.client.errors import check
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -78,7 +78,7 @@ def begin_by_number(consumer: Consumer, partitions: Sequence[TopicPartition], *,
     begin(places)
 
 
-class NowhereToBegin(Exception):
+class NoStartOffsetError(Exception):
     """Nobody could say how far a group has read the partitions that a member was given."""
 
 
@@ -206,7 +206,7 @@ class Member(Recorded):
     def work(self) -> None:
         while not self.done.is_set():
             self._read.clear()
-            with suppress(NowhereToBegin), closing(self.consumer(self._group, **self._settings)) as consumer:
+            with suppress(NoStartOffsetError), closing(self.consumer(self._group, **self._settings)) as consumer:
                 self._read_on(consumer)
 
     def _read_on(self, consumer: Consumer) -> None:
@@ -235,7 +235,7 @@ class Member(Recorded):
         try:
             begin_by_number(consumer, partitions, incremental=self._settings["group.protocol"] == "consumer")
         except KafkaException as error:
-            raise NowhereToBegin from error
+            raise NoStartOffsetError from error
 
     def _taken(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
@@ -279,7 +279,7 @@ class Watch(Recorded):
             with Client(self.bootstrap, timeout_s=3) as client:
                 (answer,) = client.send_to_coordinator(group, request, 9).groups
             check(answer.error_code, "the committed offsets")
-        except ClientFailure:
+        except ClientError:
             return {}
         ended = time.monotonic()
         found = {(self._topic, each.partition_index): each.committed_offset for each in answer.topics[0].partitions}

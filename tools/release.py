@@ -46,33 +46,33 @@ with EmbeddedBroker() as broker:
 """A program of a user's: what is produced to an embedded broker is consumed from it."""
 
 
-class ReleaseRefused(Exception):
+class ReleaseRefusedError(Exception):
     """Why there is no release: one sentence."""
 
 
 def current_version() -> str:
-    """The version that the package states. Raises ReleaseRefused."""
+    """The version that the package states. Raises ReleaseRefusedError."""
     found = VERSION.search(PACKAGE.read_text())
     if found is None:
-        raise ReleaseRefused(f"{PACKAGE.relative_to(TOP)} states no version of the form 1.2.3.")
+        raise ReleaseRefusedError(f"{PACKAGE.relative_to(TOP)} states no version of the form 1.2.3.")
     return found[1]
 
 
 def texts_with_version(wanted: str, today: str) -> dict[Path, str]:
     """Returns what the files that name a version shall say: the package it, and CHANGELOG.md a heading for it above
-    what was unreleased. Raises ReleaseRefused."""
+    what was unreleased. Raises ReleaseRefusedError."""
     if re.fullmatch(r"\d+\.\d+\.\d+", wanted) is None:
-        raise ReleaseRefused(f"{wanted!r} is no version: three numbers, as in 1.2.3.")
+        raise ReleaseRefusedError(f"{wanted!r} is no version: three numbers, as in 1.2.3.")
     if [int(part) for part in wanted.split(".")] < [int(part) for part in current_version().split(".")]:
-        raise ReleaseRefused(f"{wanted} is lower than {current_version()}.")
+        raise ReleaseRefusedError(f"{wanted} is lower than {current_version()}.")
     changes = CHANGELOG.read_text()
     if f"\n## {wanted}" in changes:
-        raise ReleaseRefused(f"CHANGELOG.md has {wanted} already.")
+        raise ReleaseRefusedError(f"CHANGELOG.md has {wanted} already.")
     unreleased = re.search(r"^## Unreleased\n(.*?)(?=^## |\Z)", changes, re.MULTILINE | re.DOTALL)
     if unreleased is None or not unreleased[1].strip():
-        raise ReleaseRefused("CHANGELOG.md has nothing under Unreleased.")
+        raise ReleaseRefusedError("CHANGELOG.md has nothing under Unreleased.")
     if run("git", "status", "--porcelain", cwd=TOP):
-        raise ReleaseRefused("There are uncommitted changes; commit them first.")
+        raise ReleaseRefusedError("There are uncommitted changes; commit them first.")
     return {
         PACKAGE: VERSION.sub(f'__version__ = "{wanted}"', PACKAGE.read_text()),
         CHANGELOG: changes.replace("## Unreleased\n", f"## Unreleased\n\n## {wanted}, {today}\n", 1),
@@ -80,30 +80,30 @@ def texts_with_version(wanted: str, today: str) -> dict[Path, str]:
 
 
 def run(*command: str, cwd: Path) -> str:
-    """What a command prints. Raises ReleaseRefused with the end of it when it fails."""
+    """What a command prints. Raises ReleaseRefusedError with the end of it when it fails."""
     ended = subprocess.run(command, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if ended.returncode:
         last = "\n".join(ended.stdout.splitlines()[-20:])
-        raise ReleaseRefused(f"{' '.join(command)} ended with {ended.returncode}:\n{last}")
+        raise ReleaseRefusedError(f"{' '.join(command)} ended with {ended.returncode}:\n{last}")
     return ended.stdout
 
 
 def build(version: str) -> list[Path]:
-    """The wheel and the source distribution of this version, in dist/. Raises ReleaseRefused."""
+    """The wheel and the source distribution of this version, in dist/. Raises ReleaseRefusedError."""
     run(sys.executable, "-m", "build", "--outdir", str(TOP / "dist"), cwd=TOP)
     wheel = TOP / "dist" / f"ottla-{version}-py3-none-any.whl"
     source = TOP / "dist" / f"ottla-{version}.tar.gz"
     missing = [each.name for each in (wheel, source) if not each.exists()]
     if missing:
-        raise ReleaseRefused(f"The build made no {' and no '.join(missing)}.")
+        raise ReleaseRefusedError(f"The build made no {' and no '.join(missing)}.")
     simulated = [name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("ottla/sim/")]
     if simulated:
-        raise ReleaseRefused(f"{wheel.name} has the simulator in it: {simulated[0]}.")
+        raise ReleaseRefusedError(f"{wheel.name} has the simulator in it: {simulated[0]}.")
     return [wheel, source]
 
 
 def try_out(built: Path, version: str) -> None:
-    """Install a distribution in a fresh environment and use it as a stranger would. Raises ReleaseRefused."""
+    """Install a distribution in a fresh environment and use it as a stranger would. Raises ReleaseRefusedError."""
     with tempfile.TemporaryDirectory(prefix="ottla-release-") as place:
         home = Path(place)
         venv.create(home / "env", with_pip=True)
@@ -111,7 +111,7 @@ def try_out(built: Path, version: str) -> None:
         run(python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", str(built), cwd=home)
         said = run(str(home / "env" / "bin" / "ottla"), "--version", cwd=home).strip()
         if said != f"ottla {version}":
-            raise ReleaseRefused(f"{built.name} installs as {said!r}.")
+            raise ReleaseRefusedError(f"{built.name} installs as {said!r}.")
         run(python, "-c", TRIAL, cwd=home)
         run(python, "-m", "pip", "check", cwd=home)
 
@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--version", help="the version to name, as in 1.2.3; without it nothing but dist/ changes")
     try:
         release(parser.parse_args().version)
-    except ReleaseRefused as refused:
+    except ReleaseRefusedError as refused:
         print(f"No release: {refused}", file=sys.stderr)
         return 1
     return 0

@@ -153,7 +153,7 @@ class Upgrade:
         self._producer = Producer({**settings, "acks": "all"})
 
     def run(self, plan: Sequence[Step]) -> None:
-        """Raises RuntimeError, AssertionError, TimeoutError, ClientFailure where a step can't be done."""
+        """Raises RuntimeError, AssertionError, TimeoutError, ClientError where a step can't be done."""
         self._levels = self._features()
         for step in plan:
             self._say(str(step))

@@ -17,7 +17,7 @@ from typing import Any
 from bench.figures import Figures
 from ottla.broker.cluster.duties import duties, turnover
 from ottla.broker.cluster.elections import Rules, with_isr
-from ottla.broker.cluster.metadata import Batch
+from ottla.broker.cluster.metadata import RowBatch
 from ottla.broker.cluster.spreading import spread
 from ottla.metadata.image import MetadataImage, changed, delta_since, read_image
 from ottla.metadata.memory import MemoryStore
@@ -68,9 +68,9 @@ def measured(nodes: int, partitions: int) -> Figures:
         "a node dies: controller decides ms", lambda: duties(image, turnover(image, present), lambda _: RULES)
     )
     figures |= took
-    writes = Batch(rows).writes()
+    writes = RowBatch(rows).writes()
     figures["a node dies: rows KB"] = sum(len(write.value) for write in writes if isinstance(write, Put)) / 1e3
-    figures |= timed("a node dies: controller writes ms", lambda: store.commit(Batch(rows).writes()))[1]
+    figures |= timed("a node dies: controller writes ms", lambda: store.commit(RowBatch(rows).writes()))[1]
     after, took = timed("a node dies: each node follows ms", lambda: follow(store, image))
     figures |= took
     figures |= timed(
@@ -82,14 +82,14 @@ def measured(nodes: int, partitions: int) -> Figures:
     return figures
 
 
-def in_sync_change(image: MetadataImage) -> Batch:
+def in_sync_change(image: MetadataImage) -> RowBatch:
     """The change of one partition's in-sync set."""
     from ottla.broker.cluster.duties import topic_row
 
     topic = next(each for each in image.topics.values() if len(each.partitions[0].isr) > 1)
     first, *others = topic.partitions
     shrunk = with_isr(first, first.isr[:-1], RULES, recovering=False)
-    return Batch([topic_row(topic, [shrunk, *others])])
+    return RowBatch([topic_row(topic, [shrunk, *others])])
 
 
 def follow(store: MemoryStore, image: MetadataImage) -> MetadataImage:

@@ -12,7 +12,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.brokers import BenchFailed, Nodes, wait_until
+from bench.brokers import BenchFailedError, Nodes, wait_until
 from bench.cluster.life import WAIT_S, Cluster, started
 from bench.figures import Figures, Scale
 from ottla.demo.cluster import NODES, hold_ports
@@ -32,7 +32,7 @@ class Kafka(Cluster):
         """As ours; it says that it serves before it takes its own nodes in."""
 
         def created() -> bool:
-            with contextlib.suppress(BenchFailed):
+            with contextlib.suppress(BenchFailedError):
                 super(Kafka, self).create(name, partitions)
                 return True
             return False
@@ -60,8 +60,8 @@ def start(tools: Path, nodes: Nodes, scale: Scale) -> Figures:
 
 
 def run(tools: Path, *words: str) -> str:
-    """What kafka-peer says. Raises BenchFailed."""
+    """What kafka-peer says. Raises BenchFailedError."""
     try:
         return subprocess.run([tools / "kafka-peer", *words], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        raise BenchFailed(f"kafka-peer {words[0]} failed: {getattr(error, 'stderr', '') or error}") from error
+        raise BenchFailedError(f"kafka-peer {words[0]} failed: {getattr(error, 'stderr', '') or error}") from error

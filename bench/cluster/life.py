@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from bench.brokers import BenchFailed, Broker, Nodes, wait_until
+from bench.brokers import BenchFailedError, Broker, Nodes, wait_until
 from bench.figures import Figures, Scale
 from bench.frames import record_batch
 from bench.node.life import start_process
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.demo.cluster import NODES, ThreeNodes
-from ottla.demo.node import NodeFailed
+from ottla.demo.node import NodeFailedError
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 
@@ -59,7 +59,7 @@ class Cluster(Broker):
             request = CreateTopicsRequest(topics=[CreatableTopic(name, partitions, -1)], timeout_ms=int(WAIT_S * 1000))
             (answer,) = client.send(request).topics
         if answer.error_code:
-            raise BenchFailed(f"{name} could not be made: {answer.error_message}")
+            raise BenchFailedError(f"{name} could not be made: {answer.error_message}")
 
 
 class Three(Cluster):
@@ -79,7 +79,7 @@ class Three(Cluster):
         """Wait until something holds of all partitions, as this node tells them."""
 
         def told() -> bool:
-            with contextlib.suppress(ClientFailure), Client(self.nodes.address.split(",")[by - 1]) as client:
+            with contextlib.suppress(ClientError), Client(self.nodes.address.split(",")[by - 1]) as client:
                 topics = client.send(MetadataRequest(topics=None)).topics
                 return holds([part for topic in topics for part in topic.partitions])
             return False
@@ -95,8 +95,8 @@ def three(nodes: Nodes, settings: Mapping[str, str] | None = None) -> Iterator[T
     try:
         cluster.start()
         yield Three(cluster)
-    except NodeFailed as failed:
-        raise BenchFailed(str(failed)) from failed
+    except NodeFailedError as failed:
+        raise BenchFailedError(str(failed)) from failed
     finally:
         cluster.stop()
         shutil.rmtree(directory, ignore_errors=True)
@@ -149,7 +149,7 @@ def failover(nodes: Nodes, scale: Scale) -> Figures:
                 ended_s = time.perf_counter() - began
                 time.sleep(max(1.0, scale.seconds))
             if load.refused:
-                raise BenchFailed(f"{load.refused} messages were refused for good after {name}")
+                raise BenchFailedError(f"{load.refused} messages were refused for good after {name}")
             figures |= {f"{name}: longest pause s": load.longest_pause_s, f"{name}: node ended s": ended_s}
             cluster.nodes.bring_back(leader)
     return figures | {"SIGTERM of kill -9": figures["SIGTERM: longest pause s"] / figures["kill -9: longest pause s"]}

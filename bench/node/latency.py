@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from bench.brokers import BenchFailed, Broker
+from bench.brokers import BenchFailedError, Broker
 from bench.figures import Figures, Scale, percentiles
 
 VALUE_BYTES = 200
@@ -74,7 +74,7 @@ class Pace:
             began = time.perf_counter_ns()
             producer.produce(topic, value)
             if producer.flush(READ_TIMEOUT_S):
-                raise BenchFailed(f"a message was not acknowledged in {READ_TIMEOUT_S} s")
+                raise BenchFailedError(f"a message was not acknowledged in {READ_TIMEOUT_S} s")
             spent_us.append((time.perf_counter_ns() - began) / 1e3)
         return spent_us[len(spent_us) // 5 :]
 
@@ -94,7 +94,9 @@ class Pace:
         producer.flush(READ_TIMEOUT_S)
         ends_us = reader.finish()
         if min(len(ends_us), len(acknowledged_us)) < total * SEEN_MIN:
-            raise BenchFailed(f"of {total} messages {len(acknowledged_us)} were acknowledged and {len(ends_us)} seen")
+            raise BenchFailedError(
+                f"of {total} messages {len(acknowledged_us)} were acknowledged and {len(ends_us)} seen"
+            )
         warm = total // 10
         return percentiles("produce", acknowledged_us[warm:]) | percentiles("end to end", ends_us[warm:])
 

@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 
-from bench.brokers import BenchFailed, Broker, Nodes, OttlaNode, users_environment
+from bench.brokers import BenchFailedError, Broker, Nodes, OttlaNode, users_environment
 from bench.figures import Figures, Scale, cpu_figures
 from bench.frames import check_produced, connect, pipeline, produce_frame, record_batch
-from ottla.client import ClientFailure
+from ottla.client import ClientError
 
 MEASURED_START_S = 60.0
 FILL_BATCH = (1_000, 1_000)
@@ -77,7 +77,7 @@ def start_embedded(nodes: Nodes, scale: Scale) -> Figures:
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, capture_output=True, text=True, timeout=MEASURED_START_S, env=users_environment())
     if run.returncode:
-        raise BenchFailed(f"the embedded broker failed: {run.stderr.strip().splitlines()[-1]}")
+        raise BenchFailedError(f"the embedded broker failed: {run.stderr.strip().splitlines()[-1]}")
     cold_s, warm_s = map(float, run.stdout.split())
     return {
         "first acknowledged s": cold_s,
@@ -96,13 +96,13 @@ def kill_under_load(nodes: Nodes, scale: Scale) -> Figures:
             began = time.perf_counter()
             node.kill()
         if load.failed:
-            raise BenchFailed(load.failed)
+            raise BenchFailedError(load.failed)
         spent_s = time.perf_counter() - began + start_until_acknowledged(node, topic, record_batch(1, 200))
         with node.client() as client:
             ends = client.list_offsets(topic, range(LOAD_PARTITIONS))
         lost = sum(max(0, acked - ends[index]) for index, acked in enumerate(load.acknowledged_ends))
         if lost:
-            raise BenchFailed(f"{lost} acknowledged messages are missing after kill -9")
+            raise BenchFailedError(f"{lost} acknowledged messages are missing after kill -9")
         return {"kill to next acknowledged s": spent_s, "acknowledged before msg": sum(load.acknowledged_ends)}
 
 
@@ -132,7 +132,7 @@ class Producing:
         sent = answered = 0
         several = len(self._frames)
         try:
-            with contextlib.suppress(ClientFailure):  # the kill
+            with contextlib.suppress(ClientError):  # the kill
                 while True:
                     while sent < answered + several:
                         self._connection.send_bytes(self._frames[sent % several])
@@ -140,7 +140,7 @@ class Producing:
                     base_offset = check_produced(self._connection.receive_raw())
                     self.acknowledged_ends[answered % several] = base_offset + 10
                     answered += 1
-        except BenchFailed as failure:
+        except BenchFailedError as failure:
             self.failed = str(failure)
 
 
@@ -176,7 +176,7 @@ def full_restart(nodes: Nodes, scale: Scale) -> Figures:
     with nodes.running() as node, node.topics(min(scale.partitions, 1_000)) as places:
         whole_gb = each * len(places) * len(batch) / 1e9
         if whole_gb > nodes.free_gb() * FREE_SHARE_MAX:
-            raise BenchFailed(
+            raise BenchFailedError(
                 f"{whole_gb:.1f} GB do not fit well into the {nodes.free_gb():.1f} GB free at {nodes.base}"
             )
         frames = (produce_frame(topic, index, batch) for topic, index in places)

@@ -10,7 +10,7 @@ import re
 import time
 from dataclasses import dataclass
 
-from bench.brokers import BenchFailed, Broker
+from bench.brokers import BenchFailedError, Broker
 from bench.bulk import SIZE, size_in
 from bench.figures import Figures, Scale, cpu_figures
 from bench.frames import IN_FLIGHT, Reader, connect, pipeline, produce_frame, record_batch
@@ -97,7 +97,7 @@ class RawLoad:
                 records = reader.fetch(topic, offset)
                 whole = len(records) // len(batch)  # Kafka cuts the last batch of an answer where the size ends
                 if not whole or peek(records).base_offset != offset:
-                    raise BenchFailed(f"a fetch at offset {offset} gave no whole batch from there on")
+                    raise BenchFailedError(f"a fetch at offset {offset} gave no whole batch from there on")
                 read += whole * len(batch)
                 requests += 1
                 offset = (offset + whole * self.count) % (batches * self.count)

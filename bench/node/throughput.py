@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Producer
 
-from bench.brokers import BenchFailed, Broker
+from bench.brokers import BenchFailedError, Broker
 from bench.bulk import SIZE, bulk_consumer, size_in
 from bench.figures import Figures, Scale, cpu_figures
 
@@ -113,7 +113,7 @@ class Load:
             if i % 10_000 == 0:
                 producer.poll(0)
         if left := producer.flush(FLUSH_TIMEOUT_S):
-            raise BenchFailed(f"{left} of {count} messages were not delivered in {FLUSH_TIMEOUT_S} s")
+            raise BenchFailedError(f"{left} of {count} messages were not delivered in {FLUSH_TIMEOUT_S} s")
         return time.perf_counter() - began
 
     def _consume(self, broker: Broker, topic: str, count: int) -> float:
@@ -123,7 +123,7 @@ class Load:
         while seen < count:
             messages = consumer.consume(min(10_000, count - seen), 10)
             if not messages:
-                raise BenchFailed(f"{seen} of {count} messages were consumed, then none came for 10 s")
+                raise BenchFailedError(f"{seen} of {count} messages were consumed, then none came for 10 s")
             seen += sum(message.error() is None for message in messages)
         spent_s = time.perf_counter() - began
         consumer.close()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import AcknowledgeType, Consumer, Producer
 
-from bench.brokers import BenchFailed, Broker
+from bench.brokers import BenchFailedError, Broker
 from bench.figures import Figures, Scale, cpu_figures, percentiles
 from bench.node.latency import STAMP_BYTES, stamped
 from bench.queues.members import TIMEOUT_S, Member, at_work, fill, new_group
@@ -85,7 +85,7 @@ class GroupLoad:
         began = time.perf_counter()
         with at_work([threading.Thread(target=work, args=(member,)) for member in members], over):
             if not over.wait(TIMEOUT_S):
-                raise BenchFailed(f"the share group had {seen} of {count} records in {TIMEOUT_S} s")
+                raise BenchFailedError(f"the share group had {seen} of {count} records in {TIMEOUT_S} s")
             ended = time.perf_counter()
         return first - began, ended - first
 
@@ -114,7 +114,7 @@ def grouped(broker: Broker, topic: str, count: int) -> tuple[float, float]:
     while seen < count:
         batch = consumer.consume(min(500, count - seen), 10)
         if not batch:
-            raise BenchFailed(f"the consumer group had {seen} of {count} records, then none came for 10 s")
+            raise BenchFailedError(f"the consumer group had {seen} of {count} records, then none came for 10 s")
         seen += len(batch)
     ended = time.perf_counter()
     consumer.close()
@@ -172,7 +172,7 @@ class GroupPace:
             self._send(broker, topic, total, joined)
             reader.join(10)
         if len(ages_us) < total * SEEN_MIN:
-            raise BenchFailed(f"{len(ages_us)} of {total} records were seen")
+            raise BenchFailedError(f"{len(ages_us)} of {total} records were seen")
         return ages_us[total // 10 :]
 
     def _send(self, broker: Broker, topic: str, total: int, joined: threading.Event) -> None:
@@ -181,7 +181,7 @@ class GroupPace:
         deadline = time.monotonic() + TIMEOUT_S
         while not joined.wait(KNOCK_S):
             if time.monotonic() > deadline:
-                raise BenchFailed("the group read nothing")
+                raise BenchFailedError("the group read nothing")
             producer.produce(topic, b"knock")
             producer.flush(10)
         time.sleep(0.3)

@@ -31,7 +31,7 @@ FETCH_BYTES = 50 << 20
 
 
 class Holder:
-    """Joins at once. Every method raises ClientFailure."""
+    """Joins at once. Every method raises ClientError."""
 
     def __init__(self, broker: Broker, group: str, topic: str) -> None:
         self.group = group
@@ -91,7 +91,7 @@ class Holder:
         return self._connection.post(request, 2)
 
     def take(self, posted: Posted) -> None:
-        """The answer: everything was acknowledged, or ErrorAnswer."""
+        """The answer: everything was acknowledged, or BrokerError."""
         answer: Any = self._connection.take(posted)
         check(answer.error_code, "a share acknowledgement", answer.error_message)
         for place in answer.responses:

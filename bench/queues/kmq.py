@@ -25,9 +25,9 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.brokers import BenchFailed, Broker, users_environment, wait_until
+from bench.brokers import BenchFailedError, Broker, users_environment, wait_until
 from bench.figures import Figures, Scale, percentiles
-from ottla.client import ClientFailure
+from ottla.client import ClientError
 from ottla.kmq import KmqClient, KmqConfig, create_topics
 from ottla.kmq.stats import standings
 
@@ -101,7 +101,7 @@ def queue(broker: Broker, topic: NewTopic | None = None, **settings: Any) -> Ite
         yield config
     finally:
         for each in (config.queue, config.markers, config.dead_letters):
-            with contextlib.suppress(ClientFailure):
+            with contextlib.suppress(ClientError):
                 broker.delete_topic(each)
 
 
@@ -118,7 +118,7 @@ def tracker(broker: Broker, config: KmqConfig) -> Iterator[None]:
             if "follows markers" in line:
                 break
         else:
-            raise BenchFailed(f"the tracker did not start: {''.join(said).strip()}")
+            raise BenchFailedError(f"the tracker did not start: {''.join(said).strip()}")
         drain = threading.Thread(target=process.stderr.read, daemon=True)
         drain.start()
         yield
@@ -141,7 +141,7 @@ def fill(broker: Broker, topic: str, count: int) -> None:
         if index % 10_000 == 0:
             producer.poll(0)
     if producer.flush(120):
-        raise BenchFailed("the queue could not be filled")
+        raise BenchFailedError("the queue could not be filled")
 
 
 def plain_loop(broker: Broker, topic: str, count: int, work_ms: int) -> float:
@@ -199,7 +199,7 @@ def kmq_loop(broker: Broker, config: KmqConfig, count: int, work_ms: int) -> flo
 
 def starved(since: float, who: str, seen: int, count: int) -> None:
     if time.monotonic() - since > IDLE_S_MAX:
-        raise BenchFailed(f"the {who} saw {seen} of {count} messages, then none for {IDLE_S_MAX:g} s")
+        raise BenchFailedError(f"the {who} saw {seen} of {count} messages, then none for {IDLE_S_MAX:g} s")
 
 
 def settled(broker: Broker, config: KmqConfig) -> bool:

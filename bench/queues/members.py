@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import Message, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from bench.brokers import BenchFailed, Broker
+from bench.brokers import BenchFailedError, Broker
 
 VALUE_BYTES = 200
 TIMEOUT_S = 60
@@ -60,7 +60,7 @@ def fill(broker: Broker, topic: str, count: int, batch: int = 10_000, partitions
         if index % 10_000 == 0:
             producer.poll(0)
     if producer.flush(TIMEOUT_S):
-        raise BenchFailed("the topic could not be filled")
+        raise BenchFailedError("the topic could not be filled")
 
 
 class Member:

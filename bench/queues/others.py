@@ -27,7 +27,7 @@ from typing import Any
 
 from confluent_kafka import AcknowledgeType
 
-from bench.brokers import BenchFailed, Broker, default_data, wait_until
+from bench.brokers import BenchFailedError, Broker, default_data, wait_until
 from bench.figures import Figures, cpu_figures
 from bench.queues.members import TIMEOUT_S, VALUE_BYTES, Member, fill, new_group
 from tools.node_process import free_port
@@ -90,7 +90,7 @@ class Server(Broker):
     def _listens(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise BenchFailed(f"{self.name} did not start; see {self.directory / 'log'}")
+            raise BenchFailedError(f"{self.name} did not start; see {self.directory / 'log'}")
         with contextlib.suppress(OSError):
             socket.create_connection((self.host, self.port), 1).close()
             return True
@@ -177,7 +177,7 @@ class PikaRound:
         self._connection.ioloop.call_later(TIMEOUT_S, lambda: self._end("it took too long"))
         self._connection.ioloop.start()
         if self._failed:
-            raise BenchFailed(f"rabbitmq: {self._failed}")
+            raise BenchFailedError(f"rabbitmq: {self._failed}")
         return self._produced_s, self._consumed_s
 
     def _end(self, failed: str = "") -> None:
@@ -287,7 +287,7 @@ def share_round(broker: Broker, count: int) -> tuple[float, float]:
                 member.consumer.acknowledge(message, AcknowledgeType.ACCEPT)
             seen += len(batch)
             if time.monotonic() > deadline:
-                raise BenchFailed(f"the share group had {seen} of {count} records in {TIMEOUT_S} s")
+                raise BenchFailedError(f"the share group had {seen} of {count} records in {TIMEOUT_S} s")
         member.consumer.commit_sync(10)
         consumed_s = time.perf_counter() - began
         member.consumer.close()

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from bench.brokers import BenchFailed, Broker, Nodes, OttlaNode
+from bench.brokers import BenchFailedError, Broker, Nodes, OttlaNode
 from bench.figures import Figures
 from bench.frames import connect, pipeline, produce_frame, record_batch
 from bench.queues.holder import ACCEPT, BATCH_OPTIMIZED, EXACTLY, RELEASE, Holder
@@ -69,7 +69,7 @@ def back_off(nodes: Nodes, records: int) -> Figures:
             figures = {"release records/s": records / released_s}
             figures["release cpu us/record"] = spent_s(node, cpu) / records * 1e6
             if released_s > delay_s - WAIT_WINDOW_S - 1:
-                raise BenchFailed(f"the releases took {released_s:.1f} s, longer than the first of them waits")
+                raise BenchFailedError(f"the releases took {released_s:.1f} s, longer than the first of them waits")
             time.sleep(0.5)
             cpu = node.cpu_s()
             time.sleep(WAIT_WINDOW_S)
@@ -99,15 +99,15 @@ def come_due(node: Broker, member: Holder, records: int, due: float) -> Figures:
             first = first or (time.perf_counter() if got else 0.0)
             had += sum(last - begin + 1 for begin, last, _ in got)
             if any(count != 2 for _, _, count in got):
-                raise BenchFailed("a record came back with another delivery count than 2")
+                raise BenchFailedError("a record came back with another delivery count than 2")
             if time.perf_counter() > deadline:
-                raise BenchFailed(f"{had} of {records} records came back")
+                raise BenchFailedError(f"{had} of {records} records came back")
         ended = time.perf_counter()
     finally:
         over.set()
         other.join()
     if first < due:
-        raise BenchFailed("a record came back before its time")
+        raise BenchFailedError("a record came back before its time")
     return {
         "due: first one after s": first - due,
         "due: all delivered within s": ended - first,
@@ -172,7 +172,7 @@ def take_all(pair: tuple[Holder, Holder], records: int) -> list[list[tuple[int, 
             had += last - first + 1
         turn = 1 - turn
         if time.monotonic() > deadline:
-            raise BenchFailed(f"{had} of {records} records were acquired")
+            raise BenchFailedError(f"{had} of {records} records were acquired")
     return held
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import AcknowledgeType
 
-from bench.brokers import BenchFailed, Broker
+from bench.brokers import BenchFailedError, Broker
 from bench.figures import Figures, Scale, cpu_figures
 from bench.queues.members import TIMEOUT_S, Member, at_work, fill, new_group
 
@@ -101,13 +101,13 @@ class Work:
                 try:
                     everybody.wait(TIMEOUT_S / 2)
                 except threading.BrokenBarrierError:
-                    raise BenchFailed(f"not each of {workers} workers got a job") from None
+                    raise BenchFailedError(f"not each of {workers} workers got a job") from None
                 time.sleep(max(JOBS_AHEAD_S, self.work_ms / 1000))
                 before, began = self._progress(done, begun), time.perf_counter()
                 time.sleep(window_s)
                 rate = (self._progress(done, begun) - before) / (time.perf_counter() - began)
                 if sum(done) >= count:
-                    raise BenchFailed("the jobs ran out before the window was over")
+                    raise BenchFailedError("the jobs ran out before the window was over")
         return rate, sum(done)
 
     def _progress(self, done: list[int], begun: list[float]) -> float:

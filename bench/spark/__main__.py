@@ -29,7 +29,7 @@ from typing import Any, Literal
 from confluent_kafka import Producer
 
 from bench import program
-from bench.brokers import BenchFailed, Broker, Nodes, default_data
+from bench.brokers import BenchFailedError, Broker, Nodes, default_data
 from bench.bulk import bulk_consumer
 from bench.figures import Figures, Rounds, spread
 from bench.machine import version_of
@@ -69,7 +69,7 @@ class Session:
         self.version = self._answer()["pyspark"]
 
     def ask(self, what: str, **more: Any) -> dict[str, Any]:
-        """Raises BenchFailed with what Spark said."""
+        """Raises BenchFailedError with what Spark said."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"what": what, **more}) + "\n")
         self.process.stdin.flush()
@@ -79,10 +79,10 @@ class Session:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise BenchFailed("a Spark session ended")
+            raise BenchFailedError("a Spark session ended")
         answer = json.loads(line)
         if "error" in answer:
-            raise BenchFailed(answer["error"])
+            raise BenchFailedError(answer["error"])
         return answer
 
     def cpu_s(self) -> float:
@@ -165,7 +165,7 @@ def batch(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
         figures[f"{name} rows/s"] = rows / answer["seconds"]
         figures[f"{name} cpu us/row"] = (reading.session.cpu_s() - before) / rows * 1e6
         if "bytes" in answer and answer["bytes"] % rows:
-            raise BenchFailed(f"{answer['bytes']} bytes are not those of {rows} equal rows")
+            raise BenchFailedError(f"{answer['bytes']} bytes are not those of {rows} equal rows")
     return figures
 
 
@@ -175,7 +175,7 @@ def stream(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
     before = reading.session.cpu_s()
     answer = reading.session.ask("stream", broker=reading.broker.address, topic=topic, per_trigger=PER_TRIGGER)
     if answer["rows"] != rows:
-        raise BenchFailed(f"{reading.name} gave {answer['rows']} rows of {rows}")
+        raise BenchFailedError(f"{reading.name} gave {answer['rows']} rows of {rows}")
     spent = reading.session.cpu_s() - before
     return {"rows/s": rows / answer["seconds"], "cpu us/row": spent / rows * 1e6}
 
@@ -187,7 +187,7 @@ def trickle(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
         answer = reading.session.ask("trickle", broker=reading.broker.address, topic=topic, seconds=scale.seconds)
     taken = sorted(answer["milliseconds"])
     if len(taken) < 3:
-        raise BenchFailed(f"{reading.name} made {len(taken)} micro-batches in {scale.seconds:g} s")
+        raise BenchFailedError(f"{reading.name} made {len(taken)} micro-batches in {scale.seconds:g} s")
     return {
         "micro-batch p50 ms": statistics.median(taken),
         "micro-batch p95 ms": taken[int(len(taken) * 0.95)],
@@ -201,7 +201,7 @@ def archive(reading: Reading, topic: str, rows: int, scale: Scale) -> Figures:
     for what in ("archive", "parquet"):
         answer = reading.session.ask(what, broker=reading.broker.address, topic=topic, folder=default_data())
         if answer["rows"] != rows:
-            raise BenchFailed(f"{what} wrote {answer['rows']} rows of {rows}")
+            raise BenchFailedError(f"{what} wrote {answer['rows']} rows of {rows}")
         figures[f"{what} rows/s"] = rows / answer["seconds"]
     figures["archive / parquet /s"] = figures["archive rows/s"] / figures["parquet rows/s"]
     return figures
@@ -213,7 +213,7 @@ def plain_loop(broker: Broker, topic: str, rows: int) -> Figures:
     while seen < rows:
         messages = consumer.consume(min(10_000, rows - seen), 10)
         if not messages:
-            raise BenchFailed(f"{seen} of {rows} messages were consumed, then none came for 10 s")
+            raise BenchFailedError(f"{seen} of {rows} messages were consumed, then none came for 10 s")
         seen += len(messages)
         size += sum(len(message.value()) for message in messages)
     spent_s, spent_cpu_s = time.perf_counter() - began, time.process_time() - cpu
@@ -262,7 +262,7 @@ def fill(broker: Broker, size: int, rows: int) -> str:
         if i % 10_000 == 0:
             producer.poll(0)
     if left := producer.flush(300):
-        raise BenchFailed(f"{left} of {rows} messages were not delivered")
+        raise BenchFailedError(f"{left} of {rows} messages were not delivered")
     return topic
 
 

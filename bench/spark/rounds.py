@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import program
-from bench.brokers import BenchFailed, Broker, Nodes, users_environment
+from bench.brokers import BenchFailedError, Broker, Nodes, users_environment
 from bench.figures import Figures, Rounds
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def fill(broker: Broker, topics: dict[str, int], records: Iterable[Record]) -> N
         if number % 1000 == 0:
             producer.poll(0)
     if producer.flush(120):
-        raise BenchFailed("records were not delivered")
+        raise BenchFailedError("records were not delivered")
 
 
 # ---- the process of a round ----------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from bench import program
-from bench.brokers import BenchFailed, Broker, Nodes, family, users_environment, wait_until
+from bench.brokers import BenchFailedError, Broker, Nodes, family, users_environment, wait_until
 from bench.figures import Figures, Rounds, Scale, measure_in_turns
 from bench.program import Floor, first_line, in_words, parser, scaled
 from bench.queues import kmq
@@ -91,7 +91,7 @@ class Writer:
 
     def flush(self) -> None:
         if self._producer.flush(300):
-            raise BenchFailed("records were not delivered")
+            raise BenchFailedError("records were not delivered")
 
 
 def backlog(broker: Broker, config: KmqConfig, markers: int) -> int:
@@ -123,9 +123,9 @@ class OnSpark:
     def __init__(self, session: SparkSession, broker: Broker, config: KmqConfig, trigger_s: float) -> None:
         from ottla.spark.running.run import RunOptions, read_stream
         from ottla.spark.tracker.processor import tracked
-        from ottla.spark.tracker.redelivering import OUTCOME, Outcome, outcome_of, redeliver_all
+        from ottla.spark.tracker.redelivering import OUTCOME, RedeliveryResult, outcome_of, redeliver_all
 
-        self.outcome = Outcome()
+        self.outcome = RedeliveryResult()
         self._taken: list[tuple[float, int]] = []
         directory = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         options = RunOptions(broker.address, directory.name, trigger_s=trigger_s)
@@ -146,7 +146,7 @@ class OnSpark:
         while self.outcome.read < markers:
             failure = self.query.exception()
             if failure is not None:
-                raise BenchFailed(str(failure)[:500])
+                raise BenchFailedError(str(failure)[:500])
             time.sleep(0.02)
         return next(at for at, read in self._taken if read >= markers)
 
@@ -171,7 +171,7 @@ def standalone(broker: Broker, config: KmqConfig) -> Iterator[None]:
             if "follows markers" in line:
                 break
         else:
-            raise BenchFailed("the tracker did not start")
+            raise BenchFailedError("the tracker did not start")
         threading.Thread(target=process.stderr.read, daemon=True).start()
         yield
     finally:
@@ -268,7 +268,7 @@ def records(broker: Broker, topic: str, count: int) -> list[Any]:
     until = time.monotonic() + 180
     while len(found) < count:
         if time.monotonic() > until:
-            raise BenchFailed(f"{len(found)} of {count} records came to {topic}")
+            raise BenchFailedError(f"{len(found)} of {count} records came to {topic}")
         found += [message for message in consumer.consume(1_000, 0.2) if message.error() is None]
     consumer.close()
     return found
@@ -291,7 +291,7 @@ def measure_open(broker: Broker, session: SparkSession, opened: int, seconds: fl
             state = sum(each["memoryUsedBytes"] for each in batches[-1]["stateOperators"])
             rows = [each.commit_offset for _, each in tracker.outcome.partitions.values()]
             if any(rows) and opened > PARTITIONS:
-                raise BenchFailed(f"messages that are open were forgotten: {rows}")
+                raise BenchFailedError(f"messages that are open were forgotten: {rows}")
         finally:
             tracker.close()
     taken = sorted(each["durationMs"]["triggerExecution"] for each in batches)

@@ -12,17 +12,17 @@ SETTINGS = {
 }
 
 
-class TryAgain(Exception):
+class TryAgainError(Exception):
     """The job failed for now."""
 
 
 def work(message: Message) -> None:
-    """Process one job. Raises TryAgain for a temporary failure and ValueError for a job that can never succeed."""
+    """Process one job. Raises TryAgainError for a temporary failure and ValueError for a job that can never succeed."""
     job = (message.value() or b"").decode()
     if not job.endswith(".png"):
         raise ValueError("not a picture")
     if job.startswith("busy") and message.delivery_count() == 1:
-        raise TryAgain
+        raise TryAgainError
     print("done", job, "in delivery", message.delivery_count(), flush=True)
 
 
@@ -33,7 +33,7 @@ def main(idle_s: float) -> None:
             for message in messages:
                 try:
                     work(message)
-                except TryAgain:
+                except TryAgainError:
                     worker.acknowledge(message, AcknowledgeType.RELEASE)
                 except ValueError:
                     worker.acknowledge(message, AcknowledgeType.REJECT)

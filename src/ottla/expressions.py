@@ -18,23 +18,23 @@ _LENGTH_MAX: Final = 4_096
 """The maximum length of an expression, in characters."""
 
 
-class InvalidExpression(Exception):
+class InvalidExpressionError(Exception):
     """Says why an expression cannot be used."""
 
 
 def matching(expression: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names that match the expression, sorted. Raises InvalidExpression."""
+    """The names that match the expression, sorted. Raises InvalidExpressionError."""
     matches = _compiled(expression).Match
     return tuple(sorted(name for name in names if matches(name)))
 
 
 def _compiled(expression: str) -> Any:
     if len(expression) > _LENGTH_MAX:
-        raise InvalidExpression(f"longer than {_LENGTH_MAX} characters")
+        raise InvalidExpressionError(f"longer than {_LENGTH_MAX} characters")
     try:
         re2: Any = import_module("re2")
     except ImportError as error:
-        raise InvalidExpression(f"this node can't read any, {error}") from error
+        raise InvalidExpressionError(f"this node can't read any, {error}") from error
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _MEMORY_MAX
@@ -46,5 +46,5 @@ def _compiled(expression: str) -> Any:
         compiled.Compile()
     except re2.error as error:
         why = error.args[0]
-        raise InvalidExpression(why.decode(errors="replace") if isinstance(why, bytes) else str(why)) from error
+        raise InvalidExpressionError(why.decode(errors="replace") if isinstance(why, bytes) else str(why)) from error
     return compiled

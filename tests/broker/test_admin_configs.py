@@ -7,7 +7,7 @@ import pytest
 
 from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
-from ottla.log.answers import AppendRefused
+from ottla.log.answers import AppendRefusedError
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -226,7 +226,7 @@ def test_a_change_holds_at_once_and_after_a_restart(stage: NodeStage) -> None:
             assert change(stage, GROUP, "g", ("share.delivery.count.limit", SET, "3")) == (0, None)
         else:
             stage.restart(clean=False)
-        with pytest.raises(AppendRefused) as refused:
+        with pytest.raises(AppendRefusedError) as refused:
             stage.append("t", value=b"x" * 2000)
         assert refused.value.error_code == E.MESSAGE_TOO_LARGE
         assert seen(stage, GROUP, "g", "share.delivery.count.limit")[0] == "3"

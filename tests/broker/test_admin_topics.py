@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ottla.metadata.memory import MemoryStore
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -134,7 +134,7 @@ def test_a_store_that_fails_is_told_and_nothing_changes(stage: NodeStage, monkey
     made(stage, "a")
 
     def full(*_: object) -> int:
-        raise StoreFailed("the disk is full")
+        raise StoreError("the disk is full")
 
     monkeypatch.setattr(MemoryStore, "commit", full)
     assert create(stage, CreatableTopic("b", 1, 1))[0].error_code == E.KAFKA_STORAGE_ERROR

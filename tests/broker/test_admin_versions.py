@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.config.topic_table import TOPIC_CONFIGS
-from ottla.broker.requests import Refused
+from ottla.broker.requests import RequestRefusedError
 from ottla.broker.served import ADVERTISED
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
@@ -170,5 +170,5 @@ def test_a_version_beyond_what_is_served_closes_the_connection(stage: NodeStage,
         encode_request(RequestHeader(api_key, ADVERTISED[api_key].versions[1], 9, "x"), request_of(api_key, 99))
     )
     frame[6:8] = (ADVERTISED[api_key].versions[1] + 1).to_bytes(2, "big")
-    with pytest.raises(Refused, match="is not served"):
+    with pytest.raises(RequestRefusedError, match="is not served"):
         stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:])

@@ -7,9 +7,9 @@ import pytest
 
 from ottla.broker.requests import PATIENCE_MS
 from ottla.metadata.memory import MemoryStore
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.errors import ErrorCode as E
-from ottla.protocol.messages.alter_configs import AlterableConfig as Replaced
+from ottla.protocol.messages.alter_configs import AlterableConfig as ReplacedError
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest
 from ottla.protocol.messages.alter_configs import AlterConfigsResource as Replacing
 from ottla.protocol.messages.alter_partition_reassignments import (
@@ -65,7 +65,7 @@ ASKED = [
     ),
     (ListPartitionReassignmentsRequest(TIMEOUT_MS, None), None),
     (UnregisterBrokerRequest(3), None),
-    (AlterConfigsRequest([Replacing(TOPIC, "t", [Replaced("retention.ms", "5")])]), None),
+    (AlterConfigsRequest([Replacing(TOPIC, "t", [ReplacedError("retention.ms", "5")])]), None),
     (
         IncrementalAlterConfigsRequest([AlterConfigsResource(TOPIC, "t", [AlterableConfig("retention.ms", 0, "5")])]),
         None,
@@ -115,7 +115,7 @@ def test_a_store_that_can_not_be_read(stage: NodeStage, done: bool, monkeypatch:
     """Nobody knows what became of the commit: that stays so until the store answers again."""
 
     def unreachable(store: MemoryStore, key: str) -> None:
-        raise StoreFailed("no server of it answers")
+        raise StoreError("no server of it answers")
 
     waiting = stage.send(create("t"))
     with monkeypatch.context() as silent:

@@ -4,9 +4,9 @@ import pytest
 
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import ANONYMOUS, Address, Identity, Principal
-from ottla.broker.requests import Refused
+from ottla.broker.requests import RequestRefusedError
 from ottla.broker.security.sasl import PasswordGiven, PlainExchange
-from ottla.broker.security.scram import AuthenticationFailed
+from ottla.broker.security.scram import AuthenticationError
 from ottla.broker.served import ADVERTISED
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -44,14 +44,14 @@ def test_all_but_the_way_to_authenticate_is_refused(stage: NodeStage, security_p
     before = {key for key, spec in ADVERTISED.items() if spec.before_authentication}
     assert before == {ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE}
     for api_key in ADVERTISED.keys() - before:
-        with pytest.raises(Refused, match="during SASL handshake"):
+        with pytest.raises(RequestRefusedError, match="during SASL handshake"):
             stage.node.receive(stage.now, channel, memoryview(bytearray(api_key.to_bytes(2, "big") + bytes(8))))
     assert error_of(stage, channel, ApiVersionsRequest("t", "1")) == 0
 
 
 def test_everything_is_let_through_once_the_client_has_authenticated(stage: NodeStage) -> None:
     channel = channel_of("SASL_SSL")
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefusedError):
         error_of(stage, channel, MetadataRequest())
     channel.authenticate(ADA, "PLAIN")
     assert error_of(stage, channel, MetadataRequest()) == 0
@@ -101,7 +101,7 @@ def test_a_renewer_of_a_token_is_a_user(stage: NodeStage) -> None:
 )
 def test_a_token_of_plain_is_checked_before_its_password(token: bytes) -> None:
     """Its parts, and that nobody acts as another user (CVE-2017-12610)."""
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(AuthenticationError):
         PlainExchange().respond(token)
     for right in (b"\0ada\0p", b"ada\0ada\0p"):
         with pytest.raises(PasswordGiven) as given:

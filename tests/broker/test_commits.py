@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.cluster import metadata
-from ottla.broker.cluster.metadata import PLANS_MAX, RETRY_MS, Batch, Planned, RowChange, planned
+from ottla.broker.cluster.metadata import PLANS_MAX, RETRY_MS, Planned, RowBatch, RowChange, planned
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.row_kinds import encoded
-from ottla.metadata.store import ABSENT, Changes, Guard, Put, StoreFailed, Write
+from ottla.metadata.store import ABSENT, Changes, Put, StoreError, VersionGuard, Write
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -28,14 +28,14 @@ class Store(MemoryStore):
         super().__init__()
         self.blind = self.fails = False
 
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+    def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
         if self.fails:
-            raise StoreFailed("the disk is full")
+            raise StoreError("the disk is full")
         return super().commit(writes, guards)
 
     def changes_since(self, generation: int) -> Changes | None:
         if self.blind:
-            raise StoreFailed("nobody is there")
+            raise StoreError("nobody is there")
         return super().changes_since(generation)
 
 
@@ -251,7 +251,7 @@ def test_nothing_commits_on_the_loop_while_clients_are_served() -> None:
 
 def test_the_stage_refuses_a_node_that_commits_on_the_loop(stage: Stage) -> None:
     with pytest.raises(AssertionError, match="asks the metadata store for commit"):
-        stage.node.metadata.at_once(stage.now, planned(Batch(())))
+        stage.node.metadata.at_once(stage.now, planned(RowBatch(())))
 
 
 def test_a_plan_may_let_others_go_first(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_plan_may_let_others_go_first(tmp_path: Path) -> None:
         yield None
         yield None
         record = TopicRecord(bytes(15) + b"\x07", {}, (PartitionRecord((1,), (1,), 1),))
-        yield Batch([RowChange(key_of("t"), record, ABSENT)])
+        yield RowBatch([RowChange(key_of("t"), record, ABSENT)])
         return "made"
 
     stage.node.metadata.change(stage.now, lambda now: plan(), ended)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker.config.broker_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES
-from ottla.broker.config.key import INT_MAX, LONG_MAX, ConfigRefused, Kind, UnknownConfig, Update, printed
+from ottla.broker.config.key import INT_MAX, LONG_MAX, ConfigRefusedError, Kind, UnknownConfigError, Update, printed
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.values import (
     BrokerSettings,
@@ -51,7 +51,7 @@ DEFAULTS = BrokerSettings.load({})
 )
 def test_a_value_that_cannot_be_is_refused_in_kafkas_words(name: str, value: str, sentence: str) -> None:
     key = (TOPIC_CONFIGS | GROUP_CONFIGS)[name]
-    with pytest.raises(ConfigRefused) as refused:
+    with pytest.raises(ConfigRefusedError) as refused:
         key.parse(value)
     assert str(refused.value).startswith("Invalid value ")
     assert f"for configuration {name}: " in str(refused.value)
@@ -95,7 +95,7 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
     for key in TOPIC_CONFIGS.values():
         try:
             value = key.parse(text)
-        except ConfigRefused:
+        except ConfigRefusedError:
             continue
         shown = printed(value)
         assert shown is not None
@@ -170,11 +170,11 @@ def test_a_topic_follows_the_broker_until_it_says_otherwise() -> None:
 
 
 def test_unknown_names_are_refused_with_the_one_that_was_meant() -> None:
-    with pytest.raises(UnknownConfig, match=r"log\.retntion\.ms \(did you mean log\.retention\.ms\?\)"):
+    with pytest.raises(UnknownConfigError, match=r"log\.retntion\.ms \(did you mean log\.retention\.ms\?\)"):
         BrokerSettings.load({"log.retntion.ms": "1"})
-    with pytest.raises(UnknownConfig, match="Unknown topic config name: zzz"):
+    with pytest.raises(UnknownConfigError, match="Unknown topic config name: zzz"):
         check_topic({"zzz": "1"}, DEFAULTS)
-    with pytest.raises(UnknownConfig, match="Unknown group config name: zzz"):
+    with pytest.raises(UnknownConfigError, match="Unknown group config name: zzz"):
         check_group({"zzz": "1"}, DEFAULTS)
 
 
@@ -195,21 +195,23 @@ def test_broker_id_and_node_id_are_one() -> None:
 
 
 def test_what_needs_a_restart_cannot_be_dynamic() -> None:
-    with pytest.raises(ConfigRefused, match=r"Cannot update these configs dynamically: \[num\.partitions\]"):
+    with pytest.raises(ConfigRefusedError, match=r"Cannot update these configs dynamically: \[num\.partitions\]"):
         DEFAULTS.with_dynamic({"num.partitions": "2"}, {})
     assert any(key.update is Update.CLUSTER_WIDE for key in BROKER_CONFIGS.values())
 
 
 def test_limits_must_stand_in_order() -> None:
-    with pytest.raises(ConfigRefused, match=r"group\.consumer\.min\.session\.timeout\.ms must be less than or equal"):
+    with pytest.raises(
+        ConfigRefusedError, match=r"group\.consumer\.min\.session\.timeout\.ms must be less than or equal"
+    ):
         BrokerSettings.load({"group.consumer.session.timeout.ms": "1"})
-    with pytest.raises(ConfigRefused, match="conflict topic config setting"):
+    with pytest.raises(ConfigRefusedError, match="conflict topic config setting"):
         check_topic({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, DEFAULTS)
-    with pytest.raises(ConfigRefused, match="Tiered Storage"):
+    with pytest.raises(ConfigRefusedError, match="Tiered Storage"):
         check_topic({"remote.storage.enable": "true"}, DEFAULTS)
-    with pytest.raises(ConfigRefused, match=r"greater than or equal to group\.share\.min\.session"):
+    with pytest.raises(ConfigRefusedError, match=r"greater than or equal to group\.share\.min\.session"):
         check_group({"share.session.timeout.ms": "1"}, DEFAULTS)
-    with pytest.raises(ConfigRefused, match=r"less than or equal to group\.share\.max\.session"):
+    with pytest.raises(ConfigRefusedError, match=r"less than or equal to group\.share\.max\.session"):
         check_group({"share.session.timeout.ms": str(INT_MAX)}, DEFAULTS)
 
 

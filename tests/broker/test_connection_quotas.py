@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.broker import connection_quotas
-from ottla.broker.config.values import BrokerSettings, ConfigRefused
+from ottla.broker.config.values import BrokerSettings, ConfigRefusedError
 from ottla.broker.connection_quotas import DELAY_MS_MAX, TOO_OFTEN, Admission, ConnectionQuotas
 from ottla.metadata.quotas import CONNECTION_CREATION_RATE, PREFIX, key_of
 
@@ -59,12 +59,12 @@ def test_a_process_that_can_open_no_more_says_so_whatever_is_set() -> None:
 
 @pytest.mark.parametrize("text", ["127.0.0.1", "127.0.0.1:x", "broker.example:3", "127.0.0.1:1;127.0.0.2:2"])
 def test_limits_of_what_is_no_address_are_refused(text: str) -> None:
-    with pytest.raises(ConfigRefused, match="is not an IP address and a number"):
+    with pytest.raises(ConfigRefusedError, match="is not an IP address and a number"):
         quotas(max_connections_per_ip_overrides=text)
 
 
 def test_nobody_is_let_in_only_beside_somebody_who_is() -> None:
-    with pytest.raises(ConfigRefused, match="can be set to zero only if"):
+    with pytest.raises(ConfigRefusedError, match="can be set to zero only if"):
         quotas(max_connections_per_ip=0)
     assert refused(quotas(max_connections_per_ip=0, max_connections_per_ip_overrides="::1:1").admit(0, HERE))
 

@@ -16,7 +16,7 @@ from ottla.broker.topics.adoption import sort_directories, stray_path
 from ottla.log.files import DiskFile, DiskFiles
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.producer_ids import BLOCK
-from ottla.metadata.store import Delete, Guard, Write
+from ottla.metadata.store import Delete, VersionGuard, Write
 from ottla.metadata.topics import TopicRecord, key_of
 from ottla.protocol.messages.alter_configs import AlterableConfig as PlainConfig
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
@@ -219,7 +219,7 @@ def test_a_store_knows_of_lost_commits_until_their_topics_are_on_hold(
     stage.store.lost = 3
     commit = stage.store.commit
 
-    def commits_once(writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+    def commits_once(writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
         commit(writes, guards)
         raise KeyboardInterrupt
 

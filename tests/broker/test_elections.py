@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.cluster import duties
 from ottla.broker.cluster.duties import claim, turnover
-from ottla.broker.cluster.elections import EPOCHS_SKIPPED, Rules, Standing, preferred, settled
+from ottla.broker.cluster.elections import EPOCHS_SKIPPED, NodeStates, Rules, preferred, settled
 from ottla.broker.cluster.isr_changes import IsrProposal, altered
 from ottla.broker.cluster.metadata import RowChange
 from ottla.metadata.controllers import CONTROLLER, ControllerRecord
@@ -19,7 +19,7 @@ from ottla.metadata.nodes import NODES as NODE_ROWS
 from ottla.metadata.topics import TOPICS, PartitionRecord, TopicImage, TopicRecord, Topics
 from ottla.protocol.errors import ErrorCode as E
 
-ALL = Standing(frozenset((1, 2, 3)))
+ALL = NodeStates(frozenset((1, 2, 3)))
 TWO = Rules(2)
 WHOLE = PartitionRecord((1, 2, 3), (1, 2, 3), 1, 5, 9)
 
@@ -44,8 +44,8 @@ def sliced(image: MetadataImage, turn: duties.Turnover, rules: Rules) -> tuple[i
         slices += 1
 
 
-def active(*nodes: int) -> Standing:
-    return Standing(frozenset(nodes))
+def active(*nodes: int) -> NodeStates:
+    return NodeStates(frozenset(nodes))
 
 
 def test_nothing_changes_where_nothing_has_to() -> None:
@@ -79,7 +79,7 @@ def test_a_single_replica_leads_again_when_it_is_back() -> None:
 
 
 def test_who_lost_bytes_leads_only_as_the_last_one_known_and_that_is_unclean() -> None:
-    damaged = Standing(frozenset((1,)), damaged=frozenset((2,)))
+    damaged = NodeStates(frozenset((1,)), damaged=frozenset((2,)))
     down = settled(PartitionRecord((2,), (2,), 2), damaged, Rules(1))
     assert (down.leader, down.isr, down.elr, down.last_known_elr) == (-1, (), (), (2,))
     up = settled(down, active(1, 2), Rules(1))
@@ -87,7 +87,7 @@ def test_who_lost_bytes_leads_only_as_the_last_one_known_and_that_is_unclean() -
 
 
 def test_where_nobody_is_eligible_the_longest_log_leads_once_all_have_reported() -> None:
-    damaged = Standing(frozenset((2, 3)), damaged=frozenset((1,)))
+    damaged = NodeStates(frozenset((2, 3)), damaged=frozenset((1,)))
     ends = {1: LogEnd(4, 100), 2: LogEnd(5, 60), 3: LogEnd(5, 61)}
     for before in (
         PartitionRecord((1, 2, 3), (1,), 1),
@@ -99,7 +99,7 @@ def test_where_nobody_is_eligible_the_longest_log_leads_once_all_have_reported()
         assert settled(down, ALL, Rules(1)) is down
         two_of_three = {node_id: ends[node_id] for node_id in (1, 2)}
         assert settled(down, replace(ALL, log_ends=two_of_three), Rules(1)) is down, "3 may have more"
-        assert settled(down, Standing(frozenset((2, 3)), log_ends=ends), Rules(1)) is down, "1 is not there"
+        assert settled(down, NodeStates(frozenset((2, 3)), log_ends=ends), Rules(1)) is down, "1 is not there"
         led = settled(down, replace(ALL, log_ends=ends), Rules(1))
         assert (led.leader, led.isr, led.leader_epoch, led.unclean_epoch, led.recovering) == (3, (3,), 6, 6, True)
         unclean = settled(down, replace(ALL, log_ends=two_of_three), Rules(1, unclean=True))
@@ -134,7 +134,7 @@ def test_unclean_elections_have_to_be_allowed() -> None:
 
 
 def test_a_leaving_node_hands_over_what_another_can_take() -> None:
-    leaving = Standing(frozenset((2, 3)), frozenset((1,)))
+    leaving = NodeStates(frozenset((2, 3)), frozenset((1,)))
     assert settled(WHOLE, leaving, TWO) == PartitionRecord((1, 2, 3), (2, 3), 2, 6, 10)
     only = PartitionRecord((1,), (1,), 1)
     assert settled(only, leaving, TWO) is only
@@ -211,7 +211,7 @@ def test_after_all_nodes_were_down_a_partition_waits_for_so_many_that_one_has_ev
     everyone = tuple(range(1, replicas + 1))
     down = PartitionRecord(everyone, (), -1, 5, 9, elr=everyone)
     missing = frozenset(everyone) - frozenset(there)
-    nodes, rules = Standing(frozenset(there), missing=missing), Rules(min_isr)
+    nodes, rules = NodeStates(frozenset(there), missing=missing), Rules(min_isr)
     after = settled(down, nodes, rules)
     assert (after.leader != -1) == led
     assert settled(down, nodes, replace(rules, unclean=True)).leader == there[0], "an operator does not wait"
@@ -225,7 +225,7 @@ def test_after_all_nodes_were_down_a_partition_waits_for_so_many_that_one_has_ev
 
 def test_a_node_that_can_not_compare_the_store_counts_as_missing_unless_all_are_there() -> None:
     down = PartitionRecord((1, 2, 3), (), -1, 5, 9, elr=(1, 2, 3))
-    forgetful = Standing(frozenset((1, 2)), missing=frozenset((3,)), forgetful=frozenset((1,)))
+    forgetful = NodeStates(frozenset((1, 2)), missing=frozenset((3,)), forgetful=frozenset((1,)))
     assert settled(down, forgetful, TWO) is down
     assert settled(down, replace(ALL, forgetful=frozenset((1, 2))), TWO).leader == 1
 
@@ -297,7 +297,7 @@ def test_whatever_happens_the_record_makes_sense(
     replicas = (1, 2, 3)[:count]
     placed = PartitionRecord(replicas, replicas, 1)
     for here, leaving, damaged, unclean in turns:
-        nodes = Standing(here - leaving - damaged, leaving - damaged, damaged)
+        nodes = NodeStates(here - leaving - damaged, leaving - damaged, damaged)
         after = settled(placed, nodes, Rules(min_isr, unclean))
         assert set(after.isr) <= set(replicas)
         assert set(after.elr) <= set(replicas)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.cluster.duties import turnover
-from ottla.broker.upkeep.identity import StartRefused
+from ottla.broker.upkeep.identity import StartRefusedError
 from ottla.metadata.features import (
     FEATURES,
     FEATURES_KEY,
@@ -200,7 +200,7 @@ def test_a_node_that_is_too_old_for_a_level_does_not_start(stage: NodeStage) -> 
             stage.end()
             continue
         ((name, level),) = levels_set.items()
-        with pytest.raises(StartRefused) as refused:
+        with pytest.raises(StartRefusedError) as refused:
             stage.start()
         assert str(refused.value) == (
             f"The cluster is at level {level} of {name}, and this version of Ottla supports 0 to "

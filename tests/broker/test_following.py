@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import pytest
 
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.log.log import Log
 from ottla.metadata.image import delta_since
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
@@ -47,7 +47,7 @@ def follow_node_2(stage: DiskStage, unclean_epoch: int = -1) -> None:
 
 
 def has_no_room(self: Log, offset: int, *, now: int) -> NoReturn:
-    raise StorageFailed("no room for a new segment")
+    raise StorageError("no room for a new segment")
 
 
 @pytest.mark.parametrize("stays_open", [False, True])

@@ -16,7 +16,7 @@ from ottla.broker.served import SPECS
 from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode as E
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -244,5 +244,5 @@ def test_an_envelope_is_opened_for_nodes_of_the_cluster_only(pair: NodePair) -> 
     assert found.identity == replace(identity, address=replace(identity.address, connection_id=9))
     assert found.body == inside
     for damaged in (b"", b"[]", b"{}", b'{"advertised": 1}'):
-        with pytest.raises(MalformedFrame, match=re.escape("does not say who sent")):
+        with pytest.raises(MalformedFrameError, match=re.escape("does not say who sent")):
             unwrapped(5, EnvelopeRequest(envelope.request_data, damaged, bytes(4)), channel_of(9), decode)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.topics.kraft_configs import METADATA_LOG, KraftUnreadable, topic_configs
+from ottla.broker.topics.kraft_configs import METADATA_LOG, KraftUnreadableError, topic_configs
 from ottla.log.files import DiskFiles
 from ottla.protocol.records.record import Record, build_batch
 
@@ -72,7 +72,7 @@ def test_a_torn_end_is_no_damage_and_a_flipped_bit_is(tmp_path: Path) -> None:
     file.write_bytes(whole + whole[:40])
     assert topic_configs(DiskFiles(), str(tmp_path)) == {A: {}}
     file.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
-    with pytest.raises(KraftUnreadable, match=SEGMENT):
+    with pytest.raises(KraftUnreadableError, match=SEGMENT):
         topic_configs(DiskFiles(), str(tmp_path))
 
 
@@ -80,7 +80,7 @@ def test_a_torn_end_is_no_damage_and_a_flipped_bit_is(tmp_path: Path) -> None:
 def test_a_record_that_ends_too_early_names_the_file(tmp_path: Path, size: int) -> None:
     whole = config("topic", "retention.ms", "1").value or b""
     write(tmp_path, SEGMENT, [Record(value=whole[: min(size, len(whole) - 2)])])
-    with pytest.raises(KraftUnreadable, match=SEGMENT):
+    with pytest.raises(KraftUnreadableError, match=SEGMENT):
         topic_configs(DiskFiles(), str(tmp_path))
 
 

@@ -8,7 +8,7 @@ import pytest
 from ottla.broker.cluster.metadata import Metadata, Planned
 from ottla.broker.completions import Completions
 from ottla.broker.config.live import EVERY_BROKER, LiveSettings, Subscriber
-from ottla.broker.config.values import BrokerSettings, ConfigRefused
+from ottla.broker.config.values import BrokerSettings, ConfigRefusedError
 from ottla.broker.coordination import InUse
 from ottla.broker.effects import Outbox
 from ottla.broker.schedule import Schedule
@@ -72,9 +72,9 @@ def test_nobody_hears_of_a_change_that_is_refused(settings: LiveSettings) -> Non
     told: list[tuple[str, object]] = []
     settings.subscribe("a", Hearer("a", told, settings))
     before = settings.current
-    with pytest.raises(ConfigRefused):
+    with pytest.raises(ConfigRefusedError):
         make(settings, settings.altering_broker("4", {"log.retention.ms": "soon"}))
-    with pytest.raises(ConfigRefused):
+    with pytest.raises(ConfigRefusedError):
         make(settings, settings.altering_group(0, "g", {"share.auto.offset.reset": "soon"}, "a test"))
     assert not told
     assert settings.current is before

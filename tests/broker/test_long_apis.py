@@ -7,7 +7,7 @@ import pytest
 from test_slices import LONG
 
 from ottla.broker.api import group_calls, k24_add_partitions_to_txn, k28_txn_offset_commit, share_state_calls
-from ottla.broker.requests import Refused
+from ottla.broker.requests import RequestRefusedError
 from ottla.broker.served import SPECS
 from ottla.protocol.apis import APIS
 from ottla.protocol.errors import ErrorCode
@@ -97,7 +97,7 @@ def test_a_transaction_takes_no_more_partitions_than_are_looked_at_at_once(
 ) -> None:
     for module in (k24_add_partitions_to_txn, k28_txn_offset_commit):
         monkeypatch.setattr(module, "PARTITIONS_MAX", 3)
-    with pytest.raises(Refused, match="more than 3"):
+    with pytest.raises(RequestRefusedError, match="more than 3"):
         stage.ask(asked, version)
 
 

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from ottla.broker import node as node_module
-from ottla.broker.requests import Refused
+from ottla.broker.requests import RequestRefusedError
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.list_groups import ListGroupsRequest
@@ -39,7 +39,7 @@ def test_a_request_that_names_more_than_there_can_be_is_refused(
     stage: NodeStage, monkeypatch: pytest.MonkeyPatch, request_: Message
 ) -> None:
     monkeypatch.setattr(node_module, "LONG_ELEMENTS_MAX", 10)
-    with pytest.raises(Refused, match="more than 10"):
+    with pytest.raises(RequestRefusedError, match="more than 10"):
         stage.node.decode(framed(request_, 12 if request_.API_KEY == 1 else 9))
 
 
@@ -47,13 +47,13 @@ def test_a_request_of_more_bytes_than_anybody_needs_is_refused(
     stage: NodeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_module, "LONG_BYTES_MAX", 100)
-    with pytest.raises(Refused, match="at most 100"):
+    with pytest.raises(RequestRefusedError, match="at most 100"):
         stage.node.decode(framed(fetch_of(10), 12))
 
 
 def test_what_cannot_be_read_is_refused(stage: NodeStage) -> None:
-    with pytest.raises(Refused, match="does not parse"):
+    with pytest.raises(RequestRefusedError, match="does not parse"):
         stage.node.decode(framed(fetch_of(3), 12)[:60])
-    with pytest.raises(Refused, match="version 99"):
+    with pytest.raises(RequestRefusedError, match="version 99"):
         stage.node.decode(memoryview(struct.pack(">hhih", 3, 99, 1, -1)))
     assert stage.node.decode(memoryview(struct.pack(">hhih", 999, 0, 1, -1))) is None

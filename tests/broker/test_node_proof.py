@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.cluster.trust import Trust
 from ottla.broker.security.node_proof import NodeExchange
-from ottla.broker.security.scram import AuthenticationFailed
+from ottla.broker.security.scram import AuthenticationError
 from ottla.protocol import node_proof
 from ottla.protocol.node_proof import Hello, NodeClient, NotProvedError, encode_final
 
@@ -41,7 +41,7 @@ def lets_in(exchange: NodeExchange, first: bytes, final: bytes) -> bool:
     try:
         exchange.respond(first)
         exchange.respond(final)
-    except AuthenticationFailed:
+    except AuthenticationError:
         return False
     return exchange.user is not None
 
@@ -50,7 +50,7 @@ def completes(asking: NodeClient, asked: NodeExchange) -> bool:
     """Whether both sides are content."""
     try:
         assert asked.respond(asking.final(asked.respond(asking.first()))) == b""
-    except (AuthenticationFailed, NotProvedError):
+    except (AuthenticationError, NotProvedError):
         return False
     return asked.user is not None
 
@@ -96,7 +96,7 @@ def reflect() -> bool:
 def lets_in_last(exchange: NodeExchange, final: bytes) -> bool:
     try:
         exchange.respond(final)
-    except AuthenticationFailed:
+    except AuthenticationError:
         return False
     return exchange.user is not None
 
@@ -185,7 +185,7 @@ def test_an_attack_would_succeed_without_its_check(attack: Callable[[], bool], m
 
 def test_a_listener_for_clients_alone_lets_no_node_in() -> None:
     exchange = NodeExchange(trust_of(3), "CLIENTS", b"n" * 32, b"")
-    with pytest.raises(AuthenticationFailed, match="does not use the listener CLIENTS"):
+    with pytest.raises(AuthenticationError, match="does not use the listener CLIENTS"):
         exchange.respond(client(2, 3).first())
 
 
@@ -195,7 +195,7 @@ def test_other_tokens_are_refused(tokens: list[bytes]) -> None:
     for token in tokens:
         try:
             exchange.respond(token)
-        except AuthenticationFailed:
+        except AuthenticationError:
             break
     assert exchange.user is None
 
@@ -208,7 +208,7 @@ def test_other_answers_prove_nothing(answer: bytes) -> None:
 
 def test_what_is_said_has_no_key_in_it() -> None:
     trust = trust_of(2, secret="hush")
-    with pytest.raises(AuthenticationFailed) as refused:
+    with pytest.raises(AuthenticationError) as refused:
         server(3, trust_of(3)).respond(client(2, 4, trust).first())
     for text in (*recorded(), str(refused.value).encode(), repr(trust).encode()):
         assert trust.key not in text

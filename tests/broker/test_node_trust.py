@@ -10,7 +10,7 @@ from ottla.broker.client_identity import Address, Identity
 from ottla.broker.cluster.introduction import Introduction
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.effects import Close, Parked, Reply
-from ottla.broker.requests import Refused
+from ottla.broker.requests import RequestRefusedError
 from ottla.metadata.features import HIGHEST
 from ottla.metadata.image import delta_since
 from ottla.metadata.memory import MemoryStore
@@ -121,7 +121,7 @@ def test_requests_right_behind_the_proof_are_those_of_a_node(
     assert not introduction.is_over
     request = encode_request(RequestHeader(ListGroupsRequest.API_KEY, 5, 9, "t"), ListGroupsRequest())
     proof, behind = FrameSplitter().feed(more + bytes(request))
-    with pytest.raises(Refused, match="during SASL handshake"):
+    with pytest.raises(RequestRefusedError, match="during SASL handshake"):
         stage.node.receive(stage.now, channel, memoryview(bytearray(behind)))
     stage.node.receive(stage.now, channel, proof)
     assert stage.node.receive(stage.now, channel, behind)

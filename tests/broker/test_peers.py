@@ -8,7 +8,7 @@ from ottla.broker.channel import NODE_CHANNEL
 from ottla.broker.cluster.peers import DOUBT_MS, FETCH_LINE, MARKERS_LINE, STATE_LINE, TIMEOUT_MS
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.requests import Request
-from ottla.machine import NOTHING, AppliedBatch, Ask, Call, Decision, Millis, ShardRecord, Ticket, Unanswered
+from ottla.machine import NOTHING, AppliedBatch, Call, Decision, Millis, ShardCall, ShardRecord, Ticket, Unanswered
 from ottla.protocol.framing import RequestHeader, encode_request, encode_response
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -52,7 +52,7 @@ class AskingShard:
 
     def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision:
         node_id, number = call.body  # type: ignore[misc]
-        return Decision((ShardRecord(b"k", b"v"),), asks=(Ask(number, node_id, ListGroupsRequest()),))
+        return Decision((ShardRecord(b"k", b"v"),), asks=(ShardCall(number, node_id, ListGroupsRequest()),))
 
     def answered(self, now: Millis, number: int, answer: object) -> Decision:
         self.heard.append((number, answer))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ottla.broker import produce_size
 from ottla.broker.api.produce_frames import INTERNAL_TOPICS_CLIENT, TransactionalAppend, parse_common
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_request
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -92,7 +92,7 @@ def test_a_damaged_frame_is_read_as_the_codec_reads_it(request_, version, cut, n
         return
     try:
         _, body = by_the_codec(damaged, version)
-    except MalformedFrame:
+    except MalformedFrameError:
         pytest.fail(f"the codec refuses a frame that was read as {parsed}")
     assert parsed[4] == body.transactional_id
     assert [bytes(a.records) for a in parsed[3]] == [
@@ -113,7 +113,7 @@ def test_a_request_of_more_partitions_than_anyone_sends_is_refused_before_it_is_
         if fits:
             produce_size.refuse_too_many(frame, position, version)
         else:
-            with pytest.raises(MalformedFrame, match="more than 12"):
+            with pytest.raises(MalformedFrameError, match="more than 12"):
                 produce_size.refuse_too_many(frame, position, version)
-    with pytest.raises(MalformedFrame):
+    with pytest.raises(MalformedFrameError):
         produce_size.refuse_too_many(frame[:-20], position, version)

@@ -13,7 +13,7 @@ from ottla.broker.api import k00_produce
 from ottla.broker.effects import Close, Parked, Part, Reply, Sync
 from ottla.broker.schedule import Timed
 from ottla.log import segments as log_segments
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -207,7 +207,7 @@ def test_what_an_fsync_took_back_is_not_acknowledged(fsync: NodeStage) -> None:
     receive(fsync, to_all(batch(b"first")))
     replies = carry_out(fsync, "Input/output error")
     for index in (0, 1):
-        with contextlib.suppress(StorageFailed):
+        with contextlib.suppress(StorageError):
             fsync.append("t", index, value=b"second")
     while not replies:
         replies = carry_out(fsync)

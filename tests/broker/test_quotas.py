@@ -9,7 +9,7 @@ from ottla.broker.api import k00_produce, k01_fetch
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import ANONYMOUS, Identity
 from ottla.broker.effects import Mute
-from ottla.broker.requests import Refused
+from ottla.broker.requests import RequestRefusedError
 from ottla.machine import Millis
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -307,6 +307,6 @@ def test_without_quotas_nobody_is_throttled(stage: NodeStage) -> None:
 
 def test_a_produce_that_is_refused_is_not_charged(stage: NodeStage) -> None:
     quotas = planted(stage)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefusedError):
         exchange(stage, produce(acks=0, partitions=3), 9)
     assert quotas.charged == []

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.cluster.elections import Rules, Standing, preferred, settled
+from ottla.broker.cluster.elections import NodeStates, Rules, preferred, settled
 from ottla.broker.cluster.isr_changes import IsrProposal, altered
 from ottla.broker.cluster.reassignments import cancelled, completed, reassigned
 from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.topics import PartitionRecord
 
-ALL = Standing(frozenset(range(1, 7)))
+ALL = NodeStates(frozenset(range(1, 7)))
 TWO = Rules(2)
 WHOLE = PartitionRecord((1, 2, 3), (1, 2, 3), 1, 5, 9)
 
 
-def active(*nodes: int) -> Standing:
-    return Standing(frozenset(nodes))
+def active(*nodes: int) -> NodeStates:
+    return NodeStates(frozenset(nodes))
 
 
 def in_sync(placed: PartitionRecord, *isr: int) -> PartitionRecord:
@@ -134,7 +134,7 @@ def test_whatever_happens_the_record_makes_sense(
 ) -> None:
     """Sets are within the replicas, epochs rise, and a move ends with its whole target in sync, or at its origin."""
     rules = Rules(min_isr, unclean)
-    here = Standing(frozenset(range(1, 6)))
+    here = NodeStates(frozenset(range(1, 6)))
     placed = PartitionRecord(tuple(first), tuple(first), first[0])
     for what, who in turns:
         before = placed
@@ -144,7 +144,7 @@ def test_whatever_happens_the_record_makes_sense(
         elif what == "cancel":
             placed = cancelled(placed, here, rules) or placed
         elif what == "there":
-            here = Standing(frozenset(who))
+            here = NodeStates(frozenset(who))
             placed = completed(settled(placed, here, rules), here)
         elif placed.leader != -1:
             isr = {placed.leader, *(member for member in who if member in placed.replicas and member in here.active)}

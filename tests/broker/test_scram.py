@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scramp import ScramClient as OtherClient
 
-from ottla.broker.security.scram import AuthenticationFailed, ScramExchange
+from ottla.broker.security.scram import AuthenticationError, ScramExchange
 from ottla.metadata.credentials import ScramCredential, decode
-from ottla.protocol.scram import DIGESTS, ScramClient, ScramFailed, keys_of, salted
+from ottla.protocol.scram import DIGESTS, ScramClient, ScramError, keys_of, salted
 
 MECHANISMS = list(DIGESTS)
 SECRET = b"s" * 32
@@ -97,7 +97,7 @@ FINAL_CHANGES: list[Change] = [
 @pytest.mark.parametrize("at", range(len(FIRST_CHANGES)))
 def test_a_first_message_that_is_wrong_ends_the_exchange(mechanism: str, at: int) -> None:
     exchange = server(mechanism, {"ada": stored(mechanism, "p")})
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(AuthenticationError):
         exchange.respond(FIRST_CHANGES[at](ScramClient(mechanism, "ada", "p", "client-nonce").first()))
 
 
@@ -107,7 +107,7 @@ def test_a_last_message_that_is_wrong_ends_the_exchange(mechanism: str, at: int)
     exchange = server(mechanism, {"ada": stored(mechanism, "p")})
     client = ScramClient(mechanism, "ada", "p", "client-nonce")
     final = client.final(exchange.respond(client.first()))
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(AuthenticationError):
         exchange.respond(FINAL_CHANGES[at](final))
     assert exchange.user is None
 
@@ -127,7 +127,7 @@ def test_an_unknown_user_looks_like_a_wrong_password(mechanism: str) -> None:
         exchange = server(mechanism, users)
         client = ScramClient(mechanism, name, "wrong", "client-nonce")
         answers.append(exchange.respond(client.first()))
-        with pytest.raises(AuthenticationFailed) as failed:
+        with pytest.raises(AuthenticationError) as failed:
             exchange.respond(client.final(answers[-1]))
         said.append(str(failed.value))
     assert len(set(said)) == 1
@@ -143,7 +143,7 @@ def test_what_was_heard_of_one_exchange_is_worth_nothing_in_the_next() -> None:
     heard.respond(final)
     replayed = server(mechanism, users, "two")
     replayed.respond(client.first())
-    with pytest.raises(AuthenticationFailed, match="another nonce"):
+    with pytest.raises(AuthenticationError, match="another nonce"):
         replayed.respond(final)
 
 
@@ -159,7 +159,7 @@ def test_what_was_heard_of_one_exchange_is_worth_nothing_in_the_next() -> None:
     ],
 )
 def test_a_client_refuses_a_server_that_lies(message: bytes) -> None:
-    with pytest.raises(ScramFailed):
+    with pytest.raises(ScramError):
         ScramClient("SCRAM-SHA-256", "ada", "p", "client-nonce").final(message)
 
 
@@ -167,7 +167,7 @@ def test_a_client_refuses_a_server_that_does_not_know_the_password() -> None:
     exchange = server("SCRAM-SHA-256", {"ada": stored("SCRAM-SHA-256", "p")})
     client = ScramClient("SCRAM-SHA-256", "ada", "p", "client-nonce")
     client.final(exchange.respond(client.first()))
-    with pytest.raises(ScramFailed, match="has not proved"):
+    with pytest.raises(ScramError, match="has not proved"):
         client.verify(b"v=AAAA")
 
 

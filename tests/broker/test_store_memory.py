@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.cluster.membership import Joining
-from ottla.broker.cluster.metadata import Batch, RowChange, planned
+from ottla.broker.cluster.metadata import RowBatch, RowChange, planned
 from ottla.broker.cluster.store_memory import Seen, read_seen
-from ottla.log.checkpoints import SEEN_FILE, CheckpointUnreadable
+from ottla.log.checkpoints import SEEN_FILE, CheckpointUnreadableError
 from ottla.log.files import DiskFiles
 from ottla.metadata.history import HISTORY, HISTORY_KEY, HistoryRecord
 from ottla.metadata.memory import MemoryStore
@@ -166,13 +166,13 @@ def test_the_file_is_written_before_the_node_acts(cluster: Cluster, change: str)
     stage = cluster.start(1)
     assert stage.node.membership is not None
     stage.node.membership.seen(stage.now, {1: "life-1", 2: "other"})
-    stage.change(planned(Batch([RowChange("nodes/2", NodeRecord("127.0.0.1", 9002, incarnation="other"), 0)])))
+    stage.change(planned(RowBatch([RowChange("nodes/2", NodeRecord("127.0.0.1", 9002, incarnation="other"), 0)])))
     placed = PartitionRecord((1, 2), (1, 2), 1)
-    stage.change(planned(Batch([RowChange(key_of("t"), TopicRecord(ID, {}, (placed,)), 0)])))
+    stage.change(planned(RowBatch([RowChange(key_of("t"), TopicRecord(ID, {}, (placed,)), 0)])))
     backup = cluster.backup()
     cluster.write(4)
     after = PartitionRecord((1, 2), (1, 2), 2, 1, 1) if change == "leader" else PartitionRecord((1, 2), (1,), 1, 0, 1)
-    stage.change(planned(Batch([RowChange(key_of("t"), TopicRecord(ID, {}, (after,)))])))
+    stage.change(planned(RowBatch([RowChange(key_of("t"), TopicRecord(ID, {}, (after,)))])))
     seen = read_seen(DiskFiles(), f"{stage.directory}/{SEEN_FILE}")
     assert seen is not None
     assert seen.generation == stage.node.image.generation == cluster.store.generation
@@ -217,7 +217,7 @@ def test_a_flipped_bit_does_not_look_like_another_store(tmp_path: Path) -> None:
         content = bytearray(seen.encode())
         content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content)
-        with suppress(CheckpointUnreadable):
+        with suppress(CheckpointUnreadableError):
             assert read_seen(DiskFiles(), str(path)) == seen, content
 
 

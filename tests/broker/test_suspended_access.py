@@ -8,7 +8,7 @@ from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.effects import Close
-from ottla.broker.requests import Refused
+from ottla.broker.requests import RequestRefusedError
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -49,7 +49,7 @@ class Lonely:
         frame = memoryview(bytearray(encode_request(header, message)))[4:]
         try:
             self.stage.node.receive(self.stage.now, channel, frame)
-        except Refused:
+        except RequestRefusedError:
             return False
         return True
 
@@ -83,7 +83,7 @@ def test_nobody_logs_in_until_the_node_hears_of_its_cluster(node: Lonely) -> Non
         if version == 1:
             assert not node.ask(stranger, SaslAuthenticateRequest(b"n,,n=ada,r=x"))
         else:
-            with pytest.raises(Refused):
+            with pytest.raises(RequestRefusedError):
                 node.stage.node.receive(node.stage.now, stranger, memoryview(bytearray(b"n,,n=ada,r=x")))
         node.hear()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.cluster.membership import Joining
-from ottla.broker.requests import Refused
+from ottla.broker.requests import RequestRefusedError
 from ottla.broker.served import SPECS
 from ottla.metadata.nodes import NodeState
 from ottla.protocol.apis import ApiKey
@@ -155,7 +155,7 @@ def test_what_a_leader_or_coordinator_answers_nobody_gets_of_one_that_is_cut_off
     for asking in each.requests(key):
         connection = each.connect()
         if key is ApiKey.SASL_AUTHENTICATE:
-            with pytest.raises(Refused, match="which passwords hold is not known"):
+            with pytest.raises(RequestRefusedError, match="which passwords hold is not known"):
                 each.stage.ask(*asking, connection)
             continue
         refused |= errors(each.stage.ask(*asking, connection)) & NOT_HERE

@@ -8,10 +8,10 @@ import pytest
 from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.config.key import printed
 from ottla.broker.config.unserved import AUTHORIZERS, is_protective, why_unserved
-from ottla.broker.config.values import BrokerSettings, ConfigRefused, super_users_of
+from ottla.broker.config.values import BrokerSettings, ConfigRefusedError, super_users_of
 from ottla.metadata.store import Put
-from ottla.server.listeners import SettingsRefused
-from ottla.testing import EmbeddedBroker, ServeRefused
+from ottla.server.listeners import SettingsRefusedError
+from ottla.testing import EmbeddedBroker, ServeRefusedError
 from tests.harness.node_stage import NodeStage
 
 from test_admin_configs import BROKER, DELETE, SET, change, replace  # isort: skip
@@ -74,7 +74,7 @@ PROMISE_NOTHING = {
 
 @pytest.mark.parametrize(("name", "value"), PROMISES)
 def test_a_setting_that_promises_protection_is_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(ConfigRefused) as refused:
+    with pytest.raises(ConfigRefusedError) as refused:
         BrokerSettings.load({name: value})
     said = str(refused.value)
     assert name in said or value.rpartition(" ")[2] in said or value == "SSL" or name.endswith("map")
@@ -99,7 +99,7 @@ def test_settings_of_acls_need_an_authorizer() -> None:
     )
     settings = BrokerSettings.load({"authorizer.class.name": AUTHORIZERS[0], **of_acls})
     assert super_users_of(settings) == ["User:admin", "User:CN=a,O=b"]
-    with pytest.raises(ConfigRefused, match="principalType:principalName but got admin"):
+    with pytest.raises(ConfigRefusedError, match="principalType:principalName but got admin"):
         BrokerSettings.load({"authorizer.class.name": AUTHORIZERS[0], "super.users": "admin"})
 
 
@@ -153,6 +153,6 @@ def test_what_an_older_version_stored_is_warned_of_and_can_be_removed(tmp_path: 
     ],
 )
 def test_an_embedded_broker_refuses_too(settings: dict[str, str], says: str) -> None:
-    with pytest.raises(ServeRefused, match=says) as refused:
+    with pytest.raises(ServeRefusedError, match=says) as refused:
         EmbeddedBroker(settings=settings).start()
-    assert isinstance(refused.value, SettingsRefused)
+    assert isinstance(refused.value, SettingsRefusedError)

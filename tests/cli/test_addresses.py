@@ -3,7 +3,7 @@
 import pytest
 
 from ottla.cli.connection import address, addresses
-from ottla.cli.output import Failure
+from ottla.cli.output import CommandError
 
 from .conftest import Run
 
@@ -25,13 +25,13 @@ def test_addresses_are_read_as_people_write_them(given: str, meant: str) -> None
 
 @pytest.mark.parametrize("given", ["a:b", ":9092", "a:70000", "", "[::1]:x", "a:"])
 def test_what_is_no_address_is_refused(given: str) -> None:
-    with pytest.raises(Failure, match="is no address"):
+    with pytest.raises(CommandError, match="is no address"):
         address(given, 9092)
 
 
 @pytest.mark.parametrize("given", ["http://localhost:9092", "PLAINTEXT://localhost:9092", "http://localhost:9092/"])
 def test_an_address_with_a_scheme_is_refused_with_the_one_without(given: str) -> None:
-    with pytest.raises(Failure, match=r"write localhost:9092, without (http|PLAINTEXT)://"):
+    with pytest.raises(CommandError, match=r"write localhost:9092, without (http|PLAINTEXT)://"):
         addresses(given)
 
 

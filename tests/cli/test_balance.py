@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.replicas.balance import BYTES_SPREAD, Impossible, Move, Replicas, balanced, emptied, led_by_others
+from ottla.cli.replicas.balance import (
+    BYTES_SPREAD,
+    Move,
+    Replicas,
+    UnsatisfiablePlanError,
+    balanced,
+    emptied,
+    led_by_others,
+)
 
 Racks = dict[int, str | None]
 
@@ -119,7 +127,7 @@ def test_nobody_who_is_emptied_keeps_a_replica(cluster: tuple[Racks, list[Replic
     rest: Racks = {node: rack for node, rack in racks.items() if node not in gone}
     widest = max((len(each.nodes) for each in partitions if gone & set(each.nodes)), default=0)
     if widest > len(rest):
-        with pytest.raises(Impossible, match=r"replicas?, and only \d nodes? would be left"):
+        with pytest.raises(UnsatisfiablePlanError, match=r"replicas?, and only \d nodes? would be left"):
             emptied(racks, partitions, gone)
         return
     moves = emptied(racks, partitions, gone)

@@ -205,7 +205,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def start(*given: object) -> None:
         asked.append(given)
-        raise sessions.PipelineFailed("Spark was asked for.")
+        raise sessions.PipelineFailedError("Spark was asked for.")
 
     for name in ("adapted", "launch"):
         monkeypatch.setattr(sessions, name, start)

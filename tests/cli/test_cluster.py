@@ -19,7 +19,7 @@ import pytest
 from ottla.cli.cluster import Interrupted, planned, processes, stop_node, tend
 from ottla.cli.cluster.plan import Plan, checked
 from ottla.cli.main import main
-from ottla.cli.output import Failure, NotUnderstood
+from ottla.cli.output import CommandError, UsageError
 from tests.harness.waiting import soon
 from tools.node_process import held_ports
 
@@ -207,7 +207,7 @@ def test_a_node_that_stands_still_keeps_no_other_from_being_stopped(monkeypatch:
     frozen.send_signal(signal.SIGSTOP)
     soon(lambda: Path(f"/proc/{frozen.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     try:
-        with pytest.raises(Failure, match=rf"Node 1 \(process {frozen.pid}\) has not ended"):
+        with pytest.raises(CommandError, match=rf"Node 1 \(process {frozen.pid}\) has not ended"):
             processes.end_all({1: frozen.pid, 2: other.pid})
         assert other.wait() == -signal.SIGTERM
     finally:
@@ -248,20 +248,20 @@ def test_a_cluster_comes_back_as_it_was_but_for_what_is_said(tmp_path: Path) -> 
     settings = ["num.partitions=2"]
     assert planned(tmp_path, 4, "127.0.0.1:8000", settings) == Plan(4, "127.0.0.1:8000", settings)
     (tmp_path / "meta.properties").touch()
-    with pytest.raises(Failure, match="is the data directory of a node"):
+    with pytest.raises(CommandError, match="is the data directory of a node"):
         planned(tmp_path, None, None, [])
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:²"])
 def test_what_is_no_address_to_listen_on(address: str) -> None:
-    with pytest.raises(NotUnderstood, match="is not an address to listen on: write HOST:PORT"):
+    with pytest.raises(UsageError, match="is not an address to listen on: write HOST:PORT"):
         checked(address, 1)
 
 
 def test_no_cluster_starts_with_protection_that_it_would_not_have(tmp_path: Path) -> None:
-    with pytest.raises(NotUnderstood, match=r"^super\.users would protect nothing without"):
+    with pytest.raises(UsageError, match=r"^super\.users would protect nothing without"):
         planned(tmp_path, 3, None, ["super.users=User:admin"])
-    with pytest.raises(NotUnderstood, match=r"^The nodes of this cluster have PLAINTEXT listeners; SASL_SSL://127"):
+    with pytest.raises(UsageError, match=r"^The nodes of this cluster have PLAINTEXT listeners; SASL_SSL://127"):
         planned(tmp_path, 3, "SASL_SSL://127.0.0.1:9093", [])
     assert checked("PLAINTEXT://127.0.0.1:9093", 3) == "127.0.0.1:9093"
     assert main(["cluster", "start", "--data", str(tmp_path), "--set", "sasl.jaas.config=x"]) == 2
@@ -305,10 +305,10 @@ def test_a_signal_may_arrive_at_any_moment_of_a_wait() -> None:
 
 def test_ports_that_there_are_not() -> None:
     assert checked("127.0.0.1:65533", 3) == "127.0.0.1:65533"
-    with pytest.raises(NotUnderstood, match="3 nodes from port 65534 on need ports up to 65536: 65535 is the last"):
+    with pytest.raises(UsageError, match="3 nodes from port 65534 on need ports up to 65536: 65535 is the last"):
         checked("127.0.0.1:65534", 3)
 
 
 def test_a_directory_without_a_cluster_is_named_and_so_is_the_option_for_another(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match=f"There is no cluster in {tmp_path}: name its directory with --data"):
+    with pytest.raises(CommandError, match=f"There is no cluster in {tmp_path}: name its directory with --data"):
         stop_node(2, tmp_path)

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from ottla.cli import resets
-from ottla.cli.output import Failure
+from ottla.cli.output import CommandError
 from ottla.testing import EmbeddedBroker
 
 from .conftest import Run
@@ -162,5 +162,5 @@ def test_durations(text: str, millis: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1H", "P1H", "PT1D", "P1DT"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(Failure):
+    with pytest.raises(CommandError):
         resets.parse_duration(text)

@@ -1,12 +1,12 @@
 """What an unclean election would lose, as the command shows it before it elects."""
 
-from ottla.cli.replicas.losses import End, Loss, Standing, loss_of
+from ottla.cli.replicas.losses import ElectionState, End, Loss, loss_of
 
 
 def loss(
     ends: dict[int, End], counted_on: tuple[int, ...] = (), leader: int = -1, replicas: tuple[int, ...] = (1, 2, 3)
 ) -> Loss | None:
-    return loss_of(Standing("t", 0, leader, replicas, counted_on, ends))
+    return loss_of(ElectionState("t", 0, leader, replicas, counted_on, ends))
 
 
 def said(ends: dict[int, End], counted_on: tuple[int, ...] = (), leader: int = -1) -> str:
@@ -44,7 +44,7 @@ def test_what_a_node_that_is_down_has_may_not_be_known() -> None:
 
 
 def test_a_node_that_is_up_may_not_be_able_to_use_its_log() -> None:
-    found = loss_of(Standing("t", 0, -1, (1, 2), (2,), {1: End(2, 391)}, frozenset({1, 2})))
+    found = loss_of(ElectionState("t", 0, -1, (1, 2), (2,), {1: End(2, 391)}, frozenset({1, 2})))
     assert found is not None
     assert "node 2, which cannot use its log, was in sync and may have more records" in found.sentence
 

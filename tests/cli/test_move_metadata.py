@@ -9,9 +9,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.client import Client
 from ottla.metadata.sqlite import SqliteStore
-from ottla.metadata.store import Put, StoreFailed
+from ottla.metadata.store import Put, StoreError
 from ottla.protocol.messages.metadata import MetadataRequest
-from ottla.server.listeners import ServeRefused
+from ottla.server.listeners import ServeRefusedError
 from ottla.server.presence import LockedPresence
 from ottla.testing import EmbeddedBroker, EmbeddedCluster
 from tests.cli.conftest import Run
@@ -76,7 +76,7 @@ def test_one_node_becomes_three_without_losing_anything(zookeeper: ZooKeepers, t
     )
     again = f"The metadata in {own}/metadata.sqlite was moved to {place} before. Start every node"
     assert ottla(*move).out.startswith(again)
-    with pytest.raises(ServeRefused, match=rf"has moved: start the node with --metadata {place}\.$"):
+    with pytest.raises(ServeRefusedError, match=rf"has moved: start the node with --metadata {place}\.$"):
         EmbeddedBroker(directory=own).start()
     with EmbeddedCluster(directory=tmp_path, metadata=place) as cluster:
         assert set(topics(cluster, 3)) == {"orders", "__consumer_offsets"}
@@ -115,7 +115,7 @@ def test_a_cluster_of_one_machine_is_moved_once_all_its_nodes_have_stopped(
     zookeeper: ZooKeepers, tmp_path: Path, ottla: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any) -> None:
-        raise StoreFailed("interrupted")
+        raise StoreError("interrupted")
 
     place = fresh(zookeeper)
     store = SqliteStore(str(tmp_path / "metadata.sqlite"))

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from ottla.cli.output import Failure
+from ottla.cli.output import CommandError
 from ottla.cli.replicas import moving
 from ottla.cli.replicas.balance import Move
 from ottla.cli.replicas.throttles import BROKER, TOPIC
-from ottla.client import ClientFailure
+from ottla.client import ClientError
 
 MOVE = Move(("t", 0), (1, 2), (2, 3), 100)
 
@@ -27,7 +27,7 @@ class Node:
         if name == "MetadataRequest":
             self.asked += 1
             if self.late < 0:
-                raise ClientFailure("the node is gone")
+                raise ClientError("the node is gone")
             replicas = MOVE.before if self.asked <= self.late else MOVE.after
             part = SimpleNamespace(partition_index=0, replica_nodes=list(replicas))
             return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[part])])
@@ -132,7 +132,7 @@ def test_a_move_that_is_refused_leaves_no_limit() -> None:
     cluster = Cluster()
     cluster.limited.clear()
     cluster.refuses = True
-    with pytest.raises(Failure, match="t-0 could not be moved: no"):
+    with pytest.raises(CommandError, match="t-0 could not be moved: no"):
         moving.carry_out(cluster, [MOVE], 1_000)  # type: ignore[arg-type]
     assert not cluster.limited
 
@@ -141,6 +141,6 @@ def test_a_limit_that_is_refused_leaves_none_elsewhere() -> None:
     cluster = Cluster()
     cluster.limited.clear()
     cluster.refuses_limits = True
-    with pytest.raises(Failure, match="could not be set at t: no"):
+    with pytest.raises(CommandError, match="could not be set at t: no"):
         moving.carry_out(cluster, [MOVE], 1_000)  # type: ignore[arg-type]
     assert not cluster.limited

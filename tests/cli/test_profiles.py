@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.cli.connection import Cluster
-from ottla.cli.output import Failure, NotUnderstood
+from ottla.cli.output import CommandError, UsageError
 from ottla.cli.pipeline.options import JobOptions
 from ottla.cli.profiles import complete_profiles
 from ottla.testing import EmbeddedBroker
@@ -76,7 +76,7 @@ def test_a_profile_is_a_file_of_this_user(profiles: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("mode", [0o640, 0o604])
 def test_a_secret_that_others_can_read_is_refused(profiles: Path, key: str, mode: int) -> None:
     write(profiles / "mine.properties", {key: "hush"}, mode)
-    with pytest.raises(Failure, match=rf"Other users can read .*{key}: `chmod 600 ") as refused:
+    with pytest.raises(CommandError, match=rf"Other users can read .*{key}: `chmod 600 ") as refused:
         Cluster(profile="mine").given_properties()
     assert "hush" not in str(refused.value)
     write(profiles / "mine.properties", {key: "hush"})
@@ -85,10 +85,10 @@ def test_a_secret_that_others_can_read_is_refused(profiles: Path, key: str, mode
 
 def test_profiles_that_can_not_be_used_are_refused(profiles: Path) -> None:
     write(profiles / "test.properties", {})
-    with pytest.raises(Failure, match=r"There is no profile prod: .* The profiles there: test"):
+    with pytest.raises(CommandError, match=r"There is no profile prod: .* The profiles there: test"):
         Cluster(profile="prod").given_properties()
     for name in ("../test", "a/b", ".hidden"):
-        with pytest.raises(NotUnderstood, match="is no name of a profile"):
+        with pytest.raises(UsageError, match="is no name of a profile"):
             Cluster(profile=name).given_properties()
-    with pytest.raises(NotUnderstood, match="use one of them"):
+    with pytest.raises(UsageError, match="use one of them"):
         Cluster(command_config=profiles / "test.properties", profile="test").given_properties()

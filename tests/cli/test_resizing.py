@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.replicas.balance import Impossible, Move, Replicas
+from ottla.cli.replicas.balance import Move, Replicas, UnsatisfiablePlanError
 from ottla.cli.replicas.resizing import placed_anew
 
 RACKS = {1: "a", 2: "b", 3: "c", 4: "a"}
@@ -36,11 +36,11 @@ def test_a_replica_on_a_node_that_is_gone_goes_elsewhere() -> None:
 
 
 def test_what_cannot_be_is_said() -> None:
-    with pytest.raises(Impossible, match=r"t-0 can't have 5 replicas on 4 nodes."):
+    with pytest.raises(UnsatisfiablePlanError, match=r"t-0 can't have 5 replicas on 4 nodes."):
         placed_anew(RACKS, PLACES, None, 5)
-    with pytest.raises(Impossible, match=r"t-0 can't have 2 replicas on 1 node."):
+    with pytest.raises(UnsatisfiablePlanError, match=r"t-0 can't have 2 replicas on 1 node."):
         placed_anew(RACKS, PLACES, [1], None)
-    with pytest.raises(Impossible, match="Node 7 does not serve"):
+    with pytest.raises(UnsatisfiablePlanError, match="Node 7 does not serve"):
         placed_anew(RACKS, PLACES, [1, 7], None)
 
 

@@ -21,8 +21,8 @@ from ottla.cli.properties import read_properties
 from ottla.client import Client
 from ottla.client.sasl import login_of
 from ottla.metadata.credentials import key_of
-from ottla.server.alone import open_own
 from ottla.server.directory import DirectoryLock
+from ottla.server.standalone_metadata import open_own
 from ottla.spark.platform.client_properties import client_properties
 from ottla.testing import EmbeddedBroker
 from tools.node_process import held_port

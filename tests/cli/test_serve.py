@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ottla import __version__
-from ottla.cli.server_properties import NotServed, take_listeners
+from ottla.cli.server_properties import NotServedError, take_listeners
 from ottla.client import Client
 from ottla.protocol.records import Record, build_batch
 from tools.node_process import free_port
@@ -237,7 +237,7 @@ def test_listeners_by_name() -> None:
     ],
 )
 def test_listeners_that_are_not_served(settings: dict[str, str], says: str) -> None:
-    with pytest.raises(NotServed, match=says):
+    with pytest.raises(NotServedError, match=says):
         take_listeners(settings)
 
 

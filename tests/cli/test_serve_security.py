@@ -11,8 +11,8 @@ import pytest
 
 from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
 from ottla.cli.serve import options_of, parser
-from ottla.cli.server_properties import NotServed
-from ottla.client import Client, ErrorAnswer
+from ottla.cli.server_properties import NotServedError
+from ottla.client import BrokerError, Client
 from ottla.client.errors import check
 from ottla.client.sasl import Login
 from ottla.client.set_up import ClientSetUp
@@ -61,7 +61,7 @@ def test_options_are_kafkas_settings() -> None:
     ],
 )
 def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ...], says: str) -> None:
-    with pytest.raises(NotServed, match=says) as refused:
+    with pytest.raises(NotServedError, match=says) as refused:
         told(*arguments)
     assert refused.value.code == 2
 
@@ -113,6 +113,6 @@ def test_acls_are_on_as_soon_as_there_is_a_user(
         if decided:
             assert client.topic("t").leaders == (1,)
         else:
-            with pytest.raises(ErrorAnswer, match="TOPIC_AUTHORIZATION_FAILED"):
+            with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
                 client.topic("t")
     assert ("ACLs are on, because there are users" in caplog.text) == (not decided)

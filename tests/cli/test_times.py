@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.cli.output import NotUnderstood
+from ottla.cli.output import UsageError
 from ottla.cli.times import parse_time, shown_time, time_or_none
 
 
@@ -25,7 +25,7 @@ def test_a_time_is_read_and_shown_again(text: str, millis: int) -> None:
 def test_what_is_no_time() -> None:
     assert time_or_none("0:23") is None
     for text in ("", "yesterday", "2026-13-01", "0001-01-01", "9" * 30):
-        with pytest.raises(NotUnderstood):
+        with pytest.raises(UsageError):
             parse_time(text)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client import Client, ErrorAnswer
+from ottla.client import BrokerError, Client
 from ottla.client.sasl import Login
 from ottla.testing import EmbeddedBroker
 
@@ -72,7 +72,7 @@ def test_a_user_of_the_command_line_can_log_in(
         ottla("produce", "t", *where, stdin="one\ntwo\n")
         assert ottla("consume", "t", "--from-beginning", "--exit-at-end", *where).out == "one\ntwo\n"
         with (
-            pytest.raises(ErrorAnswer, match="invalid credentials"),
+            pytest.raises(BrokerError, match="invalid credentials"),
             Client(own.bootstrap_servers, login=Login("SCRAM-SHA-512", "ada", "guess")) as client,
         ):
             client.metadata([])

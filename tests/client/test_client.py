@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client import Client, ClientFailure, ConnectionClosed, ErrorAnswer, delete_offsets
+from ottla.client import BrokerError, Client, ClientError, ConnectionClosedError, delete_offsets
 from ottla.client.client import EARLIEST, LATEST, MAX_TIMESTAMP
 from ottla.client.transactions import OpenTransaction, abort_transaction, open_transactions
 from ottla.protocol.errors import ErrorCode
@@ -86,20 +86,20 @@ def test_topics(client: Client, broker: EmbeddedBroker) -> None:
 
 def test_errors_have_kafkas_names(client: Client, broker: EmbeddedBroker) -> None:
     topic = broker.create_topic()
-    with pytest.raises(ErrorAnswer, match=f"fetch from {topic}-0 at 7: OFFSET_OUT_OF_RANGE: ") as refused:
+    with pytest.raises(BrokerError, match=f"fetch from {topic}-0 at 7: OFFSET_OUT_OF_RANGE: ") as refused:
         client.fetch_raw(topic, 0, 7)
     assert (refused.value.name, refused.value.retriable, refused.value.code) == ("OFFSET_OUT_OF_RANGE", False, 1)
-    with pytest.raises(ErrorAnswer, match="CORRUPT_MESSAGE"):
+    with pytest.raises(BrokerError, match="CORRUPT_MESSAGE"):
         client.produce_raw(topic, 0, batch(b"x")[:-1] + b"\x02")
-    with pytest.raises(ClientFailure, match="no broker 99"):
+    with pytest.raises(ClientError, match="no broker 99"):
         client.broker(99)
 
 
 def test_an_unknown_topic_is_looked_for_until_time_is_up(broker: EmbeddedBroker) -> None:
     with Client(broker.bootstrap_servers, timeout_s=0.2) as client:
-        with pytest.raises(ErrorAnswer, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             client.fetch_raw("nowhere", 0, 0)
-        with pytest.raises(ErrorAnswer, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             client.fetch_raw(broker.create_topic(), 5, 0)
 
 
@@ -149,7 +149,7 @@ def test_a_leader_that_stays_away_is_told_when_time_is_up(broker: EmbeddedBroker
     topic = broker.create_topic()
     with (
         Leaderless(broker.bootstrap_servers, 1_000, timeout_s=0.1) as client,
-        pytest.raises(ErrorAnswer, match=f"{topic}-0: LEADER_NOT_AVAILABLE"),
+        pytest.raises(BrokerError, match=f"{topic}-0: LEADER_NOT_AVAILABLE"),
     ):
         client.fetch_raw(topic, 0, 0)
 
@@ -170,7 +170,7 @@ def test_a_broker_that_comes_back_is_connected_again(broker: EmbeddedBroker) -> 
     with Client(broker.bootstrap_servers) as client:
         client.produce_raw(topic, 0, batch(b"a"))
         broker.restart()
-        with pytest.raises(ConnectionClosed):  # an answer may be lost: the caller decides whether to ask again
+        with pytest.raises(ConnectionClosedError):  # an answer may be lost: the caller decides whether to ask again
             client.produce_raw(topic, 0, batch(b"b"))
         assert client.fetch_raw(topic, 0, 0).high_watermark == 1
 
@@ -185,7 +185,7 @@ def test_group_offsets_are_deleted(client: Client, broker: EmbeddedBroker) -> No
     delete_offsets([(host, int(port))], "g", [(topic, 0)])
     left = client.send_to_coordinator("g", OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)]), 9)
     assert [part.partition_index for part in left.groups[0].topics[0].partitions] == [1]
-    with pytest.raises(ErrorAnswer, match="the offsets of group nobody: GROUP_ID_NOT_FOUND"):
+    with pytest.raises(BrokerError, match="the offsets of group nobody: GROUP_ID_NOT_FOUND"):
         delete_offsets([(host, int(port))], "nobody", [(topic, 0)])
 
 

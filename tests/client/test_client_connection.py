@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ottla.client import BadAnswer, ClientFailure, Connection, ConnectionClosed, TimedOut, UnsupportedVersion
+from ottla.client import (
+    BadResponseError,
+    ClientError,
+    Connection,
+    ConnectionClosedError,
+    TimedOutError,
+    UnsupportedVersionError,
+)
 from ottla.protocol.apis import APIS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_request, encode_response
@@ -99,7 +106,7 @@ def test_a_slow_answer_holds_the_next_one_back(connection: Connection) -> None:
 def test_kept_answers_are_bounded(broker: EmbeddedBroker) -> None:
     with Connection("127.0.0.1", broker.port, kept_max=2) as connection:
         posted = [connection.post(MetadataRequest([])) for _ in range(4)]
-        with pytest.raises(ClientFailure, match="More than 2 answers"):
+        with pytest.raises(ClientError, match="More than 2 answers"):
             connection.take(posted[-1])
 
 
@@ -117,9 +124,9 @@ def test_raw_frames(connection: Connection) -> None:
 
 def test_an_unknown_api_key_ends_the_connection(connection: Connection) -> None:
     connection.send_bytes(struct.pack(">ihhih", 10, 999, 0, 1, -1))
-    with pytest.raises(ConnectionClosed, match="hung up"):
+    with pytest.raises(ConnectionClosedError, match="hung up"):
         connection.receive_raw()
-    with pytest.raises(ConnectionClosed):
+    with pytest.raises(ConnectionClosedError):
         connection.send(MetadataRequest([]))
 
 
@@ -137,7 +144,7 @@ def test_an_old_broker_is_asked_again_in_its_own_version() -> None:
 
     with Peer(behave) as peer, Connection("127.0.0.1", peer.port) as connection:
         assert connection.version_of(3) == 5
-        with pytest.raises(UnsupportedVersion, match="does not serve OffsetDelete"):
+        with pytest.raises(UnsupportedVersionError, match="does not serve OffsetDelete"):
             connection.post(OffsetDeleteRequest())
     assert asked == [APIS[18].max_version, 2]
 
@@ -145,16 +152,16 @@ def test_an_old_broker_is_asked_again_in_its_own_version() -> None:
 @pytest.mark.parametrize(
     ("answer", "failure", "sentence"),
     [
-        (b"", ConnectionClosed, "hung up"),
-        (b"\x00\x00\x00\x08\x00", ConnectionClosed, "hung up"),
-        (b"\xff\xff\xff\xff", BadAnswer, "does not use Kafka's protocol: it sent a frame of -1 bytes"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", BadAnswer, "does not use Kafka's protocol"),
-        (struct.pack(">ii", 4, 77), BadAnswer, "answered request 77 where 1 was due"),
-        (struct.pack(">ib", 1, 0), BadAnswer, "answered request -1|answered request 0"),
-        (struct.pack(">ii", 4, 1), BadAnswer, "to DescribeCluster v1 can't be read"),
+        (b"", ConnectionClosedError, "hung up"),
+        (b"\x00\x00\x00\x08\x00", ConnectionClosedError, "hung up"),
+        (b"\xff\xff\xff\xff", BadResponseError, "does not use Kafka's protocol: it sent a frame of -1 bytes"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", BadResponseError, "does not use Kafka's protocol"),
+        (struct.pack(">ii", 4, 77), BadResponseError, "answered request 77 where 1 was due"),
+        (struct.pack(">ib", 1, 0), BadResponseError, "answered request -1|answered request 0"),
+        (struct.pack(">ii", 4, 1), BadResponseError, "to DescribeCluster v1 can't be read"),
     ],
 )
-def test_what_a_broken_peer_says(answer: bytes, failure: type[ClientFailure], sentence: str) -> None:
+def test_what_a_broken_peer_says(answer: bytes, failure: type[ClientError], sentence: str) -> None:
     def behave(peer: socket.socket) -> None:
         read_frame(peer)
         peer.sendall(answer)
@@ -162,14 +169,17 @@ def test_what_a_broken_peer_says(answer: bytes, failure: type[ClientFailure], se
     with Peer(behave) as peer, Connection("127.0.0.1", peer.port) as connection:
         with pytest.raises(failure, match=sentence):
             connection.send(DescribeClusterRequest(), 1)
-        with pytest.raises(ClientFailure):
+        with pytest.raises(ClientError):
             connection.send(ApiVersionsRequest(), 0)
 
 
 def test_no_answer_in_time() -> None:
     release = threading.Event()
     with Peer(lambda peer: release.wait(10) and None) as peer:
-        with Connection("127.0.0.1", peer.port, timeout_s=0.05) as connection, pytest.raises(TimedOut, match="in time"):
+        with (
+            Connection("127.0.0.1", peer.port, timeout_s=0.05) as connection,
+            pytest.raises(TimedOutError, match="in time"),
+        ):
             connection.send(MetadataRequest([]), 1)
         release.set()
 
@@ -217,7 +227,10 @@ def test_a_large_answer_that_stops_half_way() -> None:
         release.wait(10)
 
     with Peer(behave) as peer:
-        with Connection("127.0.0.1", peer.port, timeout_s=0.1) as connection, pytest.raises(TimedOut, match="in time"):
+        with (
+            Connection("127.0.0.1", peer.port, timeout_s=0.1) as connection,
+            pytest.raises(TimedOutError, match="in time"),
+        ):
             connection.send(FetchRequest(topics=[FetchTopic("t", partitions=[FetchPartition(0)])]), 12)
         release.set()
 
@@ -225,5 +238,5 @@ def test_a_large_answer_that_stops_half_way() -> None:
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(ConnectionClosed, match=f"No broker can be reached at 127.0.0.1:{port}"):
+    with pytest.raises(ConnectionClosedError, match=f"No broker can be reached at 127.0.0.1:{port}"):
         Connection("127.0.0.1", port)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ottla.client import BadAnswer, Client, ErrorAnswer
+from ottla.client import BadResponseError, BrokerError, Client
 from ottla.client import share_member as kinds
 from ottla.client.share_groups import share_group_offsets
 from ottla.client.share_member import Delivered, ShareMember
@@ -105,7 +105,7 @@ def test_records_that_cannot_be_read_are_told_of(connect: Callable[[], Client], 
         batch[HEADER_BYTES:] = bytes(len(batch) - HEADER_BYTES)
         set_crc(batch)
         client.produce_raw(topic, 0, batch)
-        with pytest.raises(BadAnswer, match=f"{topic}-0 can't be read from offset 0 on"):
+        with pytest.raises(BadResponseError, match=f"{topic}-0 can't be read from offset 0 on"):
             take(first, 1)
 
 
@@ -117,7 +117,7 @@ def test_a_member_outlives_its_broker(connect: Callable[[], Client], topic: str,
         while not got:
             try:
                 got = take(first, 1)
-            except kinds.ClientFailure:
+            except kinds.ClientError:
                 continue
         assert values(got) == [b"0"]
         assert first.acknowledge(got, kinds.ACCEPT) == []
@@ -133,6 +133,6 @@ def test_every_partition_is_read(connect: Callable[[], Client], broker: Embedded
 
 def test_who_may_not_join_is_told(connect: Callable[[], Client], topic: str) -> None:
     before = threading.active_count()
-    with pytest.raises(ErrorAnswer):
+    with pytest.raises(BrokerError):
         ShareMember(connect, "", [topic])
     assert threading.active_count() == before

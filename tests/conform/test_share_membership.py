@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from ottla.client import Client, ErrorAnswer
+from ottla.client import BrokerError, Client
 from ottla.client.share_groups import (
     alter_share_group_offsets,
     delete_share_group,
@@ -91,7 +91,7 @@ class Members:
         """By client id, what the group's coordinator says each member has been told to read."""
         try:
             described = describe_share_group(self.client, self.group)
-        except ErrorAnswer:  # nobody has joined yet
+        except BrokerError:  # nobody has joined yet
             return {}
         return {
             member.client_id: sorted(
@@ -220,9 +220,9 @@ def test_offsets_are_described_altered_and_deleted(broker: EmbeddedBroker, clien
     produce(broker, topic, *"abcde")
     members.join("ann", topic)
     members.until(lambda: len(members.received) == 5)
-    with pytest.raises(ErrorAnswer, match="NON_EMPTY_GROUP"):
+    with pytest.raises(BrokerError, match="NON_EMPTY_GROUP"):
         alter_share_group_offsets(client, members.group, [(topic, 0, 2)])
-    with pytest.raises(ErrorAnswer, match="NON_EMPTY_GROUP"):
+    with pytest.raises(BrokerError, match="NON_EMPTY_GROUP"):
         delete_share_group(client, members.group)
     members.leave("ann")
     assert (members.group, "Empty") in list_share_groups(client)
@@ -234,7 +234,7 @@ def test_offsets_are_described_altered_and_deleted(broker: EmbeddedBroker, clien
     members.until(lambda: members.received == [b"d", b"e"])
     members.leave("bob")
     delete_share_group(client, members.group)
-    with pytest.raises(ErrorAnswer, match="GROUP_ID_NOT_FOUND"):
+    with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
         describe_share_group(client, members.group)
     members.received.clear()
     members.join("cleo", topic)

@@ -18,8 +18,8 @@ from ottla.metadata.credentials import ScramCredential, key_of
 from ottla.metadata.store import Put
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.scram import ITERATIONS_MIN, keys_of, salted
-from ottla.server.alone import open_own
 from ottla.server.main import ServerOptions
+from ottla.server.standalone_metadata import open_own
 from ottla.testing.embedded import run_in_thread
 
 from .stage import Doors

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from ottla.client import Connection, ConnectionClosed
+from ottla.client import Connection, ConnectionClosedError
 from ottla.client.sasl import Login
 from ottla.protocol.framing import decode_response
 
@@ -176,7 +176,7 @@ class Stage:
         body = build(cls, fields)
         try:
             token = self.connection(on).post(body, version)
-        except ConnectionClosed:
+        except ConnectionClosedError:
             token = None
         return Pending(self, on, api, version, token)
 
@@ -203,7 +203,7 @@ class Stage:
             connection.post(body, version, answered=False)
             connection.send(build(request_class("ApiVersions"), {}), 0)
             self._write(step, api, version, "no answer")
-        except ConnectionClosed:
+        except ConnectionClosedError:
             self.hang_up(on)
             self._write(step, api, version, "closed")
 
@@ -213,7 +213,7 @@ class Stage:
         try:
             connection.send_bytes(len(frame).to_bytes(4, "big") + frame)
             answer = connection.receive_raw()
-        except ConnectionClosed:
+        except ConnectionClosedError:
             self.hang_up(on)
             self._write(step, "raw", None, "closed")
             return
@@ -400,9 +400,9 @@ class Stage:
     def _read(self, pending: Pending) -> Any:
         try:
             if pending.token is None:
-                raise ConnectionClosed("")
+                raise ConnectionClosedError("")
             return self.connection(pending.on).take(pending.token)
-        except ConnectionClosed:
+        except ConnectionClosedError:
             self.hang_up(pending.on)
             return None
 

@@ -8,7 +8,7 @@ from test_shard_host import commit, committed, error_of
 from ottla.broker.coordinators.shards import SKIP_DAMAGED, ShardHost, partition_of
 from ottla.groups.shard import GroupShard
 from ottla.log.answers import Origin
-from ottla.log.replay import Replaced, Replay, Unreadable
+from ottla.log.replay import ReplacedError, Replay, UnreadableError
 from ottla.machine import Decision
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_groups import ListGroupsRequest
@@ -175,7 +175,7 @@ def test_a_replay_notices_when_its_segment_is_replaced() -> None:
     log.delete_records_before(log.bases[1])
     for file in log.maintaining(stage.now):
         file.sync()
-    with pytest.raises(Replaced):
+    with pytest.raises(ReplacedError):
         replay.read(1)
     again = Replay(log)
     found = 0
@@ -201,6 +201,6 @@ def test_no_flipped_bit_of_a_log_goes_unnoticed() -> None:
             replay = Replay(partition.log)
             found = replay.read(1 << 20)
             assert len(found) == (3 if at == 7 and bit == 0 else 2), "offset 3 might be right, but then comes another 3"
-            with pytest.raises(Unreadable, match="offset 2: "):
+            with pytest.raises(UnreadableError, match="offset 2: "):
                 replay.read(1 << 20)
             content[:] = sound

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from test_shard_host import commit
 
-from ottla.broker.upkeep.identity import StartRefused
+from ottla.broker.upkeep.identity import StartRefusedError
 from ottla.protocol.records.batch import HEADER_BYTES, iter_batches
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import Record, build_batch
 from ottla.sim.kernel.disk import Disk
 from tests.harness.groups.host_stage import HostStage
@@ -50,7 +50,7 @@ def damage(disk: Disk, rng: random.Random) -> str:
     if name.endswith(".log"):
         try:
             starts = [position for _, position in iter_batches(bytes(content))]
-        except CorruptRecords:
+        except CorruptRecordsError:
             starts = [0]
     for _ in range(rng.choice((1, 1, 1, 3)) if content else 0):
         at = (
@@ -87,7 +87,7 @@ def test_a_node_with_flipped_bits_starts_and_serves(how: str) -> None:
                     record = Record(timestamp_ms=stage.now, key=b"k", value=b"v")
                     partition.append(stage.now, memoryview(build_batch([record])))
             stage.stop()
-        except StartRefused:
+        except StartRefusedError:
             assert "meta.properties" in done
         except Exception as error:
             error.add_note(f"seed {seed}: {done}")

@@ -9,7 +9,7 @@ import pytest
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.epochs.group import EpochGroup
 from ottla.groups.epochs.groups import EpochGroups
-from ottla.groups.epochs.heartbeats import Refused, Sessions, check_names, known
+from ottla.groups.epochs.heartbeats import HeartbeatRefusedError, Sessions, check_names, known
 from ottla.groups.epochs.records import (
     CurrentRecord,
     EpochRecord,
@@ -147,12 +147,12 @@ def test_sessions_begin_after_a_load_and_end_with_the_group() -> None:
 
 
 def test_a_refusal_names_the_kind() -> None:
-    with pytest.raises(Refused) as missing:
+    with pytest.raises(HeartbeatRefusedError) as missing:
         known({}, "task", "g", ())
     assert missing.value.message == "Task group g not found."
-    with pytest.raises(Refused) as other:
+    with pytest.raises(HeartbeatRefusedError) as other:
         known({}, "task", "g", ("g",))
     assert other.value.message == "Group g is not a task group."
-    with pytest.raises(Refused) as blank:
+    with pytest.raises(HeartbeatRefusedError) as blank:
         check_names(("GroupId", "g"), ("RackId", None), ("MemberId", " "))
     assert blank.value.message == "MemberId can't be empty."

@@ -12,7 +12,7 @@ from ottla.groups.records import Unknown, decode
 from ottla.groups.shard import GroupShard
 from ottla.machine import AppliedBatch, AppliedRecord, ShardRecord
 from ottla.protocol.coordinator_records import decode_value, encode_value
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.offset_commit_record import OffsetCommitValue
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
@@ -53,7 +53,7 @@ def generated(value: bytes) -> CommittedOffset | None:
     """What the generated codec reads; None where it can't."""
     try:
         read = decode_value(OffsetCommitValue, value)
-    except MalformedFrame:
+    except MalformedFrameError:
         return None
     times = read.commit_timestamp, read.expire_timestamp
     return CommittedOffset(read.offset, read.leader_epoch, read.metadata, *times, 7, read.topic_id)
@@ -62,7 +62,7 @@ def generated(value: bytes) -> CommittedOffset | None:
 def by_hand(value: bytes) -> CommittedOffset | None:
     try:
         return decode_committed(value, 7)
-    except MalformedFrame:
+    except MalformedFrameError:
         return None
 
 
@@ -120,7 +120,7 @@ def test_records_of_later_kinds_are_passed_over_with_one_note() -> None:
 @pytest.mark.parametrize("key", ["", "00", "0001", "0001 0005 67", "0002 ffff"])
 @pytest.mark.parametrize("value", ["", "0063", "0003 00"])
 def test_a_record_that_does_not_parse_stops_nothing(key: str, value: str) -> None:
-    with pytest.raises(MalformedFrame):
+    with pytest.raises(MalformedFrameError):
         decode(bytes.fromhex(key), bytes.fromhex(value), 0)
     stage = Stage()
     stage.shard.apply(0, AppliedBatch(0, [AppliedRecord(0, 0, bytes.fromhex(key), bytes.fromhex(value))]))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ottla.broker.cluster.membership import Joining
-from ottla.broker.effects import Ask
+from ottla.broker.effects import PeerRequest
 from ottla.log.files import FileSlice
 from ottla.machine import Unanswered
 from ottla.metadata.image import delta_since
@@ -45,7 +45,7 @@ class NodePair:
         self.loses_answers = False
         """What is asked is done, and whoever asked hears that the connection was lost."""
         self.stages: dict[int, NodeStage] = {}
-        self._carried: list[tuple[int, Ask, _Carried]] = []
+        self._carried: list[tuple[int, PeerRequest, _Carried]] = []
         for node_id in (1, 2):
             joining = Joining(
                 "127.0.0.1", 9000 + node_id, f"life-{node_id}", LEASE_MS, (endpoints or {}).get(node_id, {})
@@ -131,5 +131,5 @@ class NodePair:
         self.settle()
 
 
-def _key(ask: Ask) -> int:
+def _key(ask: PeerRequest) -> int:
     return int.from_bytes(ask.frame[4:6], "big")

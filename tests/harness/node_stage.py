@@ -22,7 +22,6 @@ from ottla.broker.cluster.membership import Joining
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.effects import (
-    Ask,
     Audited,
     Close,
     Commit,
@@ -33,6 +32,7 @@ from ottla.broker.effects import (
     OutcomeUnknown,
     Parked,
     Part,
+    PeerRequest,
     Reply,
     Reread,
     Store,
@@ -202,7 +202,7 @@ class NodeStage:
         self.commits: list[Commit] = []
         self.mutes: list[Mute] = []
         """Those there have been."""
-        self.asks: list[Ask] = []
+        self.asks: list[PeerRequest] = []
         """Requests to other nodes, which the test answers."""
         self.fetched: list[str] = []
         """The listeners whose keys the node has asked for."""
@@ -368,7 +368,7 @@ class NodeStage:
                 self.replace_file(path, content)
             case Derive(token, mechanism, password, salt, iterations):
                 self.node.derived(self.now, token, mechanism, salted(mechanism, password, salt, iterations))
-            case Ask():
+            case PeerRequest():
                 self.asks.append(effect)
             case FetchKeys(listener):
                 self.fetched.append(listener)

@@ -140,7 +140,7 @@ def fresh(servers: ZooKeepers) -> str:
 
 
 def opened(address: str, timeout_ms: int = 2000) -> ZooKeeperStore:
-    """The store at this address, with a session of its own. Raises StoreFailed."""
+    """The store at this address, with a session of its own. Raises StoreError."""
     from ottla.metadata.zookeeper.ensemble import ensemble_of
     from ottla.metadata.zookeeper.session import Session
     from ottla.metadata.zookeeper.store import ZooKeeperStore

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ottla.kmq import AsyncKmqClient, KmqClient, KmqConfig, KmqRefused, create_topics
+from ottla.kmq import AsyncKmqClient, KmqClient, KmqConfig, KmqRefusedError, create_topics
 from ottla.kmq.markers import END, Kind, pack_key, start
 
 from .conftest import PATIENCE_S, QUICK, QueueStage, take, until
@@ -158,18 +158,22 @@ def test_without_their_markers_messages_are_not_handed_out(stage: QueueStage) ->
 
 def test_topics_that_do_not_fit_are_refused_with_a_sentence(stage: QueueStage) -> None:
     admin, queue = AdminClient(stage.properties), stage.config.queue
-    with pytest.raises(KmqRefused, match=r"^There is no topic nowhere\.$"):
+    with pytest.raises(KmqRefusedError, match=r"^There is no topic nowhere\.$"):
         KmqClient(stage.properties, KmqConfig(queue="nowhere"))
-    with pytest.raises(KmqRefused, match=f"^The queue {queue} has no topic other: `ottla kmq create {queue}` makes"):
+    with pytest.raises(
+        KmqRefusedError, match=f"^The queue {queue} has no topic other: `ottla kmq create {queue}` makes"
+    ):
         KmqClient(stage.properties, KmqConfig(queue=queue, markers="other"))
     admin.create_topics([NewTopic(f"{queue}-3", 3, 1)])[f"{queue}-3"].result(PATIENCE_S)
-    with pytest.raises(KmqRefused, match=f"^{queue}-3 has 3 partitions and {stage.config.markers} has 1: they must"):
+    with pytest.raises(
+        KmqRefusedError, match=f"^{queue}-3 has 3 partitions and {stage.config.markers} has 1: they must"
+    ):
         KmqClient(stage.properties, KmqConfig(queue=f"{queue}-3", markers=stage.config.markers))
-    with pytest.raises(KmqRefused, match="three different topics"):
+    with pytest.raises(KmqRefusedError, match="three different topics"):
         KmqConfig(queue="a", markers="a")
-    with pytest.raises(KmqRefused, match="two different groups"):
+    with pytest.raises(KmqRefusedError, match="two different groups"):
         KmqConfig(queue="a", group_id="g", tracker_group_id="g")
-    with pytest.raises(KmqRefused, match="timeout_ms must be at least 1, not 0"):
+    with pytest.raises(KmqRefusedError, match="timeout_ms must be at least 1, not 0"):
         KmqConfig(queue="a", timeout_ms=0)
 
 

@@ -61,7 +61,7 @@ class Twin:
             try:
                 partition, offset = markers.decode_key(key)
                 said = markers.decode(value)
-            except markers.BadMarker:
+            except markers.InvalidMarkerError:
                 continue
             if partition != PARTITION:
                 continue

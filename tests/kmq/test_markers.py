@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ottla.kmq import headers, markers
 from ottla.kmq.events import Reason
-from ottla.kmq.markers import END, BadMarker, Kind, Start, decode, decode_key, pack_key, start
+from ottla.kmq.markers import END, InvalidMarkerError, Kind, Start, decode, decode_key, pack_key, start
 
 GOLDEN_KEYS = {
     (0, 0): "000000000000000000000000",
@@ -49,13 +49,13 @@ def test_whatever_does_not_begin_with_one_is_an_end_as_for_the_original() -> Non
 
 @pytest.mark.parametrize("value", [None, b"", b"\x01", b"\x01" + bytes(7)])
 def test_what_the_original_cannot_read_is_malformed(value: bytes | None) -> None:
-    with pytest.raises(BadMarker):
+    with pytest.raises(InvalidMarkerError):
         decode(value)
 
 
 @pytest.mark.parametrize("key", [None, b"", bytes(11), bytes(13)])
 def test_a_key_of_another_length_is_malformed(key: bytes | None) -> None:
-    with pytest.raises(BadMarker):
+    with pytest.raises(InvalidMarkerError):
         decode_key(key)
 
 
@@ -80,7 +80,7 @@ def test_starts_come_back_and_the_original_reads_their_time_out(duration_ms: int
 def test_any_bytes_are_a_marker_or_malformed(value: bytes) -> None:
     try:
         said = decode(value)
-    except BadMarker:
+    except InvalidMarkerError:
         assert len(value) < 9
     else:
         assert (said is None) == (value[0] != 1)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.kmq import KmqRefused, headers
+from ottla.kmq import KmqRefusedError, headers
 from ottla.kmq.events import Reason
 from ottla.kmq.redrive import METADATA_BYTES_MAX, Choice, Done, Outcome, Redrive
 
@@ -135,5 +135,5 @@ def test_what_is_done_is_remembered_in_a_position_and_a_string(start: int, done:
 
 
 def test_a_missing_topic_is_refused_with_a_sentence(stage: QueueStage) -> None:
-    with pytest.raises(KmqRefused, match=r"^There is no topic nowhere\.$"):
+    with pytest.raises(KmqRefusedError, match=r"^There is no topic nowhere\.$"):
         redrive(stage.with_(dead_letters="nowhere"))

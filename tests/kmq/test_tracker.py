@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ottla.kmq import KmqRefused, RedeliveryTracker, headers
+from ottla.kmq import KmqRefusedError, RedeliveryTracker, headers
 from ottla.kmq.events import Reason
 from ottla.kmq.markers import END, Kind, pack_key, start
 from ottla.kmq.metrics import serve_metrics
@@ -263,7 +263,7 @@ def test_what_cannot_be_written_is_tried_again_and_nothing_is_committed_past_it(
 
 
 def test_topics_that_are_missing_are_refused_with_a_sentence(stage: QueueStage) -> None:
-    with pytest.raises(KmqRefused, match=r"has no topic nowhere: `ottla kmq create"):
+    with pytest.raises(KmqRefusedError, match=r"has no topic nowhere: `ottla kmq create"):
         RedeliveryTracker(stage.properties, stage.with_(dead_letters="nowhere").config)
 
 

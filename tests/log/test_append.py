@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.log.answers import AppendRefused, Origin
+from ottla.log.answers import AppendRefusedError, Origin
 from ottla.log.config import HOUR_MS, LogConfig
 from ottla.log.log import Log
 from ottla.protocol.errors import ErrorCode
@@ -27,7 +27,7 @@ def log() -> Iterator[Log]:
 def code_of(log: Log, octets: memoryview, **how: Any) -> ErrorCode:
     """The refusal's code; nothing was written."""
     before = log.log_end_offset
-    with pytest.raises(AppendRefused) as refusal:
+    with pytest.raises(AppendRefusedError) as refusal:
         log.append_as_leader(octets, now=NOW, leader_epoch=0, **how)
     assert log.log_end_offset == before
     assert refusal.value.sentence

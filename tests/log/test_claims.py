@@ -4,7 +4,7 @@ from struct import Struct
 
 import pytest
 
-from ottla.log.answers import AppendRefused
+from ottla.log.answers import AppendRefusedError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, set_crc
 from ottla.protocol.records.record import RECORD_BYTES_MIN, Record, build_batch
@@ -28,14 +28,14 @@ _int32 = Struct(">i").pack_into
 )
 def test_more_records_than_bytes_can_hold_are_refused(count: int, body: bytes, codec: int) -> None:
     log = open_log(disk())
-    with pytest.raises(AppendRefused, match=f"reports {count} records in") as refused:
+    with pytest.raises(AppendRefusedError, match=f"reports {count} records in") as refused:
         put(log, memoryview(claiming(count, body, codec=codec, timestamp_ms=NOW)))
     assert refused.value.error_code is ErrorCode.INVALID_RECORD
     assert log.log_end_offset == 0
 
 
 def test_broken_compression_with_more_records_than_bytes_is_refused_as_kafka_does() -> None:
-    with pytest.raises(AppendRefused) as refused:
+    with pytest.raises(AppendRefusedError) as refused:
         put(open_log(disk()), _broken())
     assert refused.value.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.log.answers import DamagedLog, Isolation, Origin
+from ottla.log.answers import DamagedLogError, Isolation, Origin
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.protocol.records.batch import iter_batches
@@ -84,10 +84,10 @@ def use(log: Log) -> None:
     """Everything a node does with a log."""
     log.check()
     log.advance_high_watermark(log.log_end_offset)
-    with suppress(DamagedLog):
+    with suppress(DamagedLogError):
         read_through(log)
     for offset in range(log.log_start_offset, min(log.log_end_offset, 150), 7):
-        with suppress(DamagedLog):
+        with suppress(DamagedLogError):
             log.read(offset, 100, Isolation.TXN_COMMITTED)
     log.offset_for_timestamp(NOW + 100)
     log.max_timestamp()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.log.checkpoints import CheckpointUnreadable
+from ottla.log.checkpoints import CheckpointUnreadableError
 from ottla.log.epochs import EpochCache
 
 
@@ -106,7 +106,7 @@ def test_the_checkpoint_is_kafkas() -> None:
     "torn", [b"", b"0\n", b"0\n3\n2 6\n", b"1\n1\n2 6\n", b"0\n1\nx y\n", b"0\n2\n3 9\n2 6\n", b"\0" * 20, b"0\n1\n2\n"]
 )
 def test_torn_checkpoints_are_refused(torn: bytes) -> None:
-    with pytest.raises(CheckpointUnreadable):
+    with pytest.raises(CheckpointUnreadableError):
         EpochCache.decode(torn, "x")
 
 
@@ -114,5 +114,5 @@ def test_a_checkpoint_torn_anywhere_is_refused() -> None:
     """The last number too: `5 1` is not `5 14`."""
     text = cache(*THREE).encode()
     for end in range(len(text)):
-        with pytest.raises(CheckpointUnreadable):
+        with pytest.raises(CheckpointUnreadableError):
             EpochCache.decode(text[:end], "x")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.log.answers import Isolation
-from ottla.log.checkpoints import CheckpointUnreadable
+from ottla.log.checkpoints import CheckpointUnreadableError
 from ottla.log.config import LogConfig
 from ottla.log.left import LEFT_LOGS_FILE, Left, take_left, write_left
 from ottla.log.log import Log
@@ -305,7 +305,7 @@ def test_how_logs_were_left_is_read_back_once(tmp_path: Any) -> None:
         bad = bytearray(octets)
         bad[at] ^= 1
         files.write_atomically(f"/data/{LEFT_LOGS_FILE}", bytes(bad))
-        with pytest.raises(CheckpointUnreadable):
+        with pytest.raises(CheckpointUnreadableError):
             take_left(files, "/data", 17)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.log.answers import Isolation, Origin, StorageFailed
+from ottla.log.answers import Isolation, Origin, StorageError
 from ottla.log.log import Log
 from ottla.sim.kernel.disk import Disk
 from tests.harness.log.support import NOW, batch, disk, marker, open_log, small
@@ -79,7 +79,7 @@ def failing_sync(files: Disk, ending: str, doing: Callable[[], None]) -> OSError
             raise OSError(errno.EIO, "no", path)
 
     files.trouble = trouble
-    with pytest.raises((OSError, StorageFailed)) as failed:
+    with pytest.raises((OSError, StorageError)) as failed:
         doing()
     files.trouble = None
     return OSError(str(failed.value))

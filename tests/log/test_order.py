@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from ottla.log.answers import DamagedLog, DivergingOffset, Isolation
+from ottla.log.answers import DamagedLogError, DivergingOffsetError, Isolation
 from ottla.log.compaction.compaction import Compaction
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
@@ -72,13 +72,13 @@ def test_a_flipped_bit_of_a_base_offset_hides_no_record(segment: int, number: in
     for bit in (*range(17), 20, 31, 40, 62, 63):
         for max_bytes in (1, 300, 1 << 20):
             log = with_flipped_bit(segment, number, bit)
-            with pytest.raises(DamagedLog):
+            with pytest.raises(DamagedLogError):
                 consumed(log, 0, max_bytes, isolation)
         log = with_flipped_bit(segment, number, bit)
         for start in range(0, COUNT, 3):
             try:
                 got = consumed(log, start, 1, isolation, count=1)
-            except DamagedLog:
+            except DamagedLogError:
                 continue
             assert got == [start], (bit, start)
 
@@ -86,7 +86,7 @@ def test_a_flipped_bit_of_a_base_offset_hides_no_record(segment: int, number: in
 def test_a_flipped_bit_of_an_epoch_reaches_no_follower_and_stops_no_consumer() -> None:
     for bit in range(64, 96):
         log = with_flipped_bit(1, 5, bit)
-        with pytest.raises(DamagedLog, match="leader epoch"):
+        with pytest.raises(DamagedLogError, match="leader epoch"):
             consumed(log, 0, 1 << 20, Isolation.LOG_END)
         log = with_flipped_bit(1, 5, bit)
         assert consumed(log, 0, 1 << 20, Isolation.HIGH_WATERMARK) == list(range(COUNT))
@@ -146,7 +146,7 @@ def test_a_follower_takes_nothing_that_the_next_batch_contradicts(number: int) -
         octets = bytearray(sound)
         octets[places[number] + 7 - bit // 8] ^= 1 << (bit % 8)
         log = open_log(disk(), LogConfig())
-        with contextlib.suppress(DamagedLog, DivergingOffset):
+        with contextlib.suppress(DamagedLogError, DivergingOffsetError):
             log.append_as_follower(memoryview(octets), now=NOW)
             log.append_as_follower(memoryview(octets)[places[log.log_end_offset] :], now=NOW)
         assert log.log_end_offset <= number
@@ -160,5 +160,5 @@ def test_a_follower_says_which_batch_does_not_match_its_checksum() -> None:
     octets[places[3] + 63] ^= 1
     log = open_log(disk(), LogConfig())
     assert log.append_as_follower(memoryview(octets), now=NOW) == (0, 2, -1, False)
-    with pytest.raises(DamagedLog, match="offset 3 does not match its checksum"):
+    with pytest.raises(DamagedLogError, match="offset 3 does not match its checksum"):
         log.append_as_follower(memoryview(octets)[places[3] :], now=NOW)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.log.answers import AppendRefused
-from ottla.log.producers import ProducerState, SnapshotUnreadable, decode_snapshot
+from ottla.log.answers import AppendRefusedError
+from ottla.log.producers import ProducerState, SnapshotUnreadableError, decode_snapshot
 from ottla.protocol.errors import ErrorCode
 
 DAY = 86_400_000
@@ -22,7 +22,7 @@ def refused(known: ProducerState, epoch: int, first: int, **how: bool) -> ErrorC
     given = {"transactional": False, "client": True, **how}
     try:
         known.verify(7, epoch, first, **given)
-    except AppendRefused as refusal:
+    except AppendRefusedError as refusal:
         return refusal.error_code
     return None
 
@@ -117,7 +117,7 @@ def test_markers_of_an_open_transaction(
     found = None
     try:
         known.verify_marker(7, epoch, coordinator_epoch, transaction_version=version)
-    except AppendRefused as refusal:
+    except AppendRefusedError as refusal:
         found = refusal.error_code
     assert found == code
 
@@ -135,7 +135,7 @@ def test_markers_of_an_open_transaction(
 def test_a_marker_is_of_a_producer_in_an_epoch(producer_id: int, epoch: int, code: ErrorCode) -> None:
     known = state()
     known.add(7, 5, 0, 1, 1, 1, transactional=True)
-    with pytest.raises(AppendRefused) as refusal:
+    with pytest.raises(AppendRefusedError) as refusal:
         known.verify_marker(producer_id, epoch, 0)
     assert refusal.value.error_code is code
 
@@ -247,8 +247,8 @@ def test_damaged_snapshots_are_refused(position: int, flip: int) -> None:
     known = state()
     known.add(1, 0, 0, 0, 0, 1000, transactional=False)
     snapshot = bytearray(known.encode())
-    with pytest.raises(SnapshotUnreadable):
+    with pytest.raises(SnapshotUnreadableError):
         decode_snapshot(bytes(snapshot[: position % len(snapshot)]))
     snapshot[position % len(snapshot)] ^= flip
-    with pytest.raises(SnapshotUnreadable):
+    with pytest.raises(SnapshotUnreadableError):
         decode_snapshot(bytes(snapshot))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.log.answers import DamagedLog, DivergingOffset, Isolation, Origin
+from ottla.log.answers import DamagedLogError, DivergingOffsetError, Isolation, Origin
 from ottla.log.log import Log
 from ottla.protocol.records import iter_batches, set_crc
 from ottla.sim.kernel.disk import Disk, PowerCut
@@ -88,7 +88,7 @@ def test_a_follower_stops_before_what_it_should_not_take() -> None:
     assert (taken.base_offset, taken.last_offset) == (0, 3), "the fifth is of an epoch above the one asked with"
     broken = bytearray(octets[positions[4] :])
     broken[-3] ^= 1
-    with pytest.raises(DamagedLog):
+    with pytest.raises(DamagedLogError):
         follower.append_as_follower(memoryview(broken), now=NOW)
     assert follower.append_as_follower(memoryview(octets[positions[4] :]), now=NOW) is not None
     assert raw(follower) == octets
@@ -98,7 +98,7 @@ def test_a_follower_refuses_what_does_not_continue_its_log() -> None:
     follower = open_log(disk())
     first = batch(b"a", b"b", base_offset=0, partition_leader_epoch=0)
     follower.append_as_follower(first, now=NOW)
-    with pytest.raises(DivergingOffset):
+    with pytest.raises(DivergingOffsetError):
         follower.append_as_follower(first, now=NOW)
     assert follower.append_as_follower(batch(b"gap", base_offset=7, partition_leader_epoch=0), now=NOW) is not None
     assert follower.log_end_offset == 8
@@ -114,7 +114,7 @@ def test_an_empty_follower_restarts_at_a_batch_that_straddles_its_end() -> None:
     assert (follower.log_start_offset, follower.log_end_offset) == (10, 13)
     assert follower.epochs.entries == [(3, 10)]
     follower.truncate_fully_and_start_at(20, now=NOW)
-    with pytest.raises(DivergingOffset):
+    with pytest.raises(DivergingOffsetError):
         follower.append_as_follower(batch(b"a", base_offset=10, partition_leader_epoch=3), now=NOW)
 
 

@@ -4,7 +4,7 @@ from struct import Struct
 
 import pytest
 
-from ottla.log.answers import AppendRefused, Origin
+from ottla.log.answers import AppendRefusedError, Origin
 from ottla.log.log import Log
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import MAX_TIMESTAMP_AT, set_crc
@@ -38,7 +38,7 @@ def test_a_header_that_lies_about_its_records_is_put_right(codec: str) -> None:
 
 def test_records_of_the_future_are_refused() -> None:
     log = open_log(disk(), CONFIG)
-    with pytest.raises(AppendRefused) as refused:
+    with pytest.raises(AppendRefusedError) as refused:
         put(log, batch(b"v", at=FAR))
     assert refused.value.error_code is ErrorCode.INVALID_TIMESTAMP
 

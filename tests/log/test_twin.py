@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ottla.log.answers import Isolation, OffsetOutOfRange
+from ottla.log.answers import Isolation, OffsetOutOfRangeError
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.log.syncing import Syncable
@@ -88,7 +88,7 @@ class LogTwin(RuleBasedStateMachine):
         offset = data.draw(st.integers(self.start - 1, self.end + 1))
         limit = self.end if isolation is Isolation.LOG_END else self.high_watermark
         if not self.start <= offset <= self.end:
-            with pytest.raises(OffsetOutOfRange):
+            with pytest.raises(OffsetOutOfRangeError):
                 self.log.read(offset, max_bytes, isolation)
             return
         result = self.log.read(offset, max_bytes, isolation)
@@ -147,7 +147,7 @@ class LogTwin(RuleBasedStateMachine):
     def delete_records(self, data: st.DataObject) -> None:
         asked = data.draw(st.integers(0, self.end))
         if asked > self.high_watermark:
-            with pytest.raises(OffsetOutOfRange):
+            with pytest.raises(OffsetOutOfRangeError):
                 self.log.delete_records_before(asked)
             return
         assert self.log.delete_records_before(asked) is (asked > self.start)

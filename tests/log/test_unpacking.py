@@ -4,14 +4,14 @@ import struct
 
 import pytest
 
-from ottla.log.answers import AppendRefused, Origin
+from ottla.log.answers import AppendRefusedError, Origin
 from ottla.log.config import LogConfig
 from ottla.log.validation import RECORDS_NAMED_MAX, prepare_batch
 from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import MAX_TIMESTAMP_AT, set_crc
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX
-from ottla.protocol.records.errors import TooManyParts
+from ottla.protocol.records.errors import TooManyPartsError
 from ottla.protocol.records.outline import RECORDS_A_SLICE, outline_in_slices
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch, decode_records
 from tests.harness.log.support import disk, open_log, put
@@ -24,14 +24,14 @@ def test_a_batch_that_unpacks_to_too_much_is_too_large(compression: str) -> None
     batch = build_batch([Record(-1, NOW, b"k", bytes(UNPACKED_BYTES_MAX))], compression=compression)
     assert len(batch) < 1 << 20
     config = LogConfig(cleanup_policy=frozenset({"compact"}))
-    with pytest.raises(AppendRefused, match="unpack to more than") as refused:
+    with pytest.raises(AppendRefusedError, match="unpack to more than") as refused:
         prepare_batch(memoryview(bytearray(batch)), config, NOW, Origin.CLIENT)
     assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_a_large_batch_of_another_time_is_refused_by_its_header() -> None:
     batch = bytearray(build_batch([Record(-1, 5 * NOW, None, None)] * (RECORDS_NAMED_MAX + 1), compression="zstd"))
-    with pytest.raises(AppendRefused, match="The batch's timestamp") as refused:
+    with pytest.raises(AppendRefusedError, match="The batch's timestamp") as refused:
         prepare_batch(memoryview(batch), LogConfig(), NOW, Origin.CLIENT)
     assert refused.value.error_code is ErrorCode.INVALID_TIMESTAMP
 
@@ -47,10 +47,10 @@ def test_no_more_records_and_headers_are_looked_at_than_are_worth_it(
 ) -> None:
     record = Record(-1, NOW, b"k", None, [("h", None)] * headers)
     batch = build_batch([record] * records, compression="zstd")
-    with pytest.raises(AppendRefused) as refused:
+    with pytest.raises(AppendRefusedError) as refused:
         prepare_batch(memoryview(batch), config, NOW, Origin.CLIENT)
     assert refused.value.error_code is ErrorCode.MESSAGE_TOO_LARGE
-    with pytest.raises(TooManyParts):
+    with pytest.raises(TooManyPartsError):
         decode_records(batch, parts_max=PARTS_MAX)
 
 

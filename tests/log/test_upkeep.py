@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ottla.log.answers import Isolation, StorageFailed
+from ottla.log.answers import Isolation, StorageError
 from ottla.log.config import DAY_MS, LogConfig
 from ottla.log.files import DiskFiles
 from ottla.log.log import Log
@@ -158,9 +158,9 @@ def test_a_failed_sync_closes_the_log() -> None:
     log.sync_failed(OSError("no"))
     log.synced(3)
     assert log.recovery_point == 0
-    with pytest.raises(StorageFailed):
+    with pytest.raises(StorageError):
         put(log, batch(b"x"))
-    with pytest.raises(StorageFailed):
+    with pytest.raises(StorageError):
         log.flush()
     assert values(log) == [b"v" * 20] * 3
 
@@ -178,7 +178,7 @@ def test_a_full_disk_at_any_byte(room: int) -> None:
         try:
             put(log, batch(b"w" * 30))
             written += 1
-        except StorageFailed:
+        except StorageError:
             refused += 1
     assert log.failed is None
     assert log.high_watermark == log.log_end_offset == written
@@ -207,7 +207,7 @@ def test_no_call_of_an_append_may_fail_half(call: int) -> None:
             octets = batch(value * 20, producer_id=7, producer_epoch=0, base_sequence=number)
             try:
                 assert put(log, octets, epoch=number // 20) == before
-            except StorageFailed:
+            except StorageError:
                 assert attempt < 2
                 assert log.log_end_offset == log.high_watermark == before
                 assert values(log) == taken
@@ -247,7 +247,7 @@ def test_a_full_disk_from_the_operating_system(tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, log.segments[0].file.fileno())
     os.close(full)
-    with pytest.raises(StorageFailed) as failure:
+    with pytest.raises(StorageError) as failure:
         put(log, batch(b"x"))
     assert isinstance(failure.value.__cause__, OSError)
     assert failure.value.__cause__.errno == errno.ENOSPC

@@ -15,7 +15,7 @@ import pytest
 
 from ottla.metadata.producer_ids import BLOCK, KEY, ProducerIds
 from ottla.metadata.sqlite import FORMAT, SERVING_TIMEOUT_MS, SqliteStore
-from ottla.metadata.store import ABSENT, Delete, Put, StoreBusy, StoreDamaged, StoreFailed, decoded
+from ottla.metadata.store import ABSENT, Delete, Put, StoreBusyError, StoreDamagedError, StoreError, decoded
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord, key_of
 from tests.harness.producer_ids import take
 
@@ -75,7 +75,7 @@ def test_every_flipped_bit_of_a_value_is_named(path: Path) -> None:
         at = whole.index(key.encode() + value)
         places = ((at + len(key) + offset, offset % 8) for offset in range(len(value)))
         for _ in with_flips(path, places):
-            with pytest.raises(StoreDamaged) as damaged:
+            with pytest.raises(StoreDamagedError) as damaged:
                 SqliteStore(str(path))
             assert str(damaged.value).startswith(f"the value of {key} in the metadata store {path} does not match")
             assert "Restore it from a backup" in str(damaged.value)
@@ -90,7 +90,7 @@ def test_no_flipped_bit_anywhere_changes_what_is_read(path: Path) -> None:
     for position, bit in with_flips(path, ((place, chance.randrange(8)) for place in places)):
         try:
             found = rows_of(path)
-        except StoreFailed as failed:
+        except StoreError as failed:
             sentences.append(str(failed))
         else:
             assert found == ROWS, (position, bit)
@@ -102,7 +102,7 @@ def test_a_row_that_went_missing_is_told(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM row WHERE key = ?", (b"topic/orders",))
         connection.commit()
-    with pytest.raises(StoreDamaged, match=r"keys of the metadata store .* are missing"):
+    with pytest.raises(StoreDamagedError, match=r"keys of the metadata store .* are missing"):
         SqliteStore(str(path))
 
 
@@ -122,14 +122,14 @@ def test_a_store_of_format_1_opens_and_gets_checksums(tmp_path: Path) -> None:
         assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT,)
         connection.execute("UPDATE row SET value = x'00' WHERE key = ?", (b"cluster/id",))
         connection.commit()
-    with pytest.raises(StoreDamaged, match="the value of cluster/id"):
+    with pytest.raises(StoreDamagedError, match="the value of cluster/id"):
         SqliteStore(str(path))
 
 
 def test_a_newer_format_is_refused(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 9")
-    with pytest.raises(StoreFailed, match="has format 9, written by a newer Ottla"):
+    with pytest.raises(StoreError, match="has format 9, written by a newer Ottla"):
         SqliteStore(str(path))
 
 
@@ -147,7 +147,7 @@ def test_a_newer_format_is_refused(path: Path) -> None:
     ],
 )
 def test_a_value_of_the_wrong_form_is_a_sentence(path: Path, key: str, decode, value: bytes) -> None:
-    with closing(SqliteStore(str(path))) as store, pytest.raises(StoreDamaged, match=f"the value of {key} in the"):
+    with closing(SqliteStore(str(path))) as store, pytest.raises(StoreDamagedError, match=f"the value of {key} in the"):
         decoded(store, key, decode, value)
 
 
@@ -233,7 +233,7 @@ def test_a_writer_that_stops_in_the_middle_of_its_commit_holds_others_up_until_i
     with closing(SqliteStore(str(path))) as store, subprocess.Popen([sys.executable, "-c", WRITER, path]) as writer:
         store.hurry()
         os.waitpid(writer.pid, os.WUNTRACED)
-        with pytest.raises(StoreBusy, match="is locked by another process; try again"):
+        with pytest.raises(StoreBusyError, match="is locked by another process; try again"):
             store.commit([Put("k", b"v")])
         assert {key: row.value for key, row in store.list("")} == ROWS
         writer.kill()
@@ -250,7 +250,7 @@ def test_a_lock_of_another_process_is_waited_for_once_while_clients_are_served(p
         waits: list[int] = []
         for number in range(3):
             waits.append(store._connection.execute("PRAGMA busy_timeout").fetchone()[0])
-            with pytest.raises(StoreBusy, match="is locked by another process; try again"):
+            with pytest.raises(StoreBusyError, match="is locked by another process; try again"):
                 store.commit([Put(KEY, b"%d" % number)])
         assert waits == [SERVING_TIMEOUT_MS, 0, 0]
         other.execute("ROLLBACK")
@@ -259,5 +259,5 @@ def test_a_lock_of_another_process_is_waited_for_once_while_clients_are_served(p
     before = store.generation
     assert store.commit([Put("k", b"v")]) == before + 1
     assert store._connection.execute("PRAGMA busy_timeout").fetchone() == (SERVING_TIMEOUT_MS,)
-    with suppress(StoreFailed):
+    with suppress(StoreError):
         store.close()

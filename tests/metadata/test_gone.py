@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ottla.metadata.sqlite import SqliteStore
-from ottla.metadata.store import CommitUnknown, Put, StoreGone
+from ottla.metadata.store import CommitUnknownError, Put, StoreGoneError
 
 
 def merge(path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_store_whose_files_are_replaced_says_so_and_takes_nothing(
     why = store.gone()
     assert why is not None
     assert word in why
-    with pytest.raises(StoreGone, match=word):
+    with pytest.raises(StoreGoneError, match=word):
         store.commit([Put("a", b"3")])
     store.close()
 
@@ -68,9 +68,9 @@ def test_a_commit_to_a_file_that_is_gone_is_not_known_to_be_done(
     SqliteStore(str(backup)).close()
     store = SqliteStore(str(path), is_shared=True)
     monkeypatch.setattr(SqliteStore, "_write", replaced_before(SqliteStore._write, backup, path))
-    with pytest.raises(CommitUnknown, match="replaced"):
+    with pytest.raises(CommitUnknownError, match="replaced"):
         store.commit([Put("a", b"1")])
-    with pytest.raises(StoreGone, match="replaced"):
+    with pytest.raises(StoreGoneError, match="replaced"):
         store.get("a")
     store.close()
 

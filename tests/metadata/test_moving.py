@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.metadata.memory import MemoryStore
-from ottla.metadata.store import ABSENT, CommitUnknown, Conflict, Delete, Put, StoreFailed, Versioned
+from ottla.metadata.store import ABSENT, CommitUnknownError, ConflictError, Delete, Put, StoreError, Versioned
 from ottla.metadata.zookeeper import moving
 from ottla.metadata.zookeeper.ensemble import ensemble_of
 from ottla.metadata.zookeeper.moving import move
@@ -49,7 +49,7 @@ def test_rows_keep_their_versions_and_the_generation_goes_on(source: MemoryStore
         assert store.generation == source.generation
         assert store.changes_since(source.generation) == source.changes_since(source.generation)
         assert store.changes_since(source.generation - 1) is None
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             store.commit([Put("topic/7", b"", 9)])
         assert store.commit([Put("topic/7", b"later", source.generation)]) == source.generation + 1
         assert not moved(source, session)  # they were there, and are used: nothing is written over
@@ -66,7 +66,7 @@ def test_wherever_it_is_interrupted_it_goes_on_and_no_node_starts_before(
         nonlocal left
         left -= 1
         if left < 0:
-            raise CommitUnknown("interrupted")
+            raise CommitUnknownError("interrupted")
         carry_out(operations)
 
     monkeypatch.setattr(session, "carry_out", some)
@@ -77,10 +77,8 @@ def test_wherever_it_is_interrupted_it_goes_on_and_no_node_starts_before(
         try:
             assert moved(source, session)
             break
-        except CommitUnknown:
-            with pytest.raises(
-                StoreFailed, match="is not all there: end that first, with the same `ottla cluster move"
-            ):
+        except CommitUnknownError:
+            with pytest.raises(StoreError, match="is not all there: end that first, with the same `ottla cluster move"):
                 opened(str(session.ensemble))
         if steps == 3:
             source.commit([Put("topic/late", b"x")])  # the node ran once more in between
@@ -100,7 +98,7 @@ def test_what_is_used_after_it_was_moved_is_moved_anew_unless_both_are(source: M
         store.commit([Put("topic/there", b"y")])
         assert not moved(source, session)
         source.commit([Put("topic/here", b"z")])
-        with pytest.raises(StoreFailed, match="each lacks what the other has"):
+        with pytest.raises(StoreError, match="each lacks what the other has"):
             moved(source, session)
         assert store.get("topic/there") is not None
 
@@ -109,18 +107,18 @@ def test_nothing_is_moved_over_another_cluster(source: MemoryStore, session: Ses
     other = MemoryStore()
     other.commit([Put("cluster/id", b"y-cluster")])
     moved(other, session)
-    with pytest.raises(StoreFailed, match=r"^the metadata of another cluster is at zookeeper://.*: name another path$"):
+    with pytest.raises(StoreError, match=r"^the metadata of another cluster is at zookeeper://.*: name another path$"):
         moved(source, session)
     root = session.ensemble.root
     with closing(opened(str(session.ensemble))) as store:
         store.session.make([f"{root}/moving"])
         store.session.carry_out([Set(f"{root}/moving", b"y-cluster 1")])
-    with pytest.raises(StoreFailed, match="another cluster is being moved"):
+    with pytest.raises(StoreError, match="another cluster is being moved"):
         moved(source, session)
 
 
 def test_what_somebody_else_writes_meanwhile_stops_it(source: MemoryStore, session: Session) -> None:
-    with pytest.raises(StoreFailed, match="a node has written to the store that is moved meanwhile: stop it"):
+    with pytest.raises(StoreError, match="a node has written to the store that is moved meanwhile: stop it"):
         move(rows_of(source), source.generation, session, lambda: False)
 
     def another_node_begins() -> bool:
@@ -129,7 +127,7 @@ def test_what_somebody_else_writes_meanwhile_stops_it(source: MemoryStore, sessi
         session.carry_out([Set(path, b"0 1\n")])
         return True
 
-    with pytest.raises(StoreFailed, match=r"^another program writes to zookeeper://.*: stop it, and start again$"):
+    with pytest.raises(StoreError, match=r"^another program writes to zookeeper://.*: stop it, and start again$"):
         move(rows_of(source), source.generation, session, another_node_begins)
     assert moved(source, session)
 
@@ -144,7 +142,5 @@ def test_rows_that_are_not_as_they_were_written_are_told(
         session.carry_out([Set(f"{directory}/topic/3", b"damaged")])
 
     monkeypatch.setattr(moving, "_write", and_damage)
-    with pytest.raises(
-        StoreFailed, match=r"^1 rows at zookeeper://.* moved there, topic/3 among them: another program"
-    ):
+    with pytest.raises(StoreError, match=r"^1 rows at zookeeper://.* moved there, topic/3 among them: another program"):
         moved(source, session)

@@ -9,7 +9,7 @@ from ottla.metadata import image as images
 from ottla.metadata.image import KINDS, MetadataDelta, MetadataImage, changed, delta_since, read_image
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.row_kinds import Registry, Row, encoded, single, table
-from ottla.metadata.store import CHANGES_MAX, Delete, Put, StoreDamaged
+from ottla.metadata.store import CHANGES_MAX, Delete, Put, StoreDamagedError
 from ottla.metadata.topics import TopicRecord, key_of, placed_on
 
 
@@ -87,7 +87,7 @@ def test_a_damaged_row_of_a_new_kind_is_named(store: MemoryStore) -> None:
     image = read_image(store)
     store.commit([Put("permit/fish", b'{"owner": "ada"}')])
     for read in (lambda: read_image(store), lambda: delta_since(store, image)):
-        with pytest.raises(StoreDamaged, match=r"the value of permit/fish in the metadata store .* can't be read"):
+        with pytest.raises(StoreDamagedError, match=r"the value of permit/fish in the metadata store .* can't be read"):
             read()
 
 

@@ -17,7 +17,7 @@ from ottla.metadata import store as store_module
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.producer_ids import BLOCK, ProducerIds
 from ottla.metadata.sqlite import SqliteStore
-from ottla.metadata.store import ABSENT, Conflict, Delete, Guard, MetadataStore, Put, StoreFailed
+from ottla.metadata.store import ABSENT, ConflictError, Delete, MetadataStore, Put, StoreError, VersionGuard
 from tests.conftest import ON_ZOOKEEPER
 from tests.harness.producer_ids import take
 from tests.harness.zookeepers import ZooKeepers, fresh, opened
@@ -29,7 +29,7 @@ WRITES = st.lists(
     max_size=4,
     unique_by=lambda write: write.key,
 )
-GUARDS = st.lists(st.builds(Guard, KEYS, st.integers(0, 12)), max_size=2)
+GUARDS = st.lists(st.builds(VersionGuard, KEYS, st.integers(0, 12)), max_size=2)
 
 
 class TwinStores(RuleBasedStateMachine):
@@ -43,7 +43,7 @@ class TwinStores(RuleBasedStateMachine):
         self.other = opened()
 
     @rule(writes=WRITES, guards=GUARDS, again=st.integers(1, 3))
-    def commit(self, writes: list[Put | Delete], guards: list[Guard], again: int) -> None:
+    def commit(self, writes: list[Put | Delete], guards: list[VersionGuard], again: int) -> None:
         for _ in range(again):
             assert outcome(self.memory, writes, guards) == outcome(self.other, writes, guards)
 
@@ -73,10 +73,10 @@ class TwinStores(RuleBasedStateMachine):
         self.other.close()
 
 
-def outcome(store: MetadataStore, writes: list[Put | Delete], guards: list[Guard]) -> object:
+def outcome(store: MetadataStore, writes: list[Put | Delete], guards: list[VersionGuard]) -> object:
     try:
         return store.commit(writes, guards)
-    except Conflict as conflict:
+    except ConflictError as conflict:
         return conflict.key, conflict.expected, conflict.found
 
 
@@ -118,8 +118,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataSt
 def test_a_guard_on_another_key_stops_the_whole_batch(store: MetadataStore) -> None:
     epoch = store.commit([Put("controller", b"1", ABSENT)])
     store.commit([Put("controller", b"2", epoch)])
-    with pytest.raises(Conflict):
-        store.commit([Put("topic/a", b"zombie")], [Guard("controller", epoch)])
+    with pytest.raises(ConflictError):
+        store.commit([Put("topic/a", b"zombie")], [VersionGuard("controller", epoch)])
     assert store.get("topic/a") is None
 
 
@@ -127,7 +127,7 @@ def test_a_recreated_key_never_has_an_old_version(store: MetadataStore) -> None:
     first = store.commit([Put("k", b"a", ABSENT)])
     store.commit([Delete("k", first)])
     store.commit([Put("k", b"a", ABSENT)])
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.commit([Put("k", b"b", first)])
 
 
@@ -146,18 +146,18 @@ def test_two_connections_see_each_other(tmp_path: Path) -> None:
     version = one.commit([Put("k", b"a", ABSENT)])
     assert two.generation == version
     two.commit([Put("k", b"b", version)])
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         one.commit([Put("k", b"c", version)])
 
 
 def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StoreFailed, match=r"can't be opened: unable to open database file"):
+    with pytest.raises(StoreError, match=r"can't be opened: unable to open database file"):
         SqliteStore(str(tmp_path / "no" / "metadata.db"))
 
 
 def test_a_damaged_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "metadata.db").write_bytes(b"not a database at all" * 1000)
-    with pytest.raises(StoreFailed, match="can't be opened"):
+    with pytest.raises(StoreError, match="can't be opened"):
         SqliteStore(str(tmp_path / "metadata.db"))
 
 

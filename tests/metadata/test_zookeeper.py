@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from ottla.metadata.store import (
     ABSENT,
-    CommitUnknown,
-    Conflict,
+    CommitUnknownError,
+    ConflictError,
     Delete,
-    Guard,
     Put,
-    StoreDamaged,
-    StoreFailed,
+    StoreDamagedError,
+    StoreError,
     Versioned,
+    VersionGuard,
 )
 from ottla.metadata.zookeeper import batches, rows, session
 from ottla.metadata.zookeeper.ensemble import ensemble_of
@@ -124,12 +124,12 @@ def test_a_damaged_row_is_a_sentence(zookeeper: ZooKeepers) -> None:
         root = store.session.ensemble.root
         store.session.carry_out([Set(f"{root}/rows/topic/a", b"edited")])
         with pytest.raises(
-            StoreDamaged, match=r"^the value of topic/a in the metadata store zookeeper://.* is damaged"
+            StoreDamagedError, match=r"^the value of topic/a in the metadata store zookeeper://.* is damaged"
         ):
             store.get("topic/a")
         store.session.carry_out([Set(f"{root}/generation", b"what?")])
         with pytest.raises(
-            StoreDamaged, match=rf"^{root}/generation in the metadata store .* is gone or damaged\. Rest"
+            StoreDamagedError, match=rf"^{root}/generation in the metadata store .* is gone or damaged\. Rest"
         ):
             store.commit([Put("topic/b", b"1")])
 
@@ -148,7 +148,7 @@ def test_of_writers_at_once_each_is_through_or_told_of_a_conflict(zookeeper: Zoo
                 number, version = (int(row.value), row.version) if row else (0, ABSENT)
                 try:
                     generations.append(store.commit([Put("counter", b"%d" % (number + 1), version)]))
-                except Conflict:
+                except ConflictError:
                     continue
         return generations
 
@@ -167,10 +167,10 @@ def test_a_large_batch_is_all_or_nothing(zookeeper: ZooKeepers) -> None:
     place = fresh(zookeeper)
     with closing(opened(place)) as store:
         claim = store.commit([Put("topic/0", b"old"), Put("claim", b"")])
-        with pytest.raises(Conflict):
-            store.commit(LARGE, [Guard("claim", claim - 1)])
+        with pytest.raises(ConflictError):
+            store.commit(LARGE, [VersionGuard("claim", claim - 1)])
         assert [key for key, _ in store.list("")] == ["claim", "topic/0"]
-        assert store.commit([*LARGE, Delete("claim")], [Guard("claim", claim)]) == claim + 1
+        assert store.commit([*LARGE, Delete("claim")], [VersionGuard("claim", claim)]) == claim + 1
         assert store.get("claim") is None
         assert dict(store.list("topic/")) == {put.key: Versioned(put.value, claim + 1) for put in LARGE}
         assert store.changes_since(claim) is not None
@@ -187,7 +187,7 @@ def test_a_large_batch_of_a_writer_that_died_is_finished_by_who_reads_next(
 
         def die(*args: Any) -> None:
             late.append(args)
-            raise StoreFailed("it died")
+            raise StoreError("it died")
 
         writes = [batches.RowWrite(rows.path_of(dies._rows, "topic/0"), rows.encoded("topic/0", LARGE[0].value, 2))]
 
@@ -223,7 +223,7 @@ def test_a_batch_whose_parts_are_gone_is_damage_and_no_endless_loop(zookeeper: Z
     with closing(opened(fresh(zookeeper))) as store:
         root = store.session.ensemble.root
         store.session.carry_out([Set(f"{root}/generation", b"1 1 feed 2\n")])
-        with pytest.raises(StoreDamaged, match=r"parts of the batch feed in .* are gone"):
+        with pytest.raises(StoreDamagedError, match=r"parts of the batch feed in .* are gone"):
             store.get("k")
 
 
@@ -232,7 +232,7 @@ def test_a_value_that_no_znode_holds_is_refused_with_a_sentence(zookeeper: ZooKe
         regular = b"[[1,2,3],[1,2,3],[],[],[],[],1,0,0,0]," * 100_000
         store.commit([Put("topic/wide", regular)])  # as rows of topics are
         assert store.get("topic/wide") == Versioned(regular, 1)
-        with pytest.raises(StoreFailed, match=r"the value of topic/x has 1\d+ bytes, and a znode of ZooKeeper holds"):
+        with pytest.raises(StoreError, match=r"the value of topic/x has 1\d+ bytes, and a znode of ZooKeeper holds"):
             store.commit([Put("topic/x", os.urandom(1_000_000))])
         assert store.generation == 1
 
@@ -249,7 +249,7 @@ def test_a_commit_whose_answer_is_lost_was_done_and_its_mark_says_so(zookeeper: 
             soon(lambda: other.generation == 2)
             wire.cut()
             wire.open()
-            assert isinstance(committing.exception(30), CommitUnknown)
+            assert isinstance(committing.exception(30), CommitUnknownError)
         through(store)
         assert store.get("commits/1") == Versioned(b"mark", 2)
 
@@ -263,7 +263,7 @@ def test_a_commit_that_never_came_to_the_server_is_never_done(zookeeper: ZooKeep
             assert wire.held.wait(PATIENCE_S)
             wire.cut()
             wire.open()
-            assert isinstance(committing.exception(30), CommitUnknown)
+            assert isinstance(committing.exception(30), CommitUnknownError)
         through(store)
         assert store.get("commits/1") == Versioned(b"before", 1)
         assert store.get("topic/a") is None
@@ -309,7 +309,7 @@ def test_an_expired_session_is_followed_by_another(zookeeper: ZooKeepers) -> Non
         wire.admits = False
         wire.cut()
         soon(lambda: f"0x{old:x}" not in zookeeper.servers[0].ask("dump"))
-        assert isinstance(raised(lambda: store.commit([Put("k", b"2")])), StoreFailed)
+        assert isinstance(raised(lambda: store.commit([Put("k", b"2")])), StoreError)
         wire.open()
         through(store)
         assert store.session.id != old
@@ -331,7 +331,7 @@ def test_a_server_that_stands_still_is_waited_for_no_longer_than_a_session_lives
             begun = time.monotonic()
             failed = raised(lambda: store.commit([Put("k", b"2")]))
             assert time.monotonic() - begun < 3 * TIMEOUT_MS / 1000
-            assert isinstance(failed, StoreFailed | CommitUnknown)
+            assert isinstance(failed, StoreError | CommitUnknownError)
         finally:
             server.send(signal.SIGCONT)
         through(store)
@@ -345,7 +345,7 @@ def test_an_ensemble_that_is_not_there_is_told_in_a_sentence(monkeypatch: pytest
     monkeypatch.setattr(session, "START_S", 0.5)
     with Wire(1) as wire:
         away = wire.address
-    with pytest.raises(StoreFailed) as failed:
+    with pytest.raises(StoreError) as failed:
         opened(f"zookeeper://{away},nowhere.invalid:1/x")
     assert str(failed.value) == (
         f"no ZooKeeper server serves this node; {away}: Connection refused, nowhere.invalid:1: no such host is known "
@@ -358,7 +358,7 @@ def test_a_server_without_a_majority_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(session, "START_S", 0.5)
     with Wire(1) as alone:
         alone.admits = False
-        with pytest.raises(StoreFailed, match="it accepts connections but does not serve: do most servers"):
+        with pytest.raises(StoreError, match="it accepts connections but does not serve: do most servers"):
             opened(f"zookeeper://{alone.address}/x")
 
 
@@ -371,4 +371,4 @@ def test_a_closed_store_fails_and_does_not_hang(zookeeper: ZooKeepers) -> None:
     store = opened(fresh(zookeeper))
     store.close()
     store.close()
-    assert isinstance(raised(lambda: store.generation), StoreFailed)
+    assert isinstance(raised(lambda: store.generation), StoreError)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.metadata.store import CommitUnknown, Put, StoreFailed, StoreGone
+from ottla.metadata.store import CommitUnknownError, Put, StoreError, StoreGoneError
 from ottla.metadata.zookeeper.session import Set
 from ottla.metadata.zookeeper.store import ZooKeeperStore
 from tests.harness.waiting import soon
@@ -58,7 +58,7 @@ def committed(store: ZooKeeperStore, commits: int) -> bool:
     try:
         for _ in range(commits):
             store.commit([Put("a", b"")])
-    except (StoreFailed, CommitUnknown):
+    except (StoreError, CommitUnknownError):
         return False
     return True
 
@@ -71,7 +71,7 @@ def test_a_generation_that_goes_back_is_an_older_store(zookeeper: ZooKeepers) ->
         path = f"{store.session.ensemble.root}/generation"
         store.session.carry_out([Set(path, b"1 1\n")])
         for each in (store, other):
-            with pytest.raises(StoreGone, match="is at commit 1, and this node has seen 3"):
+            with pytest.raises(StoreGoneError, match="is at commit 1, and this node has seen 3"):
                 _ = each.generation
             why = each.gone()
             assert why is not None

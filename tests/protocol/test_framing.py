@@ -9,12 +9,12 @@ from kio.schema.request_header.v2.header import RequestHeader as KioHeader
 from kio.serial import entity_reader
 
 from ottla.protocol.apis import APIS
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.framing import (
     FrameSplitter,
-    FrameTooLarge,
+    FrameTooLargeError,
     RequestHeader,
-    UnsupportedApi,
+    UnsupportedApiError,
     decode_request,
     decode_request_header,
     decode_response,
@@ -91,32 +91,32 @@ def test_a_splitter_refuses_a_length_before_the_bytes_are_there(length: int) -> 
     good = b"\0\0\0\x01a"
     frames = splitter.feed(good + length.to_bytes(4, "big", signed=True))
     assert bytes(next(frames)) == b"a"
-    with pytest.raises(FrameTooLarge):
+    with pytest.raises(FrameTooLargeError):
         next(frames)
 
 
 def test_an_unknown_api_is_told_from_a_broken_header() -> None:
-    with pytest.raises(UnsupportedApi) as caught:
+    with pytest.raises(UnsupportedApiError) as caught:
         decode_request_header(b"\x27\x0f\0\x03\0\0\0\x09\xff\xff")
     assert (caught.value.api_key, caught.value.api_version, caught.value.correlation_id) == (9999, 3, 9)
     broken = [b"", b"\0", b"\0\x12\0\0\0\0\0\x01", b"\0\x12\0\0\0\0\0\x01\0\x05abc"]
     for frame in [*broken, b"\0\x12\0\x03\0\0\0\x01\xff\xff\xff\xff\xff\xff\xff\xff"]:
-        with pytest.raises(MalformedFrame) as caught_frame:
+        with pytest.raises(MalformedFrameError) as caught_frame:
             decode_request_header(frame)
-        assert not isinstance(caught_frame.value, UnsupportedApi)
+        assert not isinstance(caught_frame.value, UnsupportedApiError)
 
 
 def test_a_version_the_codec_lacks_is_malformed_but_its_header_can_be_read() -> None:
     frame = b"\0\x12\x7f\xff\0\0\0\x05\0\x02me\0rest"
     header, pos = decode_request_header(frame)
     assert (header.api_version, header.client_id, frame[pos:]) == (32767, "me", b"rest")
-    with pytest.raises(MalformedFrame):
+    with pytest.raises(MalformedFrameError):
         decode_request(frame)
 
 
 def test_response_headers_cut_short_are_malformed() -> None:
     for frame in (b"", b"\0\0\0", b"\0\0\0\x01"):
-        with pytest.raises(MalformedFrame):
+        with pytest.raises(MalformedFrameError):
             decode_response(0, 9, frame)
 
 

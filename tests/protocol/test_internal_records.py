@@ -10,13 +10,13 @@ import pytest
 
 from ottla.protocol.coordinator_records import (
     CONSUMER_OFFSETS_TOPIC,
-    UnknownRecordType,
+    UnknownRecordTypeError,
     decode_record,
     encode_key,
     encode_value,
     record_classes,
 )
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.messages._records import RECORD_TABLE
 from tests.harness.protocol.kio_oracle import internal_records
 from tools.message_schemas import Field, Message, Struct
@@ -104,10 +104,10 @@ def test_absent_classic_metadata_is_kafkas_default_and_null_is_written() -> None
 
 
 def test_an_unknown_type_is_told_from_a_broken_record() -> None:
-    with pytest.raises(UnknownRecordType) as caught:
+    with pytest.raises(UnknownRecordTypeError) as caught:
         decode_record(CONSUMER_OFFSETS_TOPIC, b"\x03\xe7rest", b"")
     assert caught.value.record_type == 999
     for key, value in [(b"", None), (b"\x00", None), (b"\x00\x02\x00", None), (b"\x00\x02\x00\x01g", b"\x00\x63")]:
-        with pytest.raises(MalformedFrame) as broken:
+        with pytest.raises(MalformedFrameError) as broken:
             decode_record(CONSUMER_OFFSETS_TOPIC, key, value)
-        assert not isinstance(broken.value, UnknownRecordType)
+        assert not isinstance(broken.value, UnknownRecordTypeError)

@@ -1,4 +1,4 @@
-"""Bytes that are no message: a decoder gives a message or MalformedFrame, and no length claims memory."""
+"""Bytes that are no message: a decoder gives a message or MalformedFrameError, and no length claims memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from ottla.protocol.apis import APIS
 from ottla.protocol.coordinator_records import decode_record
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.framing import FrameSplitter, decode_request, decode_request_header
 from ottla.protocol.messages._records import RECORD_TABLE
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -64,7 +64,7 @@ def mutated(good: bytes, dice: random.Random) -> bytes:
 def parses_or_is_malformed(decode: Any, data: bytes, version: int) -> bool:
     try:
         _, end = decode(memoryview(data), 0, version)
-    except MalformedFrame:
+    except MalformedFrameError:
         return False
     assert 0 <= end <= len(data)
     return True
@@ -111,7 +111,7 @@ def test_damaged_frames_parse_or_are_malformed() -> None:
         for _ in range(40):
             frame = key.to_bytes(2, "big") + bytes([0, dice.randrange(16)]) + dice.randbytes(dice.randrange(40))
             for decode in (decode_request_header, decode_request):
-                with suppress(MalformedFrame):
+                with suppress(MalformedFrameError):
                     decode(frame)
 
 
@@ -121,7 +121,7 @@ def test_damaged_coordinator_records_parse_or_are_malformed() -> None:
         for _ in range(100):
             key = record_type.to_bytes(2, "big") + dice.randbytes(dice.randrange(30))
             value = bytes([0, dice.randrange(5)]) + dice.randbytes(dice.randrange(60))
-            with suppress(MalformedFrame):
+            with suppress(MalformedFrameError):
                 decode_record(topic, key, value)
 
 
@@ -141,7 +141,7 @@ def claimed_bytes(cls: Any, data: bytes, version: int) -> int:
     cls.decode  # noqa: B018  imported before the measure
     tracemalloc.start()
     try:
-        with pytest.raises(MalformedFrame):
+        with pytest.raises(MalformedFrameError):
             cls.decode(memoryview(data), 0, version)
         return tracemalloc.get_traced_memory()[1]
     finally:
@@ -204,7 +204,7 @@ class TestRefusals:
         ],
     )
     def test_is_malformed(self, data: bytes, version: int) -> None:
-        with pytest.raises(MalformedFrame):
+        with pytest.raises(MalformedFrameError):
             MetadataRequest.decode(data, 0, version)
 
     def test_a_known_tag_must_fill_the_size_it_claims(self) -> None:
@@ -212,7 +212,7 @@ class TestRefusals:
         FetchRequest(cluster_id="abc").encode(out, 12)
         assert bytes(out).endswith(b"\x01\0\x04\x04abc")
         for wrong in (b"\x01\0\x03\x04abc", b"\x01\0\x05\x04abcd", b"\x01\0\x7f\x04abc"):
-            with pytest.raises(MalformedFrame):
+            with pytest.raises(MalformedFrameError):
                 FetchRequest.decode(bytes(out[:-7]) + wrong, 0, 12)
 
 
@@ -221,7 +221,7 @@ def test_more_tagged_fields_than_anyone_has_are_refused_at_once() -> None:
     write_uvarint(section, 30_000_000)
     section += bytes(60_000_000)
     frame = struct.pack(">hhih", 18, 3, 1, -1) + bytes(section)
-    with pytest.raises(MalformedFrame, match="tagged fields"):
+    with pytest.raises(MalformedFrameError, match="tagged fields"):
         decode_request_header(frame)
 
 
@@ -229,5 +229,5 @@ def test_more_array_elements_than_anyone_has_are_refused_at_once() -> None:
     array = bytearray()
     write_uvarint(array, 1 + (1 << 20) + 1)
     array += b"\x01" * ((1 << 20) + 2)
-    with pytest.raises(MalformedFrame, match="array"):
+    with pytest.raises(MalformedFrameError, match="array"):
         DescribeGroupsRequest.decode(memoryview(bytes(array)), 0, 5)

@@ -18,10 +18,10 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from ottla.protocol.records import (
-    CorruptRecords,
+    CorruptRecordsError,
     Record,
-    TooManyBytes,
-    UnsupportedMagic,
+    TooManyBytesError,
+    UnsupportedMagicError,
     build_batch,
     crc_of,
     decode_records,
@@ -142,10 +142,10 @@ class TestKafkasOwnBytes:
     def test_old_formats_are_recognised_and_refused(self, magic: int) -> None:
         message_set = GOLDEN[f"magic-{magic}"]
         assert magic_of(message_set) == magic
-        with pytest.raises(UnsupportedMagic) as caught:
+        with pytest.raises(UnsupportedMagicError) as caught:
             list(iter_batches(message_set))
         assert caught.value.magic == magic
-        with pytest.raises(UnsupportedMagic):
+        with pytest.raises(UnsupportedMagicError):
             decode_records(message_set)
 
 
@@ -254,7 +254,7 @@ class TestHeaders:
     def test_walking_refuses_a_length_no_batch_has(self, length: int) -> None:
         batch = bytearray(GOLDEN["none-plain"])
         batch[8:12] = length.to_bytes(4, "big", signed=True)
-        with pytest.raises(CorruptRecords):
+        with pytest.raises(CorruptRecordsError):
             list(iter_batches(batch))
 
     def test_holes_and_a_kept_end_survive_compaction(self) -> None:
@@ -289,7 +289,7 @@ class TestDamage:
                 data[dice.randrange(len(data))] = dice.choice([0, 1, 127, 128, 255, dice.randrange(256)])
             cut = data[: dice.randrange(len(data))] if dice.random() < 0.2 else data
             for read in (decode_records, lambda view: list(iter_batches(view))):
-                with suppress(CorruptRecords):
+                with suppress(CorruptRecordsError):
                     read(memoryview(cut))
 
     @pytest.mark.parametrize("codec", range(1, 8))
@@ -297,7 +297,7 @@ class TestDamage:
         dice = random.Random(codec)
         for size in (0, 1, 4, 20, 300):
             for junk in (dice.randbytes(size), b"\x82SNAPPY\0" + dice.randbytes(size), b"\xff" * size):
-                with pytest.raises(CorruptRecords):
+                with pytest.raises(CorruptRecordsError):
                     decompress(codec, junk, 1 << 20)
 
     @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ class TestDamage:
         data = batch[:61] + records
         data[8:12] = (49 + len(records)).to_bytes(4, "big")
         data[57:61] = count.to_bytes(4, "big")
-        with pytest.raises(CorruptRecords):
+        with pytest.raises(CorruptRecordsError):
             decode_records(data)
 
     def test_a_claimed_count_costs_nothing(self) -> None:
@@ -329,7 +329,7 @@ class TestDamage:
         data[57:61] = b"\x7f\xff\xff\xff"
 
         def read() -> None:
-            with pytest.raises(CorruptRecords):
+            with pytest.raises(CorruptRecordsError):
                 decode_records(data)
 
         assert peak_bytes(read) < 100_000
@@ -357,7 +357,7 @@ class TestCompression:
         bound = 1 << 20
 
         def unpack() -> None:
-            with pytest.raises(TooManyBytes):
+            with pytest.raises(TooManyBytesError):
                 decompress(CODECS[codec], bomb, bound)
 
         assert peak_bytes(unpack) < 4 * bound
@@ -369,13 +369,13 @@ class TestCompression:
         packed = compress(CODECS[codec], plain)
         assert decompress(CODECS[codec], packed, size) == plain
         if size and codec != "none":
-            with pytest.raises(TooManyBytes):
+            with pytest.raises(TooManyBytesError):
                 decompress(CODECS[codec], packed, size - 1)
 
     def test_snappy_may_not_claim_more_than_the_bound(self) -> None:
         claim = b"\xff\xff\xff\xff\x0f" + bytes(10)  # 4 GiB, raw
         for block in (claim, b"\x82SNAPPY\0" + bytes(7) + b"\x01" + len(claim).to_bytes(4, "big") + claim):
-            with pytest.raises(TooManyBytes):
+            with pytest.raises(TooManyBytesError):
                 decompress(CODECS["snappy"], block, 1 << 20)
 
     def test_lz4_blocks_are_independent(self) -> None:
@@ -396,7 +396,7 @@ class TestControl:
         "record", [Record(), Record(key=b"\0\0\0"), Record(key=b"\xff\xff\0\1"), Record(key=b"\0\0\0\1", value=b"\0\0")]
     )
     def test_broken_markers_are_corrupt(self, record: Record) -> None:
-        with pytest.raises(CorruptRecords):
+        with pytest.raises(CorruptRecordsError):
             decode_marker(record)
 
     def test_other_control_records_are_no_marker(self) -> None:

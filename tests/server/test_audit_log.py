@@ -14,7 +14,7 @@ import pytest
 from ottla.broker.config.unserved import AUTHORIZERS
 from ottla.client import Client
 from ottla.server.audit_log import WAITING_MAX, AuditLog
-from ottla.server.refusals import SettingsRefused
+from ottla.server.refusals import SettingsRefusedError
 from tests.harness.waiting import soon, soon_in_loop
 from tests.server.test_security import running
 
@@ -111,10 +111,10 @@ async def test_records_that_wait_for_a_slow_disk_are_bounded(tmp_path: Path) -> 
 
 
 def test_a_place_that_can_not_be_written_stops_the_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsRefused, match="No such file or directory"):
+    with pytest.raises(SettingsRefusedError, match="No such file or directory"):
         AuditLog(str(tmp_path / "none" / "audit.log"), 4096, 3)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(SettingsRefused, match="can't be opened"):
+    with pytest.raises(SettingsRefusedError, match="can't be opened"):
         AuditLog(str(tmp_path / "link"), 4096, 3)
 
 

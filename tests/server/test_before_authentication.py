@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client import Connection, ConnectionClosed
+from ottla.client import Connection, ConnectionClosedError
 from ottla.client.sasl import Login
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
@@ -97,7 +97,7 @@ def test_a_login_may_not_begin_without_its_listeners_protocol(guarded: tuple[Nod
     node, _ = guarded
     with (
         Connection("127.0.0.1", node.ports[listener]) as connection,
-        pytest.raises(ConnectionClosed),
+        pytest.raises(ConnectionClosedError),
     ):
         connection.send(MetadataRequest(None), 9)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.client.set_up import ClientSetUp
 from ottla.server.certificate_ends import DAY_S, warning
 from ottla.testing import EmbeddedBroker
@@ -46,7 +46,7 @@ def test_a_certificate_that_has_expired_is_reported_until_it_is_replaced(
     with EmbeddedBroker(settings=settings) as broker:
         assert "The certificate of the listener PLAINTEXT expired at" in caplog.text
         tls = ClientSetUp(broker.bootstrap_servers, str(authority.file)).context()
-        with pytest.raises((ClientFailure, ssl.SSLError), match="certificate has expired"):
+        with pytest.raises((ClientError, ssl.SSLError), match="certificate has expired"):
             Client(broker.bootstrap_servers, tls=tls).metadata([])
         caplog.clear()
         pem.write_bytes(authority.issue(HOST).read_bytes())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ottla.server.directory import DirectoryLock, identity, note_boot, same_boot, unusable
-from ottla.server.listeners import ServeRefused
+from ottla.server.listeners import ServeRefusedError
 from ottla.testing import EmbeddedBroker
 
 HOLDS_A_RECORD_LOCK = """
@@ -54,7 +54,7 @@ def kafka_would_start(directory: Path) -> bool:
 
 
 def test_a_running_kafka_keeps_a_node_out(tmp_path: Path) -> None:
-    with a_running_kafka(tmp_path), pytest.raises(ServeRefused, match="is locked by another node"):
+    with a_running_kafka(tmp_path), pytest.raises(ServeRefusedError, match="is locked by another node"):
         EmbeddedBroker(directory=tmp_path).start()
     DirectoryLock(str(tmp_path)).release()
 
@@ -62,7 +62,7 @@ def test_a_running_kafka_keeps_a_node_out(tmp_path: Path) -> None:
 def test_a_running_node_keeps_a_kafka_out(tmp_path: Path) -> None:
     with EmbeddedBroker(directory=tmp_path) as broker:
         # What drops a process's record locks: any descriptor of the file is closed.
-        with pytest.raises(ServeRefused, match="is locked by another node"):
+        with pytest.raises(ServeRefusedError, match="is locked by another node"):
             DirectoryLock(str(tmp_path))
         (tmp_path / ".lock").read_bytes()
         assert not kafka_would_start(tmp_path)
@@ -75,7 +75,7 @@ def test_a_running_node_keeps_a_kafka_out(tmp_path: Path) -> None:
 def test_a_second_node_is_kept_out_when_the_lock_file_is_removed(tmp_path: Path) -> None:
     lock = DirectoryLock(str(tmp_path))
     (tmp_path / ".lock").unlink()
-    with pytest.raises(ServeRefused, match="is locked by another node"):
+    with pytest.raises(ServeRefusedError, match="is locked by another node"):
         DirectoryLock(str(tmp_path))
     lock.release()
     lock.release()
@@ -99,7 +99,7 @@ def test_file_systems_without_locks_are_told_apart(tmp_path: Path, monkeypatch: 
         patched.setattr(fcntl, "flock", no_locks)
         DirectoryLock(str(tmp_path)).release()
         patched.setattr(fcntl, "fcntl", no_locks)
-        with pytest.raises(ServeRefused, match=r"can't be locked: No locks available\. Choose one"):
+        with pytest.raises(ServeRefusedError, match=r"can't be locked: No locks available\. Choose one"):
             DirectoryLock(str(tmp_path))
 
 

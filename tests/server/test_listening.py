@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ottla.broker.config.values import BrokerSettings
 from ottla.metadata.nodes import BETWEEN_NODES
 from ottla.server.directory import DirectoryLock
-from ottla.server.following import Following
-from ottla.server.listeners import Listener, ServeRefused, SettingsRefused, between_nodes, open_listeners
+from ottla.server.listeners import Listener, ServeRefusedError, SettingsRefusedError, between_nodes, open_listeners
 from ottla.server.main import Server, ServerOptions
+from ottla.server.metadata_follower import Following
 from tests.harness.waiting import soon_in_loop
 
 
@@ -61,7 +61,7 @@ async def test_connections_are_refused_until_the_node_serves(tmp_path: Path) -> 
 async def test_a_port_that_is_taken_meanwhile_ends_the_start(tmp_path: Path) -> None:
     with socket.socket() as other:
         server = Opening(options(tmp_path), other)
-        with pytest.raises(ServeRefused, match=r"^Can't listen on 127\.0\.0\.1:"):
+        with pytest.raises(ServeRefusedError, match=r"^Can't listen on 127\.0\.0\.1:"):
             await server.start()
     DirectoryLock(str(tmp_path)).release()  # nothing is left of it
 
@@ -131,13 +131,13 @@ def test_listeners_without_names_take_the_advertised_addresses_in_their_order() 
     ],
 )
 def test_listeners_that_are_not_served(listen: list[str], advertised: str | None, says: str) -> None:
-    with pytest.raises(SettingsRefused, match=says):
+    with pytest.raises(SettingsRefusedError, match=says):
         opened(*listen, **({} if advertised is None else {"advertised_listeners": advertised}))
 
 
 @pytest.mark.parametrize("name", ["ssl.keystore.location", "ssl.client.auth"])
 def test_settings_of_tls_need_a_listener_that_speaks_it(name: str) -> None:
-    with pytest.raises(SettingsRefused, match=f"{name} would protect nothing: no listener speaks TLS"):
+    with pytest.raises(SettingsRefusedError, match=f"{name} would protect nothing: no listener speaks TLS"):
         opened("127.0.0.1:0", **{name: "required"})
 
 
@@ -151,17 +151,17 @@ def test_nodes_use_the_listener_that_is_meant_for_them() -> None:
     assert between(named, inter_broker_listener_name="internal") == "INTERNAL"
     assert between(named) == "PLAINTEXT"
     assert between(named[::2]) == "EXTERNAL"
-    with pytest.raises(SettingsRefused, match=r"is PRIVATE, but listeners names INTERNAL, PLAINTEXT, EXTERNAL"):
+    with pytest.raises(SettingsRefusedError, match=r"is PRIVATE, but listeners names INTERNAL, PLAINTEXT, EXTERNAL"):
         between(named, inter_broker_listener_name="PRIVATE")
-    with pytest.raises(SettingsRefused, match=r"security.inter.broker.protocol is SASL_SSL, but listeners names"):
+    with pytest.raises(SettingsRefusedError, match=r"security.inter.broker.protocol is SASL_SSL, but listeners names"):
         between(named, security_inter_broker_protocol="SASL_SSL")
-    with pytest.raises(SettingsRefused, match="both say which listener nodes use"):
+    with pytest.raises(SettingsRefusedError, match="both say which listener nodes use"):
         between(named, security_inter_broker_protocol="SSL", inter_broker_listener_name="INTERNAL")
 
 
 def test_a_protocol_between_nodes_that_no_listener_speaks_stops_the_start() -> None:
     """Also without a cluster: whoever sets it counts on it."""
-    with pytest.raises(SettingsRefused, match=r"security\.inter\.broker\.protocol is SSL"):
+    with pytest.raises(SettingsRefusedError, match=r"security\.inter\.broker\.protocol is SSL"):
         opened("127.0.0.1:0", security_inter_broker_protocol="SSL")
 
 
@@ -184,7 +184,7 @@ async def test_each_listener_of_a_cluster_needs_an_address_that_others_can_name(
     settings = {"listener.security.protocol.map": MAP, "ottla.allow.public.plaintext": "true"}
     listen = ("INTERNAL://127.0.0.1:0", "EXTERNAL://0.0.0.0:0")
     server = Server(ServerOptions(str(tmp_path / "1"), listen, settings, metadata=str(tmp_path / "m.sqlite")))
-    with pytest.raises(SettingsRefused, match=r"advertised\.listeners"):
+    with pytest.raises(SettingsRefusedError, match=r"advertised\.listeners"):
         await server.start()
 
 

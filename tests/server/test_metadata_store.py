@@ -16,7 +16,7 @@ from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.metadata import MetadataRequest
-from ottla.server.listeners import ServeRefused
+from ottla.server.listeners import ServeRefusedError
 from ottla.testing import EmbeddedBroker
 
 ANSWERED_WITHIN_S = 0.1
@@ -105,7 +105,7 @@ def test_a_damaged_store_stops_the_start_with_a_sentence(tmp_path: Path) -> None
     content = bytearray(path.read_bytes())
     content[content.index(b'"topic_id"')] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ServeRefused) as refused:
+    with pytest.raises(ServeRefusedError) as refused:
         broker.start()
     assert str(refused.value).startswith(f"the value of topic/orders in the metadata store {path} does not match")
     for name in tmp_path.glob("metadata.sqlite*"):

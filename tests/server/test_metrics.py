@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.broker.metrics import Metrics
-from ottla.client import Client, ErrorAnswer
+from ottla.client import BrokerError, Client
 from ottla.server.main import Server, ServerOptions
 from ottla.server.metrics import quantile_micros
 from ottla.testing import EmbeddedBroker
@@ -83,7 +83,7 @@ def test_failed_requests_are_counted(broker: Measured) -> None:
     assert produce(broker, topic, b"x" * 1000) != 0
     name = "kafka_server_brokertopicmetrics_failedfetchrequests_total"
     before = of(scrape(broker), name)
-    with Client(broker.bootstrap_servers) as client, pytest.raises(ErrorAnswer, match="OFFSET_OUT_OF_RANGE"):
+    with Client(broker.bootstrap_servers) as client, pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
         client.fetch_raw(topic, 0, 99)
     after = scrape(broker)
     assert of(after, name) == before + 1

@@ -13,11 +13,11 @@ import pytest
 
 from ottla.broker.config.unserved import AUTHORIZERS
 from ottla.broker.config.values import BrokerSettings
-from ottla.cli.output import Failure
+from ottla.cli.output import CommandError
 from ottla.cli.share_groups import seen
 from ottla.server.main import Server, ServerOptions
 from ottla.server.metrics_access import MetricsAccess
-from ottla.server.refusals import SettingsRefused
+from ottla.server.refusals import SettingsRefusedError
 from ottla.testing.embedded import run_in_thread
 from tests.harness.certificates import Authority
 from tests.harness.waiting import soon
@@ -90,7 +90,7 @@ def test_metrics_over_tls_need_the_token(tmp_path: Path, authority: Authority) -
             command = [curl, "-sSf", "--cacert", str(authority.file), "-H", f"Authorization: Bearer {TOKEN}"]
             done = subprocess.run([*command, f"{node.metrics.url}/metrics"], capture_output=True, timeout=PATIENCE_S)
             assert b"kafka_server_" in done.stdout, done.stderr
-        with pytest.raises(Failure, match="401, This needs the header Authorization"):
+        with pytest.raises(CommandError, match="401, This needs the header Authorization"):
             seen(node.metrics.url, "q", None, authority.file)
         assert seen(node.metrics.url, "q", Path(settings["ottla.metrics.token.location"]), authority.file) is None
 
@@ -145,11 +145,11 @@ def access(host: str, folder: Path, **settings: str) -> MetricsAccess:
 def test_a_public_address_needs_tls_and_a_token(tmp_path: Path, authority: Authority) -> None:
     token = {"ottla_metrics_token_location": str(token_file(tmp_path))}
     tls = {"ottla_metrics_security_protocol": "SSL", "ssl_keystore_location": str(authority.issue(HOST))}
-    with pytest.raises(SettingsRefused, match=r"no TLS .* and no token"):
+    with pytest.raises(SettingsRefusedError, match=r"no TLS .* and no token"):
         access("0.0.0.0", tmp_path)
-    with pytest.raises(SettingsRefused, match="no TLS"):
+    with pytest.raises(SettingsRefusedError, match="no TLS"):
         access("0.0.0.0", tmp_path, **token)
-    with pytest.raises(SettingsRefused, match="has no token"):
+    with pytest.raises(SettingsRefusedError, match="has no token"):
         access("0.0.0.0", tmp_path, **tls)
     access("0.0.0.0", tmp_path, **tls, **token)
     access("0.0.0.0", tmp_path, **tls, ssl_client_auth="required", ssl_truststore_location=str(authority.file))
@@ -169,7 +169,7 @@ def test_a_public_address_needs_tls_and_a_token(tmp_path: Path, authority: Autho
     ],
 )
 def test_a_token_that_protects_nothing_stops_the_start(tmp_path: Path, token: str, mode: int, says: str) -> None:
-    with pytest.raises(SettingsRefused, match=says):
+    with pytest.raises(SettingsRefusedError, match=says):
         access(HOST, tmp_path, ottla_metrics_token_location=str(token_file(tmp_path, token, mode)))
-    with pytest.raises(SettingsRefused, match="can't be read"):
+    with pytest.raises(SettingsRefusedError, match="can't be read"):
         access(HOST, tmp_path, ottla_metrics_token_location=str(tmp_path / "none"))

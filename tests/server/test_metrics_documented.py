@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ottla import __version__
 from ottla.broker.cluster.membership import Joining
-from ottla.broker.cluster.metadata import Batch, RowChange, planned
+from ottla.broker.cluster.metadata import RowBatch, RowChange, planned
 from ottla.broker.requests import Listening
 from ottla.client import Client
 from ottla.metadata.nodes import NodeState
@@ -561,5 +561,5 @@ def test_a_node_is_ready_while_its_cluster_counts_on_it(tmp_path: Path) -> None:
     assert answer() == "the node is leaving the cluster"
     record = stage.node.image.nodes["1"]
     row = RowChange("nodes/1", replace(record, state=NodeState.FENCED, version=0), record.version)
-    stage.change(planned(Batch([row])))
+    stage.change(planned(RowBatch([row])))
     assert answer() == "the cluster has fenced the node"

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ottla.broker.client_identity import NODE_MECHANISM
 from ottla.cli.properties import read_properties
 from ottla.machine import Unanswered
-from ottla.server.listeners import SettingsRefused
+from ottla.server.listeners import SettingsRefusedError
 from ottla.server.main import Server, ServerOptions
 from ottla.server.secure_cluster import set_up_cluster
 from tests.harness.certificates import Authority
@@ -160,7 +160,7 @@ def test_a_relay_with_a_certificate_of_the_same_authority_gets_nothing(
 def test_nodes_need_to_know_whom_they_trust(tmp_path: Path, authority: Authority) -> None:
     given = options(tmp_path, 1, authority.issue(HOST), authority.file)
     del given.settings["ssl.truststore.location"], given.settings["ssl.client.auth"]
-    with pytest.raises(SettingsRefused, match=r"check each other's certificates, so ssl\.truststore\.location"):
+    with pytest.raises(SettingsRefusedError, match=r"check each other's certificates, so ssl\.truststore\.location"):
         asyncio.run(Server(given).start())
 
 

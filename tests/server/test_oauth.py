@@ -26,15 +26,15 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from ottla.broker.config.values import BrokerSettings
 from ottla.cli.connection import Cluster, TokensForLibrdkafka, client_properties, own_clients
-from ottla.cli.output import Failure
-from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.cli.output import CommandError
+from ottla.client import BrokerError, Client, ClientError
 from ottla.client.connection import Connection
 from ottla.client.oauth import ClientCredentials, TokenFile
-from ottla.client.sasl import Login, WrongLogin, login_of
+from ottla.client.sasl import Login, WrongLoginError, login_of
 from ottla.protocol.messages.metadata import MetadataRequest
-from ottla.server.refusals import SettingsRefused
+from ottla.server.refusals import SettingsRefusedError
 from ottla.server.token_keys import TokenKeys
-from ottla.spark.platform.client_properties import WrongOption
+from ottla.spark.platform.client_properties import WrongOptionError
 from ottla.spark.platform.client_properties import client_properties as spark_properties
 from tests.harness.certificates import Authority
 from tests.harness.tokens import AUDIENCE, ISSUER, SECRET, Endpoints, Issuer, serving
@@ -223,7 +223,7 @@ def test_ottlas_client(node: dict[str, str], issuer: Issuer, endpoints: Endpoint
         with Client(node["SASL_PLAINTEXT"], login=Login("OAUTHBEARER", tokens=tokens)) as client:
             assert [topic.name for topic in client.metadata(["t"]).topics] == ["t"]
     with (
-        pytest.raises(ErrorAnswer, match="due to invalid credentials"),
+        pytest.raises(BrokerError, match="due to invalid credentials"),
         Client(node["SASL_PLAINTEXT"], login=Login("OAUTHBEARER", tokens=lambda: issuer.token(iss="x"))) as client,
     ):
         client.metadata(["t"])
@@ -266,7 +266,7 @@ def test_commands_give_librdkafka_the_tokens_of_files_and_of_kafkas_names(
         assert produced(properties) == (None, [])
         with own_clients(properties)() as client:
             assert client.metadata(["t"]).topics
-    with pytest.raises(Failure, match="OAUTHBEARER needs"):
+    with pytest.raises(CommandError, match="OAUTHBEARER needs"):
         client_properties(Cluster(node["SASL_PLAINTEXT"], None, common))
 
 
@@ -289,7 +289,7 @@ def test_commands_give_librdkafka_the_tokens_of_files_and_of_kafkas_names(
     ],
 )
 def test_a_login_without_usable_tokens_is_refused(given: dict[str, str], says: str) -> None:
-    with pytest.raises(WrongLogin, match=says):
+    with pytest.raises(WrongLoginError, match=says):
         login_of({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", **given})
 
 
@@ -297,22 +297,22 @@ def test_a_file_or_an_answer_that_is_no_token_never_leaves_the_machine(tmp_path:
     """A property that names another file, or another server, must not send what is there (CVE-2025-27817)."""
     file = tmp_path / "passwd"
     file.write_text("root:x:0:0:root:/root:/bin/bash\n")
-    with pytest.raises(ClientFailure, match="does not hold a token") as failed:
+    with pytest.raises(ClientError, match="does not hold a token") as failed:
         TokenFile(str(file))()
     assert "root" not in str(failed.value).replace(str(file), "")
-    with pytest.raises(ClientFailure, match="cannot be read"):
+    with pytest.raises(ClientError, match="cannot be read"):
         TokenFile(str(tmp_path / "none"))()
     wrong = ClientCredentials(f"{endpoints.url}/token", "billing", "hush")
     assert "hush" not in repr(wrong)
-    with pytest.raises(ClientFailure, match="HTTP status 401"):
+    with pytest.raises(ClientError, match="HTTP status 401"):
         wrong()
     try:
         for endpoints.body in (b"<html>secret</html>", b'{"access_token": "a b"}', b"[]", b"x" * 300_000):
-            with pytest.raises(ClientFailure) as failed:
+            with pytest.raises(ClientError) as failed:
                 ClientCredentials(f"{endpoints.url}/token", "billing", SECRET, "again")()
             assert "secret" not in str(failed.value)
         endpoints.body, endpoints.status, endpoints.location = None, 302, "file:///etc/passwd"
-        with pytest.raises(ClientFailure, match="HTTP status 302"):
+        with pytest.raises(ClientError, match="HTTP status 302"):
             ClientCredentials(f"{endpoints.url}/token", "billing", SECRET, "again")()
     finally:
         endpoints.body, endpoints.status, endpoints.location = None, 200, None
@@ -333,7 +333,7 @@ def test_spark_takes_the_same_properties() -> None:
     assert pickle.loads(pickle.dumps(properties)) == properties
     assert hash(properties)
     assert "hush" not in repr(properties)
-    with pytest.raises(WrongOption, match=r"client\.id"):
+    with pytest.raises(WrongOptionError, match=r"client\.id"):
         spark_properties({name: value for name, value in given.items() if "credentials" not in name})
 
 
@@ -344,7 +344,7 @@ def can_log_in(node: dict[str, str], token: str) -> bool:
     try:
         with Client(node["SASL_PLAINTEXT"], login=Login("OAUTHBEARER", tokens=lambda: token)) as client:
             client.metadata([])
-    except ErrorAnswer:
+    except BrokerError:
         return False
     return True
 
@@ -420,7 +420,7 @@ def test_settings_by_which_tokens_could_not_be_checked_stop_the_start(
     tmp_path: Path, settings: dict[str, str], says: str
 ) -> None:
     with (
-        pytest.raises(SettingsRefused, match=says) as refused,
+        pytest.raises(SettingsRefusedError, match=says) as refused,
         running(tmp_path, ["SASL_PLAINTEXT"], **settings_of("https://issuer.example/keys", **settings)),
     ):
         pass

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.cluster.trust import Trust
-from ottla.broker.effects import Ask
+from ottla.broker.effects import PeerRequest
 from ottla.machine import Unanswered
 from ottla.metadata.nodes import PREFIX, NodeRecord
 from ottla.metadata.store import Put
@@ -20,7 +20,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import decode_response
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.server.buffers import Buffers
-from ottla.server.listeners import SettingsRefused
+from ottla.server.listeners import SettingsRefusedError
 from ottla.server.main import Server, ServerOptions
 from ottla.server.peers import Peers, Way, routes_of
 from tests.harness.waiting import soon_in_loop
@@ -142,7 +142,7 @@ def test_answers_come_in_any_pieces(piece: int) -> None:
         scratch = memoryview(bytearray(1 << 17))
         peers = Peers(lambda node_id: Way(host, port, host), hear, NO_TRUST, scratch, Buffers())
         for token in range(len(answers) + 1):
-            peers.send(Ask(token, 2, b"?"))
+            peers.send(PeerRequest(token, 2, b"?"))
         await soon_in_loop(lambda: len(told) > len(answers))
         assert told[:-1] == answers
         assert isinstance(told[-1], Unanswered)
@@ -167,7 +167,7 @@ def test_a_lost_node_is_told_before_what_a_client_asks_then() -> None:
                 scratch,
                 Buffers(),
             )
-            peers.send(Ask(1, 2, b"?"))
+            peers.send(PeerRequest(1, 2, b"?"))
             accepted, _ = await loop.sock_accept(other)
             assert await loop.sock_recv(accepted, 1) == b"?"
         client, node = socket.socketpair()
@@ -187,7 +187,7 @@ def test_a_lost_node_is_told_before_what_a_client_asks_then() -> None:
 def test_routes_are_texts_of_nodes_and_addresses() -> None:
     assert routes_of(["2=127.0.0.1:9192", " 3 = [::1]:9 "]) == {2: ("127.0.0.1", 9192), 3: ("::1", 9)}
     for text in ("127.0.0.1:9192", "two=127.0.0.1:9192", "2=nowhere", "2=:99999"):
-        with pytest.raises(SettingsRefused):
+        with pytest.raises(SettingsRefusedError):
             routes_of([text])
 
 

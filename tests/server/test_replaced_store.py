@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from tests.harness.waiting import soon
 from tests.server.test_metadata_store import create
@@ -41,7 +41,7 @@ def test_a_node_whose_metadata_is_replaced_ends_with_a_sentence(tmp_path: Path, 
 
 
 def ask_until_refused(client: Client) -> None:
-    with suppress(ClientFailure):
+    with suppress(ClientError):
         while True:
             client.send(ApiVersionsRequest("probe", "1"))
             time.sleep(0.01)

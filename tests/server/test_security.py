@@ -23,9 +23,9 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer, KafkaProducer
 
 from ottla.broker.config.unserved import AUTHORIZERS
-from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.client import BrokerError, Client, ClientError
 from ottla.client.connection import Connection
-from ottla.client.sasl import Login, WrongLogin, login_of
+from ottla.client.sasl import Login, WrongLoginError, login_of
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
@@ -360,7 +360,7 @@ def test_ottlas_client_authenticates(node: dict[str, str], authority: Authority,
     with Client(node[listener], tls=tls, login=Login(mechanism, "ada", PASSWORD)) as client:
         assert [topic.name for topic in client.metadata(["t"]).topics] == ["t"]
     with (
-        pytest.raises(ErrorAnswer, match="due to invalid credentials"),
+        pytest.raises(BrokerError, match="due to invalid credentials"),
         Client(node[listener], tls=tls, login=Login(mechanism, "ada", "wrong")) as client,
     ):
         client.metadata(["t"])
@@ -384,7 +384,7 @@ def test_ottlas_client_renews_its_session(tmp_path: Path) -> None:
 def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are(node: dict[str, str], tmp_path: Path) -> None:
     with (
         running(tmp_path, ["SASL_PLAINTEXT"]) as other,
-        pytest.raises(ClientFailure, match="does not take PLAIN: it takes SCRAM-SHA-512, SCRAM-SHA-256"),
+        pytest.raises(ClientError, match="does not take PLAIN: it takes SCRAM-SHA-512, SCRAM-SHA-256"),
         Client(other["SASL_PLAINTEXT"], login=Login("PLAIN", "ada", PASSWORD)) as client,
     ):
         client.metadata([])
@@ -418,5 +418,5 @@ def test_a_login_is_read_from_librdkafkas_and_javas_properties(given: dict[str, 
     ],
 )
 def test_a_login_that_can_not_be_used_is_refused(given: dict[str, str], says: str) -> None:
-    with pytest.raises(WrongLogin, match=says):
+    with pytest.raises(WrongLoginError, match=says):
         login_of({"security.protocol": "SASL_SSL", **given})

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client import Client, ClientFailure
-from ottla.server import hang_up
+from ottla.client import Client, ClientError
+from ottla.server import watchdog_process
 from ottla.testing import EmbeddedCluster
 from tests.harness.waiting import soon
 
@@ -33,7 +33,7 @@ def watchdog_of(cluster: EmbeddedCluster) -> int:
         for child in Path(f"/proc/{node}/task/{node}/children").read_text().split():
             status = Path(f"/proc/{child}/status").read_text().partition("SigIgn:")[2].split()
             ignores_sigterm = int(status[0], 16) >> (signal.SIGTERM - 1) & 1
-            if ignores_sigterm and hang_up.__file__ in Path(f"/proc/{child}/cmdline").read_text():
+            if ignores_sigterm and watchdog_process.__file__ in Path(f"/proc/{child}/cmdline").read_text():
                 found.append(int(child))
         return bool(found)
 
@@ -58,7 +58,7 @@ def serves_soon(cluster: EmbeddedCluster) -> bool:
     """Its watchdog may hang up on a few more, until it sees the node's first beat."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
-        with suppress(ClientFailure), Client(cluster.bootstrap_servers) as client:
+        with suppress(ClientError), Client(cluster.bootstrap_servers) as client:
             return bool(client.metadata([]).brokers)
     return False
 

@@ -19,8 +19,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.broker.cluster.members import NOBODY
 from ottla.client import Client
-from ottla.client.errors import ConnectionClosed
-from ottla.metadata.store import CommitUnknown, Put, StoreFailed
+from ottla.client.errors import ConnectionClosedError
+from ottla.metadata.store import CommitUnknownError, Put, StoreError
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -286,7 +286,7 @@ def told_of_making(cluster: EmbeddedCluster, node: int, name: str) -> int | None
     try:
         with Client(cluster.address_of(node), timeout_s=3 * SESSION_MS / 1000) as client:
             (made,) = client.send(CreateTopicsRequest(topics=[CreatableTopic(name, 1, 3)], timeout_ms=3000)).topics
-    except ConnectionClosed:
+    except ConnectionClosedError:
         return None
     return int(made.error_code)
 
@@ -317,7 +317,7 @@ def test_commits_go_on_when_the_leader_is_killed_and_none_is_lost(ensemble: ZooK
                 try:
                     store.commit([Put(f"k/{number}", b"%d" % number)])
                     done.append(number)
-                except (StoreFailed, CommitUnknown):
+                except (StoreError, CommitUnknownError):
                     time.sleep(0.05)
                 number += 1
 

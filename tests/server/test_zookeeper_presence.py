@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ottla.metadata.store import CommitUnknown, Put
+from ottla.metadata.store import CommitUnknownError, Put
 from ottla.metadata.zookeeper.session import Create, Remove
 from ottla.metadata.zookeeper.store import ZooKeeperStore
 from ottla.server import zookeeper_presence
 from ottla.server.clocks import moment
-from ottla.server.doors import Life
-from ottla.server.listeners import ServeRefused
+from ottla.server.listeners import ServeRefusedError
+from ottla.server.port_probe import Life
 from ottla.server.shared_metadata import TRUST
 from ottla.server.zookeeper_presence import ZooKeeperPresence
 from tests.harness.waiting import soon_in_loop
@@ -191,7 +191,7 @@ async def test_another_process_with_the_same_number_is_refused(zookeeper: ZooKee
     async with node(2, place, "a", "boot:1:7") as there:
         there.stop_listening()
         store = opened(place, TIMEOUT_MS)
-        with pytest.raises(ServeRefused) as refused:
+        with pytest.raises(ServeRefusedError) as refused:
             await in_thread(lambda: ZooKeeperPresence(store, Life(2, "b", "127.0.0.1", 1, directory)))
         store.close()
         assert str(refused.value) == (
@@ -253,7 +253,7 @@ async def test_a_place_that_was_taken_without_an_answer_is_found_taken(
         carry_out(operations)
         calls += 1
         if calls == 1:
-            raise CommitUnknown("lost")
+            raise CommitUnknownError("lost")
 
     monkeypatch.setattr(store.session, "carry_out", and_lose_the_answer)
     presence = ZooKeeperPresence(store, Life(1, "a", "127.0.0.1", 1))

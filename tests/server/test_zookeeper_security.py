@@ -10,12 +10,12 @@ from kazoo.exceptions import NoAuthError
 
 from ottla.broker.config.values import BrokerSettings
 from ottla.client import Client
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.metadata.zookeeper.ensemble import ensemble_of
 from ottla.metadata.zookeeper.protection import OPEN, Protection
 from ottla.metadata.zookeeper.session import Session
 from ottla.server.main import ServerOptions
-from ottla.server.refusals import SettingsRefused
+from ottla.server.refusals import SettingsRefusedError
 from ottla.server.zookeeper_settings import protection_of
 from ottla.testing.embedded import run_in_thread
 from tests.harness.certificates import Authority
@@ -141,11 +141,11 @@ def test_another_servers_certificate_is_not_accepted(
         Protection(uses_tls=True, authorities=str(authority.file)),
     ):
         session = Session(ensemble_of(secured.at("x")), 2_000, protection=protection)
-        with pytest.raises(StoreFailed, match="no ZooKeeper server serves this node"):
+        with pytest.raises(StoreError, match="no ZooKeeper server serves this node"):
             session.open()
     named = f"zookeeper://localhost:{secured.servers[0].address.split(':')[1]}/x"  # the certificate names 127.0.0.1
     session = Session(ensemble_of(named), 2_000, protection=Protection(True, str(authority.file), node))
-    with pytest.raises(StoreFailed, match="localhost"):
+    with pytest.raises(StoreError, match="localhost"):
         session.open()
 
 
@@ -162,7 +162,7 @@ def test_another_servers_certificate_is_not_accepted(
     ],
 )
 def test_settings_that_would_protect_nothing_stop_the_start(settings: dict[str, str], says: str) -> None:
-    with pytest.raises(SettingsRefused, match=says):
+    with pytest.raises(SettingsRefusedError, match=says):
         protection_of(BrokerSettings.load(settings))
 
 
@@ -176,7 +176,7 @@ def test_a_login_is_private_and_has_a_password(tmp_path: Path) -> None:
     ):
         file.write_text(text)
         file.chmod(mode)
-        with pytest.raises(SettingsRefused, match=says):
+        with pytest.raises(SettingsRefusedError, match=says):
             protection_of(settings)
     file.write_text("a:hush")
     assert protection_of(settings).login == "a:hush"
@@ -188,5 +188,5 @@ def test_a_node_without_zookeeper_refuses_them(tmp_path: Path) -> None:
         options = ServerOptions(
             str(tmp_path / "data"), (f"{HOST}:0",), {"zookeeper.set.acl": "true"}, metadata=metadata
         )
-        with pytest.raises(SettingsRefused, match="would protect nothing"):
+        with pytest.raises(SettingsRefusedError, match="would protect nothing"):
             run_in_thread(options)

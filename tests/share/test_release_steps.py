@@ -5,7 +5,7 @@ import pytest
 from ottla.protocol.errors import ErrorCode
 from ottla.share.partition import SharePartition
 from ottla.share.settings import ShareSettings
-from ottla.share.standing import Standing
+from ottla.share.standing import DeliveryState
 
 RECORDS = 20
 
@@ -19,7 +19,7 @@ def held(lock_ms: int = 1_000) -> SharePartition:
     return machine
 
 
-def standings(machine: SharePartition) -> list[tuple[int, int, Standing]]:
+def standings(machine: SharePartition) -> list[tuple[int, int, DeliveryState]]:
     return list(machine.runs.within(machine.start, machine.end))
 
 

@@ -6,9 +6,9 @@ from struct import Struct
 import pytest
 
 from ottla.broker.delivery.batch_parts import Slices
-from ottla.broker.delivery.dead_letters import LETTERS_PER_STEP, PendingRange
+from ottla.broker.delivery.dead_letters import LETTERS_PER_STEP, DeadLetterRange
 from ottla.log.answers import Origin
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from tests.harness.lying_batches import claiming
 from tests.harness.share.share_stage import REJECT, ShareStage
 
@@ -55,7 +55,7 @@ def test_parts_of_such_a_batch_are_not_looked_for(tmp_path: Path, batch: bytearr
     file = DiskFiles().open(str(tmp_path / "batch"), create=True)
     file.write(batch)
     for _ in range(3):
-        with pytest.raises(CorruptRecords):
+        with pytest.raises(CorruptRecordsError):
             slices.cut(file, 0, len(batch), 0, 10)
     assert len(notes) == 1
 
@@ -66,7 +66,7 @@ def test_a_varint_that_never_ends_is_refused(tmp_path: Path) -> None:
     batch = claiming(10, b"\xff" * 100_000)
     file = DiskFiles().open(str(tmp_path / "batch"), create=True)
     file.write(batch)
-    with pytest.raises(CorruptRecords, match="too long"):
+    with pytest.raises(CorruptRecordsError, match="too long"):
         Slices(lambda note: None).cut(file, 0, len(batch), 0, 10)
 
 
@@ -103,6 +103,6 @@ def test_letters_that_an_older_version_owes_for_phantoms_are_few(stage: ShareSta
     hosted = stage.node.coordinators.share.known("g", (topic, 0))
     assert hosted is not None
     letters = stage.node.coordinators.share.letters
-    parcel = PendingRange(hosted, 1, COUNT_MAX + 2, 1, True)
+    parcel = DeadLetterRange(hosted, 1, COUNT_MAX + 2, 1, True)
     assert letters._part_end(parcel, LETTERS_PER_STEP) == COUNT_MAX + 1
     assert len(letters._records(parcel)) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.broker.delivery.dead_letters import PendingRange
+from ottla.broker.delivery.dead_letters import DeadLetterRange
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.records.batch import iter_batches
@@ -54,7 +54,7 @@ def test_letters_for_what_was_damaged_since_are_written_and_end(stage: ShareStag
     member.ask()
     hosted = stage.node.coordinators.share.known("g", member.places[0])
     assert hosted is not None
-    found = stage.node.coordinators.share.letters._records(PendingRange(hosted, 0, 8, 1, True))
+    found = stage.node.coordinators.share.letters._records(DeadLetterRange(hosted, 0, 8, 1, True))
     assert [record.offset for record in found[:4]] == [0, 1, 2, 3]
     if at:
         assert [(record.offset, record.headers) for record in found[4:]] == [(4, [("__dlq.errors.last.offset", b"7")])]

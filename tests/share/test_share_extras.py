@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.config.key import ConfigRefused
+from ottla.broker.config.key import ConfigRefusedError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.record import Record, build_batch
 from tests.harness.share.share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
@@ -141,10 +141,10 @@ PREFIX = "errors.deadletterqueue.topic.name.prefix"
 
 @pytest.mark.parametrize("name", ["morgue", "dlq.a b", "dlq." + 249 * "x", "."])
 def test_a_name_that_cannot_take_letters_is_refused(stage: ShareStage, name: str) -> None:
-    with pytest.raises(ConfigRefused, match=r"errors\.deadletterqueue\.topic\.name"):
+    with pytest.raises(ConfigRefusedError, match=r"errors\.deadletterqueue\.topic\.name"):
         stage.configure("g", errors_deadletterqueue_topic_name=name)
     for prefix in ("a b", 300 * "x"):
-        with pytest.raises(ConfigRefused, match=r"topic\.name\.prefix"):
+        with pytest.raises(ConfigRefusedError, match=r"topic\.name\.prefix"):
             stage.change(stage.node.settings.altering_broker("", {PREFIX: prefix}))
 
 

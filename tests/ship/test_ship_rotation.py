@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from ottla.client import Client
 from ottla.ship import runner
-from ottla.ship.failures import ShipFailed
+from ottla.ship.failures import ShipFailedError
 from ottla.ship.follow import Bounds
 from ottla.ship.rules import Traces
 from ottla.ship.runner import Shipping, Totals, ship
@@ -290,12 +290,12 @@ def test_refuses_what_cannot_work(
     broker: EmbeddedBroker, topic: str, at: Callable[..., Shipping], tmp_path: Path
 ) -> None:
     settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 2}
-    with pytest.raises(ShipFailed, match="ottla topics create nowhere"):
+    with pytest.raises(ShipFailedError, match="ottla topics create nowhere"):
         once(Shipping(["x"], "nowhere", settings, tmp_path / "other", "h", once=True))
     (tmp_path / "app.log").write_bytes(b"line 0\n")
     with running(at(tmp_path / "*.log")):
         until(lambda: bool(read(broker, topic)))  # who ships has its lock
-        with pytest.raises(ShipFailed, match="Another shipper"):
+        with pytest.raises(ShipFailedError, match="Another shipper"):
             once(at("x", once=True))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ottla.broker.api import k03_metadata, k32_describe_configs
 from ottla.groups import shard as group_shard
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.protocol.framing import decode_response
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -179,7 +179,7 @@ def test_a_lack_of_descriptors_passes(durability: str, needed: tuple[str, ...]) 
     for number in range(9):
         try:
             stage.put("t", number % 3, b"meanwhile-%d" % number)
-        except StorageFailed:
+        except StorageError:
             refused += 1
         stage.tick(200)
     assert refused == (9 if needed is NEED_A_DESCRIPTOR else 0)

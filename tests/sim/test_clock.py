@@ -6,7 +6,7 @@ import pytest
 
 from ottla.sim.clients import admins
 from ottla.sim.kernel.clock import BOOTED_MS, EPOCH_MS, MS, HostClock
-from ottla.sim.workloads.run import Outcome, Run
+from ottla.sim.workloads.run import Run, SeedResult
 from ottla.sim.workloads.share_run import ShareRun
 from ottla.sim.workloads.workload import Plan
 
@@ -38,7 +38,7 @@ class CalmShareRun(CalmRun, ShareRun):
     """The same with share groups."""
 
 
-def told(outcome: Outcome) -> list[str]:
+def told(outcome: SeedResult) -> list[str]:
     assert outcome.failure is None, outcome.failure
     return [line for line in outcome.lines if "the wall clock was set" not in line]
 

@@ -7,7 +7,7 @@ import pytest
 
 from ottla.broker.cluster import isr_changes
 from ottla.broker.cluster.controller import Controller
-from ottla.broker.cluster.elections import Standing
+from ottla.broker.cluster.elections import NodeStates
 from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.membership import Membership
@@ -16,10 +16,10 @@ from ottla.broker.replication.fetching import FetchesOf, Fetching
 from ottla.broker.replication.waits import FetchWaits
 from ottla.broker.topics.placement import Placement
 from ottla.log.log import Log
-from ottla.metadata.nodes import NodeRecord, NodeState, Place
+from ottla.metadata.nodes import NodeRecord, NodeState, TopicIdPartition
 from ottla.replica.fetcher import Fetcher, Position
 from ottla.replica.followers import Followers
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.cluster_run import ClusterRun
 from tests.sim import test_cluster_scenarios as by_hand
 from tests.sim import test_cluster_scenarios_elected as elected
@@ -151,7 +151,7 @@ def gives_up_only_what_others_lead_that_are_there(patch: pytest.MonkeyPatch) -> 
     """A node that has said that a log takes nothing answers as its leader while all who may lead seem down."""
     moves_away = Controller.moves_away
 
-    def moved(self: Controller, place: Place, nodes: Standing) -> bool:
+    def moved(self: Controller, place: TopicIdPartition, nodes: NodeStates) -> bool:
         return moves_away(self, place, replace(nodes, active=nodes.active & {*(self.present or {})}))
 
     patch.setattr(Controller, "moves_away", moved)
@@ -258,5 +258,5 @@ STORY_SEEDS = {leads_what_it_has_given_up: 1, leads_something_new_and_wakes_nobo
 @pytest.mark.parametrize("bug", STORIES, ids=lambda bug: bug.__name__)
 def test_a_story_finds_a_planted_bug(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
-    with pytest.raises((Broken, AssertionError)):
+    with pytest.raises((InvariantError, AssertionError)):
         STORIES[bug](STORY_SEEDS.get(bug, 0))

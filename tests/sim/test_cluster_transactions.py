@@ -27,7 +27,7 @@ from ottla.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from ottla.protocol.records.record import Record, build_batch
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.cluster import TOPIC
 from tests.harness.sim.cluster_asking import AskedCluster
 from tests.harness.sim.hand_cluster import TOPIC_ID
@@ -348,5 +348,5 @@ def test_a_restart_keeps_in_mind_an_end_that_nobody_else_has(cluster: AskedClust
 
 def test_a_restart_that_forgets_an_end_is_found(cluster: AskedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.log.producers._ended_in", lambda *_: iter(()))
-    with pytest.raises(Broken, match=r"13: .*the end of its transaction"):
+    with pytest.raises(InvariantError, match=r"13: .*the end of its transaction"):
         begin_with_an_end_that_nobody_else_has(cluster)

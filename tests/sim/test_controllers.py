@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from ottla.broker.cluster import controller, duties, elections, isr_changes, reassignments
-from ottla.broker.cluster.elections import Rules, Standing
+from ottla.broker.cluster.elections import NodeStates, Rules
 from ottla.broker.cluster.members import Members
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.topics import PartitionRecord
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from tests.harness.sim.controllers import ControllerCluster
 
 FOUND = [2, 5, 40, 103]
@@ -38,7 +38,7 @@ def fails(rule: str, seconds: int = 20, seed: int = 1) -> None:
     for each in (seed, *range(1, 15)):
         try:
             ControllerCluster(each).run(seconds)
-        except Broken as broken:
+        except InvariantError as broken:
             found = str(broken)
             break
     else:
@@ -89,10 +89,10 @@ def test_finds_a_proposal_that_is_taken_too_late(monkeypatch: pytest.MonkeyPatch
 
 
 def test_finds_elections_of_replicas_that_lack_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    def anybody(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
+    def anybody(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord:
         return elections.settled(placed, nodes, replace(rules, unclean=True))
 
-    def clean(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
+    def clean(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord:
         after = anybody(placed, nodes, rules)
         return after if after == placed else replace(after, recovering=False)
 

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from ottla.log.answers import StorageFailed
-from ottla.metadata.store import Delete, StoreFailed
+from ottla.log.answers import StorageError
+from ottla.metadata.store import Delete, StoreError
 from ottla.metadata.topics import key_of
 from ottla.sim.kernel.disk import PowerCut
 from ottla.sim.workloads.run import DIRECTORY
@@ -69,10 +69,10 @@ def test_a_directory_that_cannot_go_keeps_a_topic_of_its_name_from_being_made() 
 
     stage.disk.trouble = trouble
     stage.delete("t")
-    with pytest.raises(StoreFailed, match="can't be removed yet"):
+    with pytest.raises(StoreError, match="can't be removed yet"):
         stage.create("t", 1, {})
     stage.restart(clean=False, power_cut=True)
-    with pytest.raises(StoreFailed, match="can't be removed yet"):
+    with pytest.raises(StoreError, match="can't be removed yet"):
         stage.create("t", 1, {})
     stage.disk.trouble = None
     stage.tick(60_000)
@@ -95,7 +95,7 @@ def test_a_partition_with_a_read_error_at_the_start_comes_back_with_all_its_reco
     stage.restart(clean=False, power_cut=power_cut)
     for index in (0, 2):
         stage.put("t", index, b"more")
-    with pytest.raises(StorageFailed):
+    with pytest.raises(StorageError):
         stage.put("t", 1, b"refused")
     stage.tick(60_000)
     stage.restart(clean=False, power_cut=power_cut)

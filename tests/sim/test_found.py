@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.config.values import BrokerSettings, ConfigRefused
+from ottla.broker.config.values import BrokerSettings, ConfigRefusedError
 from ottla.broker.effects import Sync
 from ottla.broker.node import Node
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.topics.new_topic import NewTopic
-from ottla.log.answers import Isolation, StorageFailed
+from ottla.log.answers import Isolation, StorageError
 from ottla.log.config import LogConfig
 from ottla.log.files import DiskFiles, FileSystem
 from ottla.log.log import Log
@@ -304,7 +304,7 @@ def test_a_deleted_topic_and_a_full_store() -> None:
     host.life.enter(node.tick)
     host.world.run(host.world.clock.now_us + 100_000)
     for _ in range(3):
-        with pytest.raises(StorageFailed) as failed:
+        with pytest.raises(StorageError) as failed:
             other.append(now, memoryview(bytearray(encode_batch([(b"k", b"v")], now))))
         node.failures.storage_failed(now, other, str(failed.value))
     assert len([line for line in list(lines)[before:] if " node " in line]) == 2
@@ -410,5 +410,5 @@ def test_producers_outlive_their_deleted_records_where_the_segment_stands() -> N
 @pytest.mark.parametrize("name", ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic"])
 def test_segments_too_small_for_any_topic_are_refused_at_the_start(name: str) -> None:
     """The node started, and then could make no coordinator: the topic's own config was refused."""
-    with pytest.raises(ConfigRefused, match="at least"):
+    with pytest.raises(ConfigRefusedError, match="at least"):
         BrokerSettings.load({f"{name}.segment.bytes": "1000"})

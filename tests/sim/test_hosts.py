@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.effects import Ask
+from ottla.broker.effects import PeerRequest
 from ottla.machine import Unanswered
 from ottla.sim.kernel.clock import BOOTED_MS, MS, Clock, HostClock
 from ottla.sim.kernel.faults import HostFaults, PathFaults
 from ottla.sim.kernel.host import Host
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.kernel.world import World
 from tests.harness.sim.toy import ToyClient, ToyNode, WorstCase
 from tests.harness.sim.toy_cluster import DRIFT_PPM_MAX, Granter, Holder, Leader, check_copies, check_lease
@@ -120,7 +120,7 @@ def test_planted_bugs_are_found(run: Callable[..., Any], bug: str) -> None:
     for seed in range(50):
         try:
             run(seed, **{bug: True})
-        except Broken:
+        except InvariantError:
             return
     pytest.fail("found by none of 50 seeds")
 
@@ -167,7 +167,7 @@ class Questioner(ToyNode):
     def tick(self, now: int) -> None:
         super().tick(now)
         self.asked += 1
-        self.effects.append(Ask(self.asked, 2, (8).to_bytes(4, "big") + self.asked.to_bytes(8, "big")))
+        self.effects.append(PeerRequest(self.asked, 2, (8).to_bytes(4, "big") + self.asked.to_bytes(8, "big")))
 
     def answered(self, now: int, token: int, answer: object) -> None:
         assert token not in self.heard

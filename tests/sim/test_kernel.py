@@ -6,7 +6,7 @@ import pytest
 
 from ottla.sim.kernel.clock import MS, Agenda, Clock
 from ottla.sim.kernel.host import Host
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.kernel.world import World
 from tests.harness.sim.toy import ToyClient, ToyNode, check_notes
 
@@ -62,7 +62,7 @@ def test_planted_bugs_are_found(bug: dict[str, bool]) -> None:
     for seed in range(20):
         try:
             run_toy(seed, **bug)
-        except Broken:
+        except InvariantError:
             return
     pytest.fail("found by none of 20 seeds")
 

@@ -16,10 +16,10 @@ from ottla.metadata.nodes import NodeState
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.replica.copy_status import ReplicaCopy
-from ottla.sim.clients.replicated import Reader
+from ottla.sim.clients.replicated import LogReader
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.spoiling import Spoiler
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import OFFSETS_PARTITIONS, ElectedCluster
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
@@ -326,7 +326,7 @@ def trust_every_log(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_checkers_notice_a_node_that_trusts_its_log(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trust_every_log(monkeypatch)
     monkeypatch.setattr(Fetching, "_may_refuse", lambda *_: False)
-    with pytest.raises((Broken, AssertionError)):
+    with pytest.raises((InvariantError, AssertionError)):
         spoiled(harm)
 
 
@@ -334,7 +334,7 @@ def test_a_replica_that_refuses_to_be_cut_leads_instead(monkeypatch: pytest.Monk
     """Where a node leads that lacks acknowledged records, and does not know it, the others keep them."""
     trust_every_log(monkeypatch)
     monkeypatch.setattr(ReplicaChecker, "_look_at_new_leader", lambda *_: None)
-    monkeypatch.setattr(Reader, "_ended", lambda *_: True)
+    monkeypatch.setattr(LogReader, "_ended", lambda *_: True)
     cluster = running(7)
     cluster.until(more_is_acknowledged(cluster, 100))
     for node_id in cluster.hosts:

@@ -14,7 +14,7 @@ from ottla.broker.topics.placement import Placement
 from ottla.metadata.topics import PartitionRecord, TopicImage
 from ottla.sim.clients.reassigners import Reassigner
 from ottla.sim.kernel.clock import MS
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.run import DIRECTORY
@@ -324,5 +324,5 @@ def test_a_planted_mistake_is_found(
     bug: Callable[[pytest.MonkeyPatch], None], story: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug(monkeypatch)
-    with pytest.raises(Broken):
+    with pytest.raises(InvariantError):
         story(0)

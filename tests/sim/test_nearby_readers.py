@@ -6,7 +6,7 @@ import pytest
 
 from ottla.broker.api import fetch_reading
 from ottla.log.answers import Isolation
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 
 
@@ -49,5 +49,5 @@ def test_a_replica_that_serves_what_is_not_committed_is_found(monkeypatch: pytes
         return answer
 
     monkeypatch.setattr(fetch_reading, "read_one", wrong)
-    with pytest.raises(Broken, match="consume"):
+    with pytest.raises(InvariantError, match="consume"):
         tell(0)

@@ -26,7 +26,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL
 from ottla.protocol.records.control import EndTransactionMarker
 from ottla.sim.workloads.transactions_run import TransactionsRun
-from ottla.txn.markers import Markers, Outcome
+from ottla.txn.markers import MarkerProgress, Markers
 from ottla.txn.shard import TransactionShard
 from ottla.txn.transaction import Initialized, Producer, State, Transaction
 from tests.harness.node_stage import NodeStage
@@ -130,9 +130,15 @@ def plant_a_time_out_that_aborts_what_is_prepared(patch: Patch) -> None:
     """It decides anew what was decided, while the markers are under way."""
     original = TransactionShard._go_on
 
-    def racing(self: TransactionShard, now: int, name: str, known: Transaction, outcome: Outcome, made: Any) -> None:
+    def racing(
+        self: TransactionShard, now: int, name: str, known: Transaction, outcome: MarkerProgress, made: Any
+    ) -> None:
         original(self, now, name, known, outcome, made)
-        if known.state is State.PREPARE_COMMIT and outcome is Outcome.UNDER_WAY and known.producer_epoch % 3 == 0:
+        if (
+            known.state is State.PREPARE_COMMIT
+            and outcome is MarkerProgress.UNDER_WAY
+            and known.producer_epoch % 3 == 0
+        ):
             self._markers.forget(name)
             self._abort(now, name, known, made)
 
@@ -169,7 +175,7 @@ def plant_answers_to_markers_of_another_transaction(patch: Patch) -> None:
         found = original(self, number, answer)
         if found is not None and found[0] in self._sending:
             self._sending[found[0]].missing.clear()
-            return found[0], Outcome.WRITTEN
+            return found[0], MarkerProgress.WRITTEN
         return found
 
     patch.setattr(Markers, "answered", generous)

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.sim.kernel.disk import Disk, PowerCut
 from ottla.sim.kernel.store import SimStore
 from tests.harness.sim.stage import Stage
@@ -54,7 +54,7 @@ def test_a_log_that_no_start_could_open_since_a_power_cut_is_checked_whole(then:
     stage = with_a_hole(1, durability=durability)
     no_sync_of(stage, "/t-0/")
     stage.start(same_boot=False)
-    with pytest.raises(StorageFailed):
+    with pytest.raises(StorageError):
         stage.put("t", 0, b"refused")
     stage.put("t", 1, b"taken")
     if then == "two kills":

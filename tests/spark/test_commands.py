@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.cli.main import main
-from ottla.cli.output import Failure
+from ottla.cli.output import CommandError
 from ottla.cli.pipeline.options import plain_failures
 from ottla.testing import EmbeddedBroker
 from tests.harness.waiting import SPARKS_PATIENCE_S, soon
@@ -74,7 +74,7 @@ def test_what_is_missing_is_said(
 def test_whatever_the_extra_brings_is_told_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("altair", "jinja2", "vl_convert", "llvmlite.binding"):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(Failure, match=rf'need {module}, .* `pip install "\.\[spark\]"`'), plain_failures():
+        with pytest.raises(CommandError, match=rf'need {module}, .* `pip install "\.\[spark\]"`'), plain_failures():
             import_module(module)
     for fault in ("ottla.nothing", "json.nothing"):
         with pytest.raises(ModuleNotFoundError), plain_failures():

@@ -24,7 +24,7 @@ from ottla.testing import EmbeddedBroker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ottla.spark.activity import Outcome
+    from ottla.spark.activity import ActivityResult
 
 KEPT = Path(__file__).with_name("golden") / "earlier_tables.tar.gz"
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -55,7 +55,7 @@ def create_topics(broker: EmbeddedBroker) -> None:
         broker.create_topic(name, partitions=PARTITIONS, configs={"retention.ms": -1})
 
 
-def ran(spark: SparkSession, broker: EmbeddedBroker, root: Path) -> Outcome:
+def ran(spark: SparkSession, broker: EmbeddedBroker, root: Path) -> ActivityResult:
     from ottla.spark import activity, archive
     from ottla.spark.logs.run import run as run_logs
     from ottla.spark.running.run import RunOptions

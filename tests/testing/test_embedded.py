@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from ottla.client import ErrorAnswer
-from ottla.testing import EmbeddedBroker, ServeRefused
+from ottla.client import BrokerError
+from ottla.testing import EmbeddedBroker, ServeRefusedError
 
 
 def produce(broker: EmbeddedBroker, topic: str, value: bytes) -> int:
@@ -75,14 +75,14 @@ def test_settings_are_kafkas() -> None:
     with EmbeddedBroker(settings={"auto.create.topics.enable": False, "num.partitions": 3}) as broker:
         name = broker.create_topic(partitions=-1)
         assert produce(broker, name, b"x") == 0
-        with pytest.raises(ErrorAnswer, match="INVALID_CONFIG"):
+        with pytest.raises(BrokerError, match="INVALID_CONFIG"):
             broker.create_topic(configs={"no.such.config": 1})
-    with pytest.raises(ServeRefused, match=r"no\.such\.setting"):
+    with pytest.raises(ServeRefusedError, match=r"no\.such\.setting"):
         EmbeddedBroker(settings={"no.such.setting": "1"}).start()
 
 
 def test_a_port_that_is_taken_is_refused_without_advice_on_commands() -> None:
-    with EmbeddedBroker() as broker, pytest.raises(ServeRefused, match=f"{broker.port}.*in use") as refused:
+    with EmbeddedBroker() as broker, pytest.raises(ServeRefusedError, match=f"{broker.port}.*in use") as refused:
         EmbeddedBroker(port=broker.port).start()
     assert "--" not in str(refused.value)
 
@@ -91,7 +91,7 @@ def test_a_directory_that_was_given_stays(tmp_path: Path) -> None:
     with EmbeddedBroker(directory=tmp_path) as broker:
         broker.create_topic("kept")
         produce(broker, "kept", b"a")
-        with pytest.raises(ServeRefused, match="locked"):
+        with pytest.raises(ServeRefusedError, match="locked"):
             EmbeddedBroker(directory=tmp_path).start()
     with EmbeddedBroker(directory=tmp_path) as broker:
         assert produce(broker, "kept", b"b") == 1

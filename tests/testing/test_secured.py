@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
-from ottla.client import Client, ErrorAnswer
+from ottla.client import BrokerError, Client
 from ottla.client.sasl import Login, login_of
 from ottla.client.set_up import ClientSetUp
 from ottla.testing import Acl, EmbeddedBroker, EmbeddedCluster
@@ -87,7 +87,7 @@ def test_without_acls_every_user_may_do_everything_and_a_restart_keeps_the_login
     with EmbeddedBroker(sasl="plain", users={"ada": "byron"}, directory=tmp_path) as broker:
         assert outcome_of(broker.client_properties("ada"), "orders") is None
         wrong = Login("PLAIN", "ada", "lovelace")
-        with pytest.raises(ErrorAnswer, match="credentials"), Client(broker.bootstrap_servers, login=wrong) as client:
+        with pytest.raises(BrokerError, match="credentials"), Client(broker.bootstrap_servers, login=wrong) as client:
             client.metadata([])
 
 

@@ -8,9 +8,9 @@ import pytest
 from ottla.machine import (
     AppliedBatch,
     AppliedRecord,
-    Ask,
     Call,
     Decision,
+    ShardCall,
     ShardRecord,
     Unanswered,
     WallClock,
@@ -59,7 +59,7 @@ class Stage:
         self.settings = TransactionSettings(**settings)
         self.log: list[AppliedBatch] = []
         self.now = 1_000
-        self.asks: list[Ask] = []
+        self.asks: list[ShardCall] = []
         self.shard = self._new()
         self.do(self.shard.loaded(self.now))
 

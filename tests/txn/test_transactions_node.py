@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.client_identity import Identity
-from ottla.log.answers import Appended, StorageFailed
+from ottla.log.answers import Appended, StorageError
 from ottla.log.log import Log
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
@@ -309,7 +309,7 @@ def test_a_disk_that_is_full_is_not_asked_again_at_once(monkeypatch: pytest.Monk
         nonlocal written
         written += self is states
         if self is states and 1 < written <= 20:
-            raise StorageFailed("no space left on device")
+            raise StorageError("no space left on device")
         return original(self, batch, **named)
 
     monkeypatch.setattr(Log, "append_as_leader", append)

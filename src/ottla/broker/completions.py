@@ -22,7 +22,7 @@ an answer of another node, the outcome of a commit, new rows, a closed connectio
    requests that it sent to itself, and completions are delivered after each of these.
 4. One round of fsyncs begins for all appends since, unless one is in progress.
 5. The host gets all effects, in the order in which they were added, and carries them out in this order. The ends of
-   `Sync`, `Ask`, `Commit`, `Reread` and `Derive` are events: they begin at 1.
+   `Sync`, `PeerRequest`, `Commit`, `Reread` and `Derive` are events: they begin at 1.
 
 So a `Close` follows the answers that were added before it, and an answer that reports a commit is added once the commit
 is known.

@@ -166,7 +166,7 @@ class Coordinators:
         return host
 
     def _make_share_state(self) -> ShardHost:
-        from ottla.broker.coordinators.elsewhere import Elsewhere
+        from ottla.broker.coordinators.remote_shards import Elsewhere
         from ottla.broker.coordinators.share_state_shards import ShareStateShards
 
         settings, topic_name = self._environment.settings, SHARE_GROUP_STATE_TOPIC

@@ -16,7 +16,7 @@ from ottla.log.files import FileSlice
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis, Ticket
 from ottla.metadata.image import MetadataDelta, MetadataImage
-from ottla.metadata.store import Guard, Write
+from ottla.metadata.store import VersionGuard, Write
 
 Part: TypeAlias = bytes | bytearray | memoryview | FileSlice
 
@@ -89,7 +89,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PeerRequest:
     """Send this request, a whole frame, to another node; then `node.answered(now, token, answer)`, exactly once.
 
     The answer is the frame without its length, or `Unanswered` if the node is unknown, unreachable or lost. `line`
@@ -109,7 +109,7 @@ class Commit:
 
     token: int
     writes: Sequence[Write]
-    guards: Sequence[Guard] = ()
+    guards: Sequence[VersionGuard] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class Unread:
 
 
 CommitOutcome: TypeAlias = Committed | Conflicted | NotCommitted | OutcomeUnknown
-Effect: TypeAlias = Reply | Close | Mute | Sync | Store | Ask | Commit | Reread | Derive | FetchKeys | Audited
+Effect: TypeAlias = Reply | Close | Mute | Sync | Store | PeerRequest | Commit | Reread | Derive | FetchKeys | Audited
 
 
 class Outbox:

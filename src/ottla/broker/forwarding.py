@@ -28,12 +28,12 @@ from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import NODE_REQUEST, Request
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
-from ottla.broker.slices import Piece
+from ottla.broker.slices import SubRequest
 from ottla.broker.topics.new_topic import NewTopic, new_internal
 from ottla.broker.topics.topics import Topics
 from ottla.machine import Millis, Ticket, Unanswered
-from ottla.metadata.store import StoreFailed
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.metadata.store import StoreError
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.framing import decode_response
 from ottla.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -104,7 +104,7 @@ class _AwaitedTopic(ParkedWork):
         self._ticket: Ticket = 0
 
     def begin(self, forwarding: Forwarding, wanted: NewTopic, piece: Request) -> Parked:
-        """Ask for the topic. The piece is answered with None, or with the StoreFailed that explains why there is
+        """Ask for the topic. The piece is answered with None, or with the StoreError that explains why there is
         none."""
         self._ticket = self._parking.park(piece, None, self)
         forwarding.make(piece.now, wanted, self)
@@ -169,7 +169,7 @@ class Forwarding:
         if isinstance(answer, EnvelopeResponse) and answer.response_data is not None and not answer.error_code:
             try:
                 _, answer = decode_response(request.api_key, request.version, answer.response_data)
-            except MalformedFrame as error:
+            except MalformedFrameError as error:
                 answer = Unanswered(str(error))
         if isinstance(answer, EnvelopeResponse):
             forwarded.tries.pop()  # this attempt had no effect
@@ -227,7 +227,7 @@ class Forwarding:
         self._peers.ask(now, self._controller_id, message, _Creation(self, names))
 
     def make(self, now: Millis, topic: NewTopic, awaits: AwaitsChange) -> None:
-        """Have this topic created if it does not exist. `awaits` is notified as of a change, with StoreFailed if
+        """Have this topic created if it does not exist. `awaits` is notified as of a change, with StoreError if
         creation fails."""
         if self._members.is_controller or topic.name in self._metadata.image.topics:
             self._metadata.change(now, partial(self._making, topic), awaits)
@@ -237,12 +237,12 @@ class Forwarding:
         self._ask_for(now, wanted)
 
     def making_internal(self, name: str) -> Generator[Any, Any, None]:
-        """The step of a longer work that creates one of the broker's own topics. Raises StoreFailed."""
+        """The step of a longer work that creates one of the broker's own topics. Raises StoreError."""
         if self._members.is_controller:
             yield partial(self._topics.creating_internal, name=name)
             return
         topic = new_internal(self._settings, name)
-        failed = yield Piece(NODE_REQUEST, None, partial(_AwaitedTopic(self._parking).begin, self, topic))
+        failed = yield SubRequest(NODE_REQUEST, None, partial(_AwaitedTopic(self._parking).begin, self, topic))
         if failed is not None:
             raise failed
 
@@ -284,7 +284,7 @@ class Forwarding:
                 self._ask_for(now, wanted)
                 continue
             del self._wanted[name]
-            failed = StoreFailed(f"the topic {name} is not there yet: {wanted.why_not}")
+            failed = StoreError(f"the topic {name} is not there yet: {wanted.why_not}")
             for awaits in wanted.awaits:
                 self._completions.add(awaits.change_failed, failed)
 

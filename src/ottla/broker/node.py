@@ -41,13 +41,13 @@ from ottla.broker.channel import Channel
 from ottla.broker.core import Core
 from ottla.broker.effects import Close, CommitOutcome, Effect, Parked, Part, Reading, Unread
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.requests import Decoded, Refused, Request
+from ottla.broker.requests import Decoded, Request, RequestRefusedError
 from ottla.broker.served import Served
 from ottla.broker.upkeep.clean_stop import completing
 from ottla.broker.upkeep.identity import (
     NODE_KEY,
     OLD_SECRET_KEY,
-    StartRefused,
+    StartRefusedError,
     identify,
     is_identified,
     shared_row,
@@ -63,7 +63,7 @@ from ottla.metadata.nodes import NODES, NodeState
 from ottla.metadata.quotas import QUOTAS
 from ottla.metadata.topics import TOPICS
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.framing import decode_request_header, encode_response
 from ottla.protocol.wire import Buffer, has_elements
 
@@ -91,8 +91,8 @@ class Node(Core):
     def start(self, now: Millis) -> None:
         """Load metadata, open every log, begin to load the coordinators.
 
-        Raises StartRefused with one sentence when the directory belongs to another node or version, or the cluster is
-        at a level of a feature that this version does not support.
+        Raises StartRefusedError with one sentence when the directory belongs to another node or version, or the cluster
+        is at a level of a feature that this version does not support.
         """
         files, directory = self.environment.files, self.environment.directory
         files.makedirs(directory)
@@ -107,7 +107,7 @@ class Node(Core):
         self.metadata.load()
         too_old = too_old_for(self.image)
         if too_old is not None:
-            raise StartRefused(too_old)
+            raise StartRefusedError(too_old)
         self.settings.load()
         self.keep_to_quotas()
         if self.membership is not None:
@@ -145,7 +145,7 @@ class Node(Core):
         self.completions.deliver(now)
 
     def _share_trust(self) -> None:
-        """Find out how the nodes of this cluster recognize each other. Raises StoreFailed."""
+        """Find out how the nodes of this cluster recognize each other. Raises StoreError."""
         secret: str = self.settings["ottla.cluster.secret"] or ""
         entropy = self.environment.entropy
         listener = "" if self.membership is None else self.membership.joining.listener
@@ -188,24 +188,24 @@ class Node(Core):
     def decode(self, frame: memoryview) -> Decoded:
         """Decode a frame as `receive` would, on any thread: a host may do this beside its loop if a frame is long.
 
-        Returns None if the API reads its frames itself. Raises Refused, also if a frame is longer than any request
-        needs.
+        Returns None if the API reads its frames itself. Raises RequestRefusedError, also if a frame is longer than any
+        request needs.
         """
         api_key, version, _ = _PREFIX.unpack_from(frame)
         served = self.served.get(api_key)
         if served is None or (size := served.spec.size) is RequestSize.READ_BY_HANDLER:
             return None
         if len(frame) > LONG_BYTES_MAX and size is not RequestSize.LARGE_FIELDS:
-            raise Refused(f"{served.name} of {len(frame)} bytes: at most {LONG_BYTES_MAX} are accepted")
+            raise RequestRefusedError(f"{served.name} of {len(frame)} bytes: at most {LONG_BYTES_MAX} are accepted")
         if not served.min_version <= version <= served.max_version:
-            raise Refused(f"{served.name} version {version} is not served")
+            raise RequestRefusedError(f"{served.name} version {version} is not served")
         try:
             header, position = decode_request_header(frame)
             body = served.decode(frame, position, version)
-        except MalformedFrame as error:
-            raise Refused(f"{served.name} version {version} does not parse: {error}") from error
+        except MalformedFrameError as error:
+            raise RequestRefusedError(f"{served.name} version {version} does not parse: {error}") from error
         if size is not RequestSize.MANY_ELEMENTS and has_elements(body, LONG_ELEMENTS_MAX):
-            raise Refused(f"{served.name} names more than {LONG_ELEMENTS_MAX} topics, partitions or groups")
+            raise RequestRefusedError(f"{served.name} names more than {LONG_ELEMENTS_MAX} topics, partitions or groups")
         return header, body
 
     def receive(
@@ -214,25 +214,25 @@ class Node(Core):
         """Serve one frame (without its length prefix); `frame` must be writable and is not kept.
 
         `decoded`: the result of `decode` for it, if the host has called that. Returns the parts of the answer,
-        `Parked`, or None if the request has no answer. Raises Refused if Kafka would close the connection: an unknown
-        API, an unsupported version, a frame that does not parse, an unauthenticated client.
+        `Parked`, or None if the request has no answer. Raises RequestRefusedError if Kafka would close the connection:
+        an unknown API, an unsupported version, a frame that does not parse, an unauthenticated client.
         """
         if self.membership is not None:
             self._look_at_lease(self.membership, now)
         if channel.bare_tokens:
             if self.leadership.suspended:
-                raise Refused(UNKNOWN_PASSWORDS)
+                raise RequestRefusedError(UNKNOWN_PASSWORDS)
             return self.served[ApiKey.SASL_AUTHENTICATE].module().receive_bare(self, now, channel, bytes(frame))
         if len(frame) < 8:
-            raise Refused(f"a request of {len(frame)} bytes has no header")
+            raise RequestRefusedError(f"a request of {len(frame)} bytes has no header")
         api_key, version, correlation_id = _PREFIX.unpack_from(frame)
         served = self.served.get(api_key)
         if served is None:
-            raise Refused(f"API key {api_key} is not served")
+            raise RequestRefusedError(f"API key {api_key} is not served")
         if not (channel.authenticated or served.before_authentication):
-            raise Refused(f"Unexpected Kafka request of type {served.name} during SASL handshake.")
+            raise RequestRefusedError(f"Unexpected Kafka request of type {served.name} during SASL handshake.")
         if not served.min_version <= version <= served.max_version and not served.spec.answers_any_version:
-            raise Refused(f"{served.name} version {version} is not served")
+            raise RequestRefusedError(f"{served.name} version {version} is not served")
         if self.leadership.suspended:
             self._without_lease(channel, served)
         try:
@@ -242,8 +242,8 @@ class Node(Core):
                 answer = served.receive(self, now, channel, version, correlation_id, frame)
             else:
                 answer = served.receive(self, now, channel, version, correlation_id, frame, decoded)
-        except MalformedFrame as error:
-            raise Refused(f"{served.name} version {version} does not parse: {error}") from error
+        except MalformedFrameError as error:
+            raise RequestRefusedError(f"{served.name} version {version} does not parse: {error}") from error
         return self._completed(now, answer) if self.completions.waiting else answer
 
     def _handle(
@@ -256,7 +256,7 @@ class Node(Core):
         frame: memoryview,
         decoded: Decoded,
     ) -> list[Part] | Parked | None:
-        """Serve a request that its handler gets as a message. Raises MalformedFrame."""
+        """Serve a request that its handler gets as a message. Raises MalformedFrameError."""
         if decoded is None:
             header, position = decode_request_header(frame)
             body = served.decode(frame, position, version)
@@ -273,13 +273,13 @@ class Node(Core):
     def _without_lease(self, channel: Channel, served: Served) -> None:
         """Others may know better than this node by now: close the connection, so that the client asks another node.
 
-        Raises Refused if the answer depends on ACLs or passwords, which may have changed.
+        Raises RequestRefusedError if the answer depends on ACLs or passwords, which may have changed.
         """
         if served.spec.key is ApiKey.SASL_AUTHENTICATE and not self.sasl.is_of_node(channel):
-            raise Refused(UNKNOWN_PASSWORDS)
+            raise RequestRefusedError(UNKNOWN_PASSWORDS)
         needs_acls = not (served.spec.before_authentication or served.spec.between_nodes)
         if needs_acls and self.access.depends_on_acls(channel.identity):
-            raise Refused(UNKNOWN_ACLS)
+            raise RequestRefusedError(UNKNOWN_ACLS)
         if served.needs_lease:
             # Otherwise a client would ask this node for the new leader: librdkafka asks the broker that it used last.
             self.outbox.add(Close(channel.identity.address.connection_id, "others may lead by now what this node led"))
@@ -387,7 +387,7 @@ class Node(Core):
     # ---- other nodes -----------------------------------------------------------------------------------------------
 
     def answered(self, now: Millis, token: int, answer: Buffer | Unanswered) -> None:
-        """Handle the result of an Ask effect: the frame of the answer without its length, or that there is none.
+        """Handle the result of a PeerRequest: the frame of the answer without its length, or that there is none.
 
         The node does not keep the frame.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     read_array_length,
@@ -29,11 +29,11 @@ PARTITIONS_MAX: Final = 20_000
 
 
 def refuse_too_many(frame: memoryview, position: int, version: int) -> None:
-    """Raises MalformedFrame if the request that begins at `position` names more than PARTITIONS_MAX."""
+    """Raises MalformedFrameError if the request that begins at `position` names more than PARTITIONS_MAX."""
     try:
         _count(frame, position, version)
     except SHORT_INPUT as error:
-        raise MalformedFrame("the request is cut short") from error
+        raise MalformedFrameError("the request is cut short") from error
 
 
 def _count(frame: memoryview, position: int, version: int) -> None:
@@ -52,7 +52,7 @@ def _count(frame: memoryview, position: int, version: int) -> None:
         partitions, position = read_length(frame, position, 1)
         left -= 1 + max(partitions, 0)
         if left < 0:
-            raise MalformedFrame(f"it names more than {PARTITIONS_MAX} topics and partitions")
+            raise MalformedFrameError(f"it names more than {PARTITIONS_MAX} topics and partitions")
         for _ in range(partitions):
             _, position = read_records(frame, position + 4)
             if flexible:

@@ -97,5 +97,5 @@ Decoded: TypeAlias = tuple[RequestHeader, Any] | None
 """A frame's header and message; None if they have not been decoded yet."""
 
 
-class Refused(Exception):
+class RequestRefusedError(Exception):
     """The peer broke the protocol: the host logs the message and closes the connection."""

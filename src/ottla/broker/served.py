@@ -75,7 +75,7 @@ class Served:
         return self.module().refused(request, error, sentence)
 
     def decode(self, frame: memoryview, position: int, version: int) -> Any:
-        """The request message. Raises MalformedFrame."""
+        """The request message. Raises MalformedFrameError."""
         message, _ = APIS[self.key].request.decode(frame, position, version)
         return message
 

@@ -5,10 +5,10 @@ that are encoded already. The first slice runs at once, and is all that short wo
 tick, round-robin over all such requests, so that other requests are served in between. The broker has no clock, so
 slices are cut by the number of steps: `SLICE_STEPS` steps of some ten microseconds each.
 
-Independent parts of the work, such as one group or topic among thousands, may be a `Piece`: a request of its own that a
-handler serves like any other, perhaps through a coordinator. The work yields it and is sent its answer. A change of the
-metadata is a `Change`: the work yields it and is sent what its plan returned, however long the store takes. The plan
-gets NotInTime if the request has to be answered earlier.
+Independent parts of the work, such as one group or topic among thousands, may be a `SubRequest`: a request of its own
+that a handler serves like any other, perhaps through a coordinator. The work yields it and is sent its answer. A change
+of the metadata is a `Change`: the work yields it and is sent what its plan returned, however long the store takes. The
+plan gets DeadlineExceededError if the request has to be answered earlier.
 
 A request whose client is gone is dropped, unless it `outlives` its client. A piece that is in progress then is dropped
 or continued in the same way.
@@ -37,7 +37,7 @@ from ottla.protocol.wire import Encoded, Message, Struct, write_array_length, wr
 SLICE_STEPS = 200
 
 
-class Piece(Request):
+class SubRequest(Request):
     """A part of a request, with a body of its own. `serve` answers it at once, or parks it for `Parking.answer`.
 
     One that `is_light` is not a slice of its own. If it is answered at once, the work continues in the same slice. If
@@ -70,7 +70,7 @@ class Piece(Request):
         return True
 
 
-Work: TypeAlias = Generator[Piece | Change | None, Any, Any]
+Work: TypeAlias = Generator[SubRequest | Change | None, Any, Any]
 
 
 class SlicedWork(ParkedWork):
@@ -140,7 +140,7 @@ class Slices:
         error, sliced.error = sliced.error, None
         piece = sliced.work.send(reply) if error is None else sliced.work.throw(error)
         while piece is not None:
-            if not isinstance(piece, Piece):
+            if not isinstance(piece, SubRequest):
                 self._metadata.change(now, piece, sliced, sliced.request.answer_by)
                 return False
             piece.now = now
@@ -276,7 +276,7 @@ def in_pieces(request: Request, serve: Callable[[Request], Any], asked: str, ans
     for first in range(0, len(elements), SLICE_STEPS):
         body = copy(request.body)
         setattr(body, asked, elements[first : first + SLICE_STEPS])
-        answer = yield Piece(request, body, serve)
+        answer = yield SubRequest(request, body, serve)
         done += encoded(getattr(answer, answered), request.version)
     setattr(answer, answered, done)
     return answer
@@ -297,7 +297,7 @@ def topics_in_pieces(
         for topics in some:
             body = copy(request.body)
             setattr(body, asked[0], topics)
-            answer = yield Piece(request, body, serve)
+            answer = yield SubRequest(request, body, serve)
             topics = getattr(answer, answered[0])
             if len(some) == 1:
                 told.add(topics)

@@ -14,7 +14,7 @@ import typer
 from ottla.cli.completing import starting
 from ottla.cli.connection import HERE, Cluster, Output, client, named
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, counted, print_done, print_json, print_rows, say
+from ottla.cli.output import CommandError, Format, UsageError, counted, print_done, print_json, print_rows, say
 from ottla.cli.plans import Yes, confirm
 from ottla.protocol.acls import ANY, CLUSTER_NAME, MATCH, Operation, PatternType, PermissionType, ResourceType
 
@@ -147,12 +147,12 @@ def add(
     from ottla.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 
     if principal is None:
-        raise NotUnderstood("Say for whom: --principal User:NAME.")
+        raise UsageError("Say for whom: --principal User:NAME.")
     pattern = PatternType.PREFIXED if prefix else PatternType.LITERAL
     permission = PermissionType.DENY if deny else PermissionType.ALLOW
     wanted = list(dict.fromkeys(operations_of(resource, operation, producer=producer, consumer=consumer)))
     if not wanted:
-        raise NotUnderstood(
+        raise UsageError(
             "Say what may be done: --operation, --producer or --consumer, and --topic, --group, --transactional-id, "
             "--user or --cluster."
         )
@@ -188,11 +188,11 @@ def remove(
 ) -> None:
     """Remove the ACLs that match what is named. The command shows them first and asks, unless you pass --yes."""
     if resource == ANYTHING and principal is None:
-        raise NotUnderstood("Say which ACLs: name a resource or --principal.")
+        raise UsageError("Say which ACLs: name a resource or --principal.")
     with client(cluster) as connected:
         found = find(connected, resource, principal, host, operation, ANY)
         if not found:
-            raise Failure("No ACL matches: nothing was removed.")
+            raise CommandError("No ACL matches: nothing was removed.")
         if not yes:
             print_rows(COLUMNS, sorted(row_of(acl) for acl in found), Format.TABLE)
             confirm(f"Remove {'this ACL' if len(found) == 1 else f'these {len(found)} ACLs'}?", yes)
@@ -216,9 +216,9 @@ def check_(
     it is for clients of an address that no ACL names.
     """
     if principal is None or not operation or resource == ANYTHING:
-        raise NotUnderstood("Say what to check: --principal, --operation and a resource.")
+        raise UsageError("Say what to check: --principal, --operation and a resource.")
     if ":" not in principal:
-        raise NotUnderstood(f"{principal!r} is no principal: expected TYPE:NAME, as in User:{principal}.")
+        raise UsageError(f"{principal!r} is no principal: expected TYPE:NAME, as in User:{principal}.")
     with client(cluster) as connected:
         rules = Rules(connected)
         answers = [
@@ -234,7 +234,9 @@ def check_(
             say(f"{principal} {'may' if allowed else 'may not'} {asked.name} {kind.name} {name}: {why}")
     denied = sum(not allowed for *_, allowed, _ in answers)
     if denied:
-        raise Failure(f"{denied} of {counted(len(answers), 'operation')} {'is' if denied == 1 else 'are'} not allowed.")
+        raise CommandError(
+            f"{denied} of {counted(len(answers), 'operation')} {'is' if denied == 1 else 'are'} not allowed."
+        )
 
 
 class Rules:

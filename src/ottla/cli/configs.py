@@ -27,7 +27,7 @@ from ottla.cli.connection import (
     wait,
 )
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
+from ottla.cli.output import CommandError, Format, UsageError, print_done, print_rows
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -91,7 +91,7 @@ def describe(
     if kind is Resource.GROUP and all(source(entry) == DEFAULT_SOURCE for entry in entries):
         with client(cluster) as asked:
             if not existing.group_exists(asked, name):
-                raise Failure(f"There is no group {name}, and no config was set for one of this name.")
+                raise CommandError(f"There is no group {name}, and no config was set for one of this name.")
     rows = [
         (entry.name, entry.value, source(entry), entry.is_read_only, entry.is_sensitive)
         for entry in sorted(entries, key=lambda each: each.name)
@@ -122,7 +122,8 @@ def alter(
 
 
 def require(admin: AdminClient, kind: Resource, name: str) -> None:
-    """Raise Failure if there is no such topic or broker. A group may be configured before its first member joins."""
+    """Raise CommandError if there is no such topic or broker. A group may be configured before its first member
+    joins."""
     if kind is Resource.TOPIC:
         existing.described_topics(admin, [name])
     elif kind is Resource.BROKER:
@@ -165,7 +166,7 @@ def alter_entries(
     append: list[str] | None = None,
     subtract: list[str] | None = None,
 ) -> None:
-    """Change some configs of one resource (IncrementalAlterConfigs). Raises Failure if no change is given."""
+    """Change some configs of one resource (IncrementalAlterConfigs). Raises CommandError if no change is given."""
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
     asked = ((AlterConfigOpType.SET, set), (AlterConfigOpType.APPEND, append), (AlterConfigOpType.SUBTRACT, subtract))
@@ -174,11 +175,11 @@ def alter_entries(
         for each in given or ():
             key, equals, value = each.partition("=")
             if not equals:
-                raise NotUnderstood(f"A config must be KEY=VALUE, not {each!r}.")
+                raise UsageError(f"A config must be KEY=VALUE, not {each!r}.")
             entries.append(ConfigEntry(key, value, incremental_operation=operation))
     entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete or ()]
     if not entries:
-        raise NotUnderstood("Nothing to alter: name at least one config with --set or --delete.")
+        raise UsageError("Nothing to alter: name at least one config with --set or --delete.")
     resource = ConfigResource(ResourceType[kind.upper()], name, incremental_configs=entries)
     with plain_errors():
         wait(admin.incremental_alter_configs([resource]))

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ottla.cli.output import Failure, Format, NotUnderstood, ended
+from ottla.cli.output import CommandError, Format, UsageError, ended
 from ottla.cli.profiles import complete_profiles, read_profile
 from ottla.cli.properties import read_properties
-from ottla.visible import visible
+from ottla.escaping import visible
 
 if TYPE_CHECKING:
     import ssl
@@ -89,10 +89,10 @@ class Cluster:
     profile: Profile = None
 
     def given_properties(self) -> dict[str, str]:
-        """Client properties from the file or profile and the arguments, which override it; raises Failure if they
+        """Client properties from the file or profile and the arguments, which override it; raises CommandError if they
         cannot be read. The file's bootstrap.servers replace the default address only, as in Kafka's tools."""
         if self.command_config and self.profile:
-            raise NotUnderstood("--command-config and --profile both name client properties: use one of them.")
+            raise UsageError("--command-config and --profile both name client properties: use one of them.")
         read = read_properties(str(self.command_config)) if self.command_config else {}
         if self.profile:
             read = read_profile(self.profile)
@@ -113,21 +113,21 @@ def named(given: T) -> T:
 
 
 def pairs(given: list[str] | None, what: str) -> dict[str, str]:
-    """KEY=VALUE arguments as a dictionary; raises Failure for one without an equals sign."""
+    """KEY=VALUE arguments as a dictionary; raises CommandError for one without an equals sign."""
     found: dict[str, str] = {}
     for each in given or ():
         key, equals, value = each.partition("=")
         if not equals or not key.strip():
-            raise NotUnderstood(f"{what} must be KEY=VALUE, not {each!r}.")
+            raise UsageError(f"{what} must be KEY=VALUE, not {each!r}.")
         found[key.strip()] = value
     return found
 
 
 def address(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """(host, port) of HOST:PORT or [IPV6]:PORT; raises Failure for any other text."""
+    """(host, port) of HOST:PORT or [IPV6]:PORT; raises CommandError for any other text."""
     scheme, found, rest = text.partition("://")
     if found:
-        raise NotUnderstood(f"{text!r} is no address: write {rest.rstrip('/') or 'HOST:PORT'}, without {scheme}://.")
+        raise UsageError(f"{text!r} is no address: write {rest.rstrip('/') or 'HOST:PORT'}, without {scheme}://.")
     bare = text.removeprefix("[").removesuffix("]")
     if bare.count(":") > 1 and text in (bare, f"[{bare}]"):
         host, port = bare, ""  # an IPv6 address without a port
@@ -137,7 +137,7 @@ def address(text: str, default_port: int | None = None) -> tuple[str, int]:
     if host and not port and default_port is not None and not text.endswith(":"):
         return host, default_port
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise NotUnderstood(f"{text!r} is no address: expected HOST:PORT, as in localhost:9092 or [::1]:9092.")
+        raise UsageError(f"{text!r} is no address: expected HOST:PORT, as in localhost:9092 or [::1]:9092.")
     return host, int(port)
 
 
@@ -148,8 +148,8 @@ def addresses(bootstrap: str) -> str:
 
 
 def require_listener(bootstrap: str, given: Mapping[str, Any] | None = None) -> None:
-    """Raise Failure if no address accepts a connection, because librdkafka would retry for a minute. Also raise it if
-    the first address that does uses a security protocol other than that of the `given` properties."""
+    """Raise CommandError if no address accepts a connection, because librdkafka would retry for a minute. Also raise it
+    if the first address that does uses a security protocol other than that of the `given` properties."""
     from ottla.cli.listener_probe import mismatch
 
     whys: list[str] = []
@@ -162,15 +162,15 @@ def require_listener(bootstrap: str, given: Mapping[str, Any] | None = None) -> 
             if given is None:
                 connect().close()
             elif (why := mismatch(each, connect, given)) is not None:
-                raise Failure(why)
+                raise CommandError(why)
             return
         except OSError as error:
             whys.append(f"{each}: {error.strerror or error}")
-    raise Failure(f"No broker can be reached at {'; '.join(whys)}. Is one running? `ottla serve` starts one.")
+    raise CommandError(f"No broker can be reached at {'; '.join(whys)}. Is one running? `ottla serve` starts one.")
 
 
 def client_properties(cluster: Cluster) -> dict[str, Any]:
-    """librdkafka's properties for this cluster; raises Failure if it cannot be reached."""
+    """librdkafka's properties for this cluster; raises CommandError if it cannot be reached."""
     given = cluster.given_properties()
     bootstrap = given.pop("bootstrap.servers", cluster.bootstrap)
     require_listener(bootstrap, given)
@@ -195,14 +195,15 @@ class TokensForLibrdkafka:
 
 
 def with_tokens(found: dict[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """librdkafka's properties with a callback in place of those about tokens; raises Failure if they can't be used."""
+    """librdkafka's properties with a callback in place of those about tokens; raises CommandError if they can't be
+    used."""
     from ottla.client.oauth import PROPERTIES
-    from ottla.client.sasl import WrongLogin, login_of
+    from ottla.client.sasl import WrongLoginError, login_of
 
     try:
         login = login_of(given)
-    except WrongLogin as wrong:
-        raise Failure(str(wrong)) from None
+    except WrongLoginError as wrong:
+        raise CommandError(str(wrong)) from None
     if login is None:
         return found
     kept = {name: value for name, value in found.items() if name not in (*PROPERTIES, "sasl.jaas.config")}
@@ -210,10 +211,10 @@ def with_tokens(found: dict[str, Any], given: Mapping[str, str]) -> dict[str, An
 
 
 def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) -> Callable[[], Client]:
-    """A function that makes Ottla's own clients for the cluster of these client properties; raises Failure for a login
-    or certificates that can't be used."""
+    """A function that makes Ottla's own clients for the cluster of these client properties; raises CommandError for a
+    login or certificates that can't be used."""
     from ottla.client import Client
-    from ottla.client.sasl import WrongLogin, login_of
+    from ottla.client.sasl import WrongLoginError, login_of
 
     tls = tls_of(given) if str(given.get("security.protocol", "")).upper().endswith("SSL") else None
     by_token = given.get("oauth_cb")
@@ -222,8 +223,8 @@ def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) 
             login = by_token.login
         else:
             login = login_of({name: str(value) for name, value in given.items()})
-    except WrongLogin as wrong:
-        raise Failure(str(wrong)) from None
+    except WrongLoginError as wrong:
+        raise CommandError(str(wrong)) from None
     return lambda: Client(
         given["bootstrap.servers"], client_id=given["client.id"], timeout_s=timeout_s, tls=tls, login=login
     )
@@ -232,12 +233,12 @@ def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) 
 @contextmanager
 def plain_failures() -> Iterator[None]:
     """Turn the errors of Ottla's own client into sentences."""
-    from ottla.client import ClientFailure
+    from ottla.client import ClientError
 
     try:
         yield
-    except ClientFailure as failure:
-        raise Failure(ended(failure)) from None
+    except ClientError as failure:
+        raise CommandError(ended(failure)) from None
 
 
 def connect(cluster: Cluster) -> AdminClient:
@@ -257,7 +258,7 @@ def client(cluster: Cluster) -> Iterator[Client]:
 
 
 def tls_of(given: Mapping[str, Any]) -> ssl.SSLContext:
-    """The TLS context for librdkafka's properties; raises Failure if their files cannot be read."""
+    """The TLS context for librdkafka's properties; raises CommandError if their files cannot be read."""
     import ssl
 
     try:
@@ -268,7 +269,7 @@ def tls_of(given: Mapping[str, Any]) -> ssl.SSLContext:
         if str(given.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
             tls.check_hostname = False
     except (OSError, ValueError) as error:
-        raise Failure(f"The certificates of ssl.* cannot be used: {error}.") from None
+        raise CommandError(f"The certificates of ssl.* cannot be used: {error}.") from None
     return tls
 
 
@@ -280,11 +281,11 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise Failure(sentence(error.args[0])) from None
+        raise CommandError(sentence(error.args[0])) from None
     except TimeoutError:
-        raise Failure("The cluster did not answer in time: is one of its brokers away?") from None
+        raise CommandError("The cluster did not answer in time: is one of its brokers away?") from None
     except (ValueError, OverflowError) as error:
-        raise Failure(ended(error)) from None
+        raise CommandError(ended(error)) from None
 
 
 def sentence(error: Any) -> str:
@@ -320,7 +321,8 @@ def trouble(error: Any) -> str:
 
 
 def wait(futures: dict[Any, Future[T]], verb: str = "Done:") -> dict[str, T]:
-    """The results of an admin call, by name; raises Failure, naming each call that failed and those that succeeded."""
+    """The results of an admin call, by name; raises CommandError, naming each call that failed and those that
+    succeeded."""
     from confluent_kafka import KafkaException
 
     results: dict[str, T] = {}
@@ -334,19 +336,19 @@ def wait(futures: dict[Any, Future[T]], verb: str = "Done:") -> dict[str, T]:
         except (TimeoutError, ValueError, TypeError) as error:
             failures.append(f"{name}: {error or 'no answer in time'}.")
     if failures:
-        raise Failure(with_done(failures, verb, results))
+        raise CommandError(with_done(failures, verb, results))
     return results
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
     """The topics that match a regular expression, which begins with ^; internal topics only if it begins with ^__.
 
-    Raises NotUnderstood.
+    Raises UsageError.
     """
     try:
         found = re.compile(pattern)
     except re.error as error:
-        raise NotUnderstood(f"{pattern!r} is no regular expression: {error}.") from None
+        raise UsageError(f"{pattern!r} is no regular expression: {error}.") from None
     internal = pattern.startswith("^__")
     return sorted(name for name in names if found.search(name) and (internal or not name.startswith("__")))
 

@@ -32,7 +32,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.consume_share import SILENT_S, Acknowledging, ShareReading, consume_share, tell
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, NotUnderstood, counted, say
+from ottla.cli.output import CommandError, UsageError, counted, say
 from ottla.cli.printing import Columns, Shape, Shown, of_message, printer
 from ottla.cli.times import parse_time
 
@@ -144,20 +144,18 @@ def consume(
     """Print records as they arrive, until Ctrl-C or the limit of -n, --timeout or --exit-at-end."""
     shown = printer(format, Columns(keys, timestamps, headers, offsets))
     if share is not None and (group is not None or partition is not None or exit_at_end):
-        raise NotUnderstood("--share goes without --group, --partition and --exit-at-end.")
+        raise UsageError("--share goes without --group, --partition and --exit-at-end.")
     if share is None and ack is not None:
-        raise NotUnderstood("--ack is for --share.")
+        raise UsageError("--ack is for --share.")
     if partition is not None and (len(topics) != 1 or group is not None):
-        raise NotUnderstood("--partition is for one topic, without --group.")
+        raise UsageError("--partition is for one topic, without --group.")
     if offset is not None and (group is not None or share is not None):
-        raise NotUnderstood("--offset goes without --group and --share; reset-offsets moves a group.")
+        raise UsageError("--offset goes without --group and --share; reset-offsets moves a group.")
     if offset is not None and partition is None and not offset.startswith("-") and offset not in ENDS:
-        raise NotUnderstood(
-            "--offset N is for one partition: name it with --partition. Or write earliest, latest or -N."
-        )
+        raise UsageError("--offset N is for one partition: name it with --partition. Or write earliest, latest or -N.")
     since_ms = None if from_time is None else parse_time(from_time)
     if since_ms is not None and (share or group or offset is not None or from_beginning):
-        raise NotUnderstood(
+        raise UsageError(
             "--from-time goes without --group, --share, --offset and --from-beginning; "
             "reset-offsets --to-datetime moves a group."
         )
@@ -224,20 +222,20 @@ def consume_topics(
 
 
 def existing(consumer: Consumer, topics: list[str]) -> dict[str, Any]:
-    """The named topics, and those that match a regular expression; raises Failure for a missing one."""
+    """The named topics, and those that match a regular expression; raises CommandError for a missing one."""
     found: dict[str, Any] = {}
     for name in topics:
         if name.startswith("^"):
             every = consumer.list_topics(timeout=30).topics
             matched = matching(name, every)
             if not matched:
-                raise Failure(f"No topic matches {name}.")
+                raise CommandError(f"No topic matches {name}.")
             found |= {each: every[each] for each in matched}
         else:
             found[name] = consumer.list_topics(name, timeout=30).topics.get(name)
     absent = [name for name, topic in found.items() if topic is None or topic.error is not None]
     if absent:
-        raise Failure(f"There is no topic {', '.join(absent)}.")
+        raise CommandError(f"There is no topic {', '.join(absent)}.")
     return found
 
 
@@ -257,7 +255,7 @@ def positions(consumer: Consumer, known: dict[str, Any], start: Start) -> list[T
     if start.partition is not None:
         ((name, topic),) = known.items()
         if start.partition not in topic.partitions:
-            raise Failure(f"{name} has no partition {start.partition}.")
+            raise CommandError(f"{name} has no partition {start.partition}.")
         chosen = [TopicPartition(name, start.partition)]
     else:
         chosen = [TopicPartition(name, each) for name, topic in known.items() for each in topic.partitions]
@@ -279,12 +277,12 @@ def position(consumer: Consumer, partition: TopicPartition, text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise NotUnderstood(f"{text!r} is no offset: expected earliest, latest, N or -N.") from None
+        raise UsageError(f"{text!r} is no offset: expected earliest, latest, N or -N.") from None
     if text.startswith("-"):
         return max(low, high + number)
     if not low <= number <= high:
         held = f"its offsets are {low} to {high - 1}" if low < high else f"it holds no record, the next one gets {high}"
-        raise Failure(f"{partition.topic}-{partition.partition} has no offset {number}: {held}.")
+        raise CommandError(f"{partition.topic}-{partition.partition} has no offset {number}: {held}.")
     return number
 
 
@@ -322,7 +320,7 @@ def print_records(
                 if exit_at_end and ended >= {(each.topic, each.partition) for each in consumer.assignment()}:
                     break
             elif error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL and waiting.is_share_group():
-                raise Failure(
+                raise CommandError(
                     f"{waiting.group} is a share group, not a consumer group: join it with --share, "
                     "or choose another name."
                 )
@@ -353,16 +351,16 @@ class Waiting:
             try:
                 require_listener(self._bootstrap)
                 self._is_away = False  # one of several addresses failed, for example ::1 of localhost
-            except Failure as failure:
+            except CommandError as failure:
                 self._is_told = True
                 tell(f"{failure} Trying on since {time.strftime('%H:%M:%S')}.")
 
     def is_share_group(self) -> bool:
         """Whether the group to join is a share group; False if the cluster does not say."""
-        from ottla.client import ClientFailure
+        from ottla.client import ClientError
         from ottla.client.share_groups import list_share_groups
 
-        with suppress(ClientFailure, Failure), own_clients(self._given)() as asked:
+        with suppress(ClientError, CommandError), own_clients(self._given)() as asked:
             return any(name == self.group for name, _ in list_share_groups(asked))
         return False
 

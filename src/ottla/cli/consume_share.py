@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.connection import matching, own_clients, plain_failures
-from ottla.cli.output import Failure, counted, say
+from ottla.cli.output import CommandError, counted, say
 from ottla.cli.printing import Shown, of_delivered
 from ottla.cli.share_standing import pauses
 
@@ -69,7 +69,7 @@ class ShareReading:
 
 def consume_share(given: dict[str, Any], reading: ShareReading) -> int:
     """Print records as a member of the share group and acknowledge each; returns how many."""
-    from ottla.client import ErrorAnswer
+    from ottla.client import BrokerError
     from ottla.client.share_member import ShareMember
 
     connect = own_clients(given)
@@ -80,9 +80,9 @@ def consume_share(given: dict[str, Any], reading: ShareReading) -> int:
             begin_at_the_beginning(given, reading.group, is_new)
         try:
             member = ShareMember(connect, reading.group, reading.topics)
-        except ErrorAnswer as error:
+        except BrokerError as error:
             if error.name in ("GROUP_ID_NOT_FOUND", "INCONSISTENT_GROUP_PROTOCOL"):
-                raise Failure(
+                raise CommandError(
                     f"{reading.group} is a consumer group, not a share group: join it with --group, "
                     "or choose another name."
                 ) from None
@@ -93,30 +93,30 @@ def consume_share(given: dict[str, Any], reading: ShareReading) -> int:
 
 
 def existing(asked: Client, topics: list[str]) -> list[str]:
-    """The named topics, and those that match a regular expression now. Raises Failure for a missing one."""
+    """The named topics, and those that match a regular expression now. Raises CommandError for a missing one."""
     found: dict[str, None] = {}
     for name in topics:
         if name.startswith("^"):
             matched = matching(name, (topic.name for topic in asked.topics()))
             if not matched:
-                raise Failure(f"No topic matches {name}.")
+                raise CommandError(f"No topic matches {name}.")
             found |= dict.fromkeys(matched)
         else:
             found[name] = None
     absent = [topic.name for topic in asked.metadata(found).topics if topic.error_code]
     if absent:
-        raise Failure(f"There is no topic {', '.join(absent)}.")
+        raise CommandError(f"There is no topic {', '.join(absent)}.")
     return list(found)
 
 
 def standing(asked: Client, reading: ShareReading) -> list[ShareOffset]:
     """The group's positions in these topics; an empty list if there is no such group."""
-    from ottla.client import ErrorAnswer
+    from ottla.client import BrokerError
     from ottla.client.share_groups import share_group_offsets
 
     try:
         return [each for each in share_group_offsets(asked, reading.group) if each.topic in reading.topics]
-    except ErrorAnswer:
+    except BrokerError:
         return []
 
 
@@ -152,12 +152,12 @@ class Hint:
     ask_at: float = 0.0
 
     def tell(self) -> None:
-        from ottla.client import ClientFailure
+        from ottla.client import ClientError
 
         if time.monotonic() < self.ask_at:
             return
         self.ask_at = time.monotonic() + SILENT_S
-        with suppress(ClientFailure, Failure):  # the poller reports that no broker answers
+        with suppress(ClientError, CommandError):  # the poller reports that no broker answers
             why = self.why()
             if why is not None:
                 tell(why)
@@ -230,13 +230,13 @@ class Poller:
         self._is_away = False
 
     def poll(self, most: int) -> list[Delivered]:
-        """The next records; an empty list if none arrived in time. Raises ClientFailure if a retry cannot help."""
-        from ottla.client import BadAnswer, ClientFailure, ErrorAnswer
+        """The next records; an empty list if none arrived in time. Raises ClientError if a retry cannot help."""
+        from ottla.client import BadResponseError, BrokerError, ClientError
 
         try:
             got = self._member.poll(most, POLL_MS)
-        except ClientFailure as failure:
-            if isinstance(failure, BadAnswer) or (isinstance(failure, ErrorAnswer) and not failure.retriable):
+        except ClientError as failure:
+            if isinstance(failure, BadResponseError) or (isinstance(failure, BrokerError) and not failure.retriable):
                 raise
             if not self._is_away:
                 self._is_away = True

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.connection import sentence, trouble
-from ottla.cli.output import Failure, say
+from ottla.cli.output import CommandError, say
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -54,13 +54,13 @@ class Deliveries:
             self._producer: Producer = Producer({**settings, "error_cb": self._error, **heard})
         except (KafkaException, ValueError) as error:
             told = error.args[0]
-            raise Failure(str(told) if isinstance(error, ValueError) else sentence(told)) from None
+            raise CommandError(str(told) if isinstance(error, ValueError) else sentence(told)) from None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="deliveries", daemon=True)
         self._thread.start()
 
     def send(self, topic: str, line: int, **record: Any) -> None:
-        """Queue one record; wait while the queue is full. Raises Failure if librdkafka itself rejects it."""
+        """Queue one record; wait while the queue is full. Raises CommandError if librdkafka itself rejects it."""
         from confluent_kafka import KafkaException
 
         if self.sent == self.acknowledged + self.failed:
@@ -73,9 +73,9 @@ class Deliveries:
             except BufferError:
                 self._producer.poll(POLL_S)
             except KafkaException as error:
-                raise Failure(f"Line {line}: {sentence(error.args[0])}") from None
+                raise CommandError(f"Line {line}: {sentence(error.args[0])}") from None
             except OverflowError as error:
-                raise Failure(f"Line {line}: {error}.") from None
+                raise CommandError(f"Line {line}: {error}.") from None
 
     def finish(self, within_s: float | None = None) -> None:
         """Wait until every record has a result, or for at most `within_s`."""

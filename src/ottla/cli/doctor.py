@@ -17,7 +17,7 @@ import typer
 from ottla import __version__, private
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, counted, print_json, print_rows, say
+from ottla.cli.output import CommandError, Format, UsageError, counted, print_json, print_rows, say
 
 if TYPE_CHECKING:
     from ottla.doctor import Diagnosed, Evidence, Snapshot
@@ -94,9 +94,9 @@ def doctor(
         return 0
     for name in only or ():
         if name not in CHECKS:
-            raise NotUnderstood(f"There is no check {name}: `ottla doctor --list-checks` lists them.")
+            raise UsageError(f"There is no check {name}: `ottla doctor --list-checks` lists them.")
     if watch and (from_ is not None or bundle is not None or format is Format.JSON):
-        raise NotUnderstood("--watch cannot be combined with --from, --bundle or --format json.")
+        raise UsageError("--watch cannot be combined with --from, --bundle or --format json.")
     if watch:
         return _watch(cluster, max(window, 1.0), past, only or [])
     evidence = _read(from_) if from_ is not None else next(_evidence(cluster, window, past))
@@ -202,6 +202,6 @@ def _read(path: Path) -> Evidence:
     try:
         return from_json(json.loads(path.read_text()))
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise CommandError(f"{path} cannot be read: {error.strerror or error}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError, NoBundleError) as error:
-        raise Failure(f"{path} is no bundle of `ottla doctor --bundle`: {error}.") from None
+        raise CommandError(f"{path} is no bundle of `ottla doctor --bundle`: {error}.") from None

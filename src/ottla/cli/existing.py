@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.connection import REQUEST_TIMEOUT_S, plain_errors
-from ottla.cli.output import Failure, NotUnderstood
+from ottla.cli.output import CommandError, UsageError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -36,15 +36,15 @@ Internal = Annotated[bool, typer.Option("--internal", help="Allow an internal to
 
 
 def refuse_internal(topics: Iterable[str], done: str, meant: str | None = "--internal") -> None:
-    """Raise Failure if one of the topics is internal: `done` to it, other data would be lost."""
+    """Raise CommandError if one of the topics is internal: `done` to it, other data would be lost."""
     for name in topics:
         if name in INTERNAL:
             way = f" Add {meant} if that is what you want." if meant else ""
-            raise Failure(f"{name} was not {done}: it keeps {INTERNAL[name]}.{way}")
+            raise CommandError(f"{name} was not {done}: it keeps {INTERNAL[name]}.{way}")
 
 
 def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, Any]:
-    """confluent-kafka's TopicDescription of each topic. Raises Failure naming every missing topic."""
+    """confluent-kafka's TopicDescription of each topic. Raises CommandError naming every missing topic."""
     from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
     wanted = sorted(set(names))
@@ -63,32 +63,32 @@ def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, Any]
                 missing.append(name)
     if missing:
         which = f"is no topic {missing[0]}" if len(missing) == 1 else f"are no topics {', '.join(missing)}"
-        raise Failure(f"There {which}. `ottla topics list` shows the existing ones.")
+        raise CommandError(f"There {which}. `ottla topics list` shows the existing ones.")
     return found
 
 
 def require_topics(topics: Sequence[str], there: Iterable[str]) -> None:
-    """Raise Failure if one of these topics does not exist."""
+    """Raise CommandError if one of these topics does not exist."""
     missing = sorted(set(topics) - set(there))
     if missing:
-        raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows the existing ones.")
+        raise CommandError(f"There is no topic {missing[0]}. `ottla topics list` shows the existing ones.")
 
 
 def partition_count(admin: AdminClient, topic: str) -> int:
-    """How many partitions a topic has. Raises Failure if it does not exist."""
+    """How many partitions a topic has. Raises CommandError if it does not exist."""
     return len(described_topics(admin, [topic])[topic].partitions)
 
 
 def require_broker(admin: AdminClient, name: str) -> None:
-    """Raise Failure if the cluster has no broker with this id: requests to it would wait."""
+    """Raise CommandError if the cluster has no broker with this id: requests to it would wait."""
     if not (name.isascii() and name.isdigit()):
-        raise NotUnderstood(f"A broker is named by its id, a number, not {name!r}.")
+        raise UsageError(f"A broker is named by its id, a number, not {name!r}.")
     with plain_errors():
         cluster = admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result(REQUEST_TIMEOUT_S)
     ids = sorted(node.id for node in cluster.nodes)
     if int(name) not in ids:
         has = f"broker {ids[0]}" if len(ids) == 1 else f"brokers {', '.join(map(str, ids))}"
-        raise Failure(f"There is no broker {name}: the cluster has {has}.")
+        raise CommandError(f"There is no broker {name}: the cluster has {has}.")
 
 
 def group_exists(asked: Client, name: str) -> bool:

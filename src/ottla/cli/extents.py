@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.cli.connection import REQUEST_TIMEOUT_S, own_clients
-from ottla.cli.output import Failure
+from ottla.cli.output import CommandError
 from ottla.cli.resets import Partition
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def known_offsets(admin: AdminClient, spec: Any, places: Iterable[Partition]) ->
 
 
 def known_sizes(given: dict[str, Any], leaders: dict[Partition, int | None]) -> dict[Partition, int]:
-    from ottla.client import ClientFailure
+    from ottla.client import ClientError
     from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
     found: dict[Partition, int] = {}
@@ -68,14 +68,14 @@ def known_sizes(given: dict[str, Any], leaders: dict[Partition, int | None]) -> 
                         for part in topic.partitions:
                             if not part.is_future_key:
                                 found[topic.name, part.partition_index] = part.partition_size
-    except (ClientFailure, Failure):
+    except (ClientError, CommandError):
         pass
     return found
 
 
 def known_eligible(given: dict[str, Any], topics: list[str]) -> dict[Partition, list[int]]:
     """The nodes that may lead a partition without being in sync (KIP-966), if the cluster provides them."""
-    from ottla.client import ClientFailure
+    from ottla.client import ClientError
     from ottla.protocol.messages.describe_topic_partitions import (
         DescribeTopicPartitionsRequest,
         RequestCursor,
@@ -96,6 +96,6 @@ def known_eligible(given: dict[str, Any], topics: list[str]) -> dict[Partition, 
                     break
                 cursor = RequestCursor(answer.next_cursor.topic_name, answer.next_cursor.partition_index)
                 topics = [name for name in topics if name >= cursor.topic_name]
-    except (ClientFailure, Failure):
+    except (ClientError, CommandError):
         pass
     return found

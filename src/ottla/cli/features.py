@@ -13,7 +13,7 @@ import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client, named
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_done, print_rows
+from ottla.cli.output import CommandError, Format, print_done, print_rows
 
 if TYPE_CHECKING:
     from ottla.client import Client
@@ -76,14 +76,16 @@ def set_(
 
 
 def require_supported(told: Any, name: str, level: int) -> None:
-    """Raise Failure if the cluster has no such feature, or does not support this level."""
+    """Raise CommandError if the cluster has no such feature, or does not support this level."""
     supported = {each.name: each for each in told.supported_features}
     if name not in supported:
         close = get_close_matches(name, supported, 1, 0.8)
         hint = f"did you mean {close[0]}?" if close else "`ottla features list` shows those it has."
-        raise Failure(f"The cluster has no feature {name}: {hint}")
+        raise CommandError(f"The cluster has no feature {name}: {hint}")
     if not (each := supported[name]).min_version <= level <= each.max_version and level:
-        raise Failure(f"The cluster supports levels {each.min_version} to {each.max_version} of {name}, not {level}.")
+        raise CommandError(
+            f"The cluster supports levels {each.min_version} to {each.max_version} of {name}, not {level}."
+        )
 
 
 def _told(asked: Client) -> Any:

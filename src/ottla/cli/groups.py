@@ -26,7 +26,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.extents import known_offsets
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows, say
+from ottla.cli.output import CommandError, Format, UsageError, print_done, print_rows, say
 from ottla.cli.plans import DryRun, Execute, choose_one, tell_unchanged
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def describe(
     """Show committed offsets and lag, members, state, or the open transactions that block readers; without a group, of
     all groups."""
     if members + state + offsets + held_back > 1:
-        raise NotUnderstood("Choose one of --members, --state, --offsets and --held-back.")
+        raise UsageError("Choose one of --members, --state, --offsets and --held-back.")
     admin = connect(cluster)
     names = groups or [each.group_id for each in listings(admin)]
     described = describe_groups(admin, names, must_exist=bool(groups))
@@ -205,7 +205,7 @@ def delete_offsets(
 
 
 def listings(admin: AdminClient) -> list[Any]:
-    """Every group, sorted by name; raises Failure if a broker did not answer."""
+    """Every group, sorted by name; raises CommandError if a broker did not answer."""
     with plain_errors():
         found = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result(REQUEST_TIMEOUT_S)
         if found.errors:
@@ -214,7 +214,7 @@ def listings(admin: AdminClient) -> list[Any]:
 
 
 def describe_groups(admin: AdminClient, names: list[str], must_exist: bool) -> dict[str, Any]:
-    """Descriptions by name; raises Failure if a group must exist and does not."""
+    """Descriptions by name; raises CommandError if a group must exist and does not."""
     if not names:
         return {}
     with plain_errors():
@@ -222,7 +222,7 @@ def describe_groups(admin: AdminClient, names: list[str], must_exist: bool) -> d
     if must_exist:
         for name in names:
             if state_name(described[name].state) == "Dead" and not committed_offsets(admin, name):
-                raise Failure(f"There is no group {name}.")
+                raise CommandError(f"There is no group {name}.")
     return described
 
 
@@ -230,7 +230,7 @@ def require_inactive(admin: AdminClient, group: str) -> None:
     described = describe_groups(admin, [group], must_exist=False)[group]
     state = state_name(described.state)
     if state not in ("Empty", "Dead"):
-        raise Failure(f"The group {group} is {state}: its offsets can only be moved while it has no members.")
+        raise CommandError(f"The group {group} is {state}: its offsets can only be moved while it has no members.")
 
 
 def committed_offsets(admin: AdminClient, group: str) -> list[TopicPartition]:

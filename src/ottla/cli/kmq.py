@@ -30,7 +30,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, counted, field, print_done, print_json, print_rows, say
+from ottla.cli.output import CommandError, Format, UsageError, counted, field, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, Limit, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.times import parse_time, shown_time
 
@@ -95,14 +95,14 @@ Metrics = Annotated[
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn KmqRefused and Kafka's errors into sentences."""
-    from ottla.kmq import KmqRefused
+    """Turn KmqRefusedError and Kafka's errors into sentences."""
+    from ottla.kmq import KmqRefusedError
 
     with plain_errors():
         try:
             yield
-        except KmqRefused as refused:
-            raise Failure(str(refused)) from None
+        except KmqRefusedError as refused:
+            raise CommandError(str(refused)) from None
 
 
 def config_of(queue: str, **settings: Any) -> KmqConfig:
@@ -129,7 +129,7 @@ class RedeliveryOptions:
     count_header: CountHeader = ""
 
     def config(self, queue: str, **settings: Any) -> KmqConfig:
-        """The queue's config. Raises Failure."""
+        """The queue's config. Raises CommandError."""
         return config_of(
             queue,
             markers=self.markers,
@@ -242,7 +242,7 @@ def serving(made: Any, where: str | None) -> Iterator[None]:
     try:
         _, stop = serve_metrics(made, host, port)
     except OSError as error:
-        raise Failure(f"Metrics can't be served at {where}: {error.strerror or error}.") from None
+        raise CommandError(f"Metrics can't be served at {where}: {error.strerror or error}.") from None
     try:
         yield
     finally:
@@ -372,7 +372,7 @@ def redrive(
         say(sentence_of(outcome, not execute), err=True)
     tell_unchanged(execute, format)
     if outcome.scattered:
-        raise Failure(
+        raise CommandError(
             f"Stopped early in partition {', '.join(map(str, outcome.scattered))} of {config.dead_letters}: the "
             "dead letters"
             " chosen are too scattered to remember which were sent. Send back some of those between them too, or all."
@@ -393,7 +393,7 @@ def reason_of(text: str | None) -> Any:
     try:
         return Reason(text)
     except ValueError:
-        raise NotUnderstood(f"{text!r} is no reason: expected {', '.join(each.value for each in Reason)}.") from None
+        raise UsageError(f"{text!r} is no reason: expected {', '.join(each.value for each in Reason)}.") from None
 
 
 def row_of(letter: Letter) -> tuple[Any, ...]:

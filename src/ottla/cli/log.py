@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.output import Failure, NotUnderstood, json_text, say_lines
+from ottla.cli.output import CommandError, UsageError, json_text, say_lines
 from ottla.cli.printing import TIMESTAMP_TYPES, Shape, plain
-from ottla.visible import visible
+from ottla.escaping import visible
 
 if TYPE_CHECKING:
     from ottla.protocol.records import BatchHeader, Record
@@ -56,7 +56,7 @@ def dump(
         "": lambda: checkpoint(file),
     }
     if file.suffix not in readers:
-        raise Failure(f"{file} is no file of a log: expected .log, .index, .timeindex, .txnindex or .snapshot.")
+        raise CommandError(f"{file} is no file of a log: expected .log, .index, .timeindex, .txnindex or .snapshot.")
     try:
         for entry in readers[file.suffix]():
             say_lines(json_text(entry) if format is Shape.JSON else line(entry))
@@ -65,7 +65,7 @@ def dump(
     except OSError as error:
         if error.filename is None:  # not an error of the file: the output cannot be written
             raise
-        raise Failure(f"{file} cannot be read: {error.strerror}.") from None
+        raise CommandError(f"{file} cannot be read: {error.strerror}.") from None
 
 
 @app.command(epilog="Example: ottla log verify ottla-data --topic clicks")
@@ -86,7 +86,7 @@ def verify(
     from ottla.cli import verifying
 
     if partition is not None and topic is None:
-        raise NotUnderstood("--partition needs --topic.")
+        raise UsageError("--partition needs --topic.")
     try:
         places = [
             place
@@ -94,7 +94,7 @@ def verify(
             if topic in (None, place[0]) and partition in (None, place[1])
         ]
         if not places:
-            raise Failure(f"{directory} has no such partition.")
+            raise CommandError(f"{directory} has no such partition.")
         damaged, size = 0, 0
         for name, index in places:
             for found in verifying.damages(directory, name, index):
@@ -109,10 +109,10 @@ def verify(
     except OSError as error:
         if error.filename is None:
             raise
-        raise Failure(f"{error.filename} cannot be read: {error.strerror}.") from None
+        raise CommandError(f"{error.filename} cannot be read: {error.strerror}.") from None
     counted = f"{len(places)} partition{'s' * (len(places) != 1)}, {size} bytes"
     if damaged:
-        raise Failure(f"{damaged} damaged place{'s' * (damaged != 1)} in {counted}.")
+        raise CommandError(f"{damaged} damaged place{'s' * (damaged != 1)} in {counted}.")
     if format is Shape.TEXT:
         say_lines(f"No damage in {counted}.")
 
@@ -133,13 +133,19 @@ def shown(value: Any) -> str:
 def base_offset(file: Path) -> int:
     """The offset in a segment file's name."""
     if not file.stem.isdigit():
-        raise Failure(f"{file.name} does not begin with an offset, as the files of a log do.")
+        raise CommandError(f"{file.name} does not begin with an offset, as the files of a log do.")
     return int(file.stem)
 
 
 def segment(file: Path, records: bool) -> Iterator[Entry]:
     """One entry per batch; invalid bytes end it, with a sentence about their position."""
-    from ottla.protocol.records import CorruptRecords, UnsupportedMagic, decode_records, has_valid_crc, iter_batches
+    from ottla.protocol.records import (
+        CorruptRecordsError,
+        UnsupportedMagicError,
+        decode_records,
+        has_valid_crc,
+        iter_batches,
+    )
     from ottla.protocol.records.compression import READER_BYTES_MAX
 
     topic = file.absolute().parent.name.rpartition("-")[0]
@@ -158,10 +164,10 @@ def segment(file: Path, records: bool) -> Iterator[Entry]:
                         found = decode_records(view, position, max_bytes=READER_BYTES_MAX) if valid else []
                         entry["records"] = [record_entry(each, header, topic) for each in found]
                     yield entry
-            except (CorruptRecords, UnsupportedMagic) as error:
-                raise Failure(f"{file}, position {end}: {error}.") from None
+            except (CorruptRecordsError, UnsupportedMagicError) as error:
+                raise CommandError(f"{file}, position {end}: {error}.") from None
     if end < size:
-        raise Failure(f"{file}, position {end}: {size - end} bytes are no whole batch.")
+        raise CommandError(f"{file}, position {end}: {size - end} bytes are no whole batch.")
 
 
 def batch_entry(header: BatchHeader, position: int, valid: bool) -> Entry:
@@ -216,11 +222,11 @@ def control_entry(record: Record) -> Entry:
 def internal_entry(record: Record, topic: str) -> Entry | None:
     """A decoded coordinator record; None for an unknown type."""
     from ottla.protocol.coordinator_records import decode_record
-    from ottla.protocol.errors import MalformedFrame
+    from ottla.protocol.errors import MalformedFrameError
 
     try:
         key, value = decode_record(topic, record.key or b"", record.value)
-    except MalformedFrame:
+    except MalformedFrameError:
         return None
     return {"kind": type(key).__name__, "key": fields(key), "payload": fields(value)}
 
@@ -278,12 +284,12 @@ def txn_index(file: Path) -> Iterator[Entry]:
 
 
 def snapshot(file: Path) -> Iterator[Entry]:
-    from ottla.log.producers import SnapshotUnreadable, decode_snapshot
+    from ottla.log.producers import SnapshotUnreadableError, decode_snapshot
 
     try:
         producers = decode_snapshot(file.read_bytes())
-    except SnapshotUnreadable as error:
-        raise Failure(f"{file} is no producer snapshot: {error}.") from None
+    except SnapshotUnreadableError as error:
+        raise CommandError(f"{file} is no producer snapshot: {error}.") from None
     for each in producers:
         yield {
             "producerId": each.producer_id,
@@ -302,9 +308,9 @@ def checkpoint(file: Path) -> Iterator[Entry]:
     try:
         lines = file.read_text().splitlines()
     except UnicodeDecodeError:
-        raise Failure(f"{file} is no file of a log.") from None
+        raise CommandError(f"{file} is no file of a log.") from None
     if len(lines) < 2 or not lines[0].isdigit() or not lines[1].isdigit():
-        raise Failure(f"{file} is no checkpoint: a version and a count stand first.")
+        raise CommandError(f"{file} is no checkpoint: a version and a count stand first.")
     for number, each in enumerate(lines[2:], 3):
         cells = each.split()
         try:
@@ -313,4 +319,4 @@ def checkpoint(file: Path) -> Iterator[Entry]:
             else:
                 yield dict(zip(("topic", "partition", "offset"), (cells[0], *map(int, cells[1:])), strict=True))
         except (ValueError, IndexError):
-            raise Failure(f"{file}, line {number}: {each!r} is no entry of a checkpoint.") from None
+            raise CommandError(f"{file}, line {number}: {each!r} is no entry of a checkpoint.") from None

@@ -13,7 +13,7 @@ import os
 import sys
 from contextlib import suppress
 
-from ottla.visible import visible_lines
+from ottla.escaping import visible_lines
 
 DONE, FAILED, NOT_UNDERSTOOD, INTERRUPTED = 0, 1, 2, 130
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -50,7 +50,7 @@ def interrupt(number: int, frame: object) -> None:
 def run(arguments: list[str]) -> int:
     import signal
 
-    from ottla.cli.output import Failure
+    from ottla.cli.output import CommandError
 
     signal.signal(signal.SIGTERM, interrupt)
     try:
@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> int:
         if isinstance(ended.__context__, BrokenPipeError):  # click ends this way on a broken pipe
             raise ended.__context__ from None
         raise
-    except Failure as failure:
+    except CommandError as failure:
         tell(str(failure))
         return failure.code
     except Exception as error:

@@ -13,7 +13,7 @@ import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, print_done, print_rows
+from ottla.cli.output import CommandError, Format, print_done, print_rows
 from ottla.cli.replicas import balance, moving
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def drain(
             moves = (
                 balance.emptied(racks, places, [node]) if replicas else balance.led_by_others(places, [node], in_sync)
             )
-        except balance.Impossible as why:
-            raise Failure(f"Node {node} can't be emptied: {why}") from None
+        except balance.UnsatisfiablePlanError as why:
+            raise CommandError(f"Node {node} can't be emptied: {why}") from None
         leaving = [place for place, moved in moving.under_way(client).items() if node in moved.removing]
         moving.carry_out(client, moves, throttle, leaving if replicas else ())
         await_led_by_others(client, node)
@@ -104,7 +104,7 @@ def remove(node: Node, cluster: Cluster = HERE, format: Output = Format.TABLE) -
 
     `ottla cluster start` leaves it out from then on. Starting that node adds it again.
     """
-    from ottla.client import ErrorAnswer
+    from ottla.client import BrokerError
     from ottla.client.errors import check
     from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest
 
@@ -113,40 +113,42 @@ def remove(node: Node, cluster: Cluster = HERE, format: Output = Format.TABLE) -
         answer = client.send(UnregisterBrokerRequest(broker_id=node))
         try:
             check(answer.error_code, f"node {node}", answer.error_message)
-        except ErrorAnswer:
+        except BrokerError:
             advice = f" `ottla nodes drain {node} --replicas` does that." if "replicas" in answer.error_message else ""
-            raise Failure(f"{answer.error_message}{advice}") from None
+            raise CommandError(f"{answer.error_message}{advice}") from None
         moving.wait_for_all(client, lambda asked: node not in known_to(asked))
     print_done(f"Removed node {node}.", format, removed=node)
 
 
 def require_known(client: Client, node: int) -> None:
-    """Raise Failure if the cluster has no such node."""
+    """Raise CommandError if the cluster has no such node."""
     known = sorted(known_to(client))
     if node not in known:
-        raise Failure(f"The cluster has no node {node}: it has {', '.join(map(str, known))}.")
+        raise CommandError(f"The cluster has no node {node}: it has {', '.join(map(str, known))}.")
 
 
 def known_to(asked: Client | Connection) -> set[int]:
-    """The nodes of the cluster, including those that are down. Raises ClientFailure."""
+    """The nodes of the cluster, including those that are down. Raises ClientError."""
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
     return {each.broker_id for each in asked.send(DescribeClusterRequest(include_fenced_brokers=True)).brokers}
 
 
 def await_led_by_others(client: Client, node: int) -> None:
-    """Elect the preferred replicas of the partitions that this node leads; return when it leads none. Raises Failure
-    naming the partitions that it still leads."""
+    """Elect the preferred replicas of the partitions that this node leads; return when it leads none. Raises
+    CommandError naming the partitions that it still leads."""
     until = time.monotonic() + LED_S
     while led := moving.led_by(client, node):
         may_go = [(part.topic, part.partition) for part in led if set(part.isr) - {node}]
         if not may_go or time.monotonic() > until:
-            raise Failure(_still_leads(node, may_go or [(part.topic, part.partition) for part in led], bool(may_go)))
+            raise CommandError(
+                _still_leads(node, may_go or [(part.topic, part.partition) for part in led], bool(may_go))
+            )
         moving.elect(client, may_go)
         time.sleep(moving.LOOK_S)
 
 
-def _still_leads(node: int, led: list[balance.Place], may_go: bool) -> str:
+def _still_leads(node: int, led: list[balance.TopicPartition], may_go: bool) -> str:
     names = ", ".join(f"{topic}-{partition}" for topic, partition in led[:NAMES_MAX])
     more = f" and {len(led) - NAMES_MAX} more" if len(led) > NAMES_MAX else ""
     why = (

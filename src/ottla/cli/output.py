@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
-from ottla.visible import UNSEEN, visible, visible_lines
+from ottla.escaping import UNSEEN, visible, visible_lines
 
 
 class Format(StrEnum):
@@ -23,13 +23,13 @@ class Format(StrEnum):
     JSON = "json"
 
 
-class Failure(Exception):
+class CommandError(Exception):
     """A command failed; the text is one plain sentence for the person who ran it."""
 
     code = 1
 
 
-class NotUnderstood(Failure):
+class UsageError(CommandError):
     """The arguments are invalid, whatever the state of the cluster: the exit code is that of an invalid option."""
 
     code = 2

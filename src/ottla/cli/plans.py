@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli.output import Failure, Format, NotUnderstood, say
+from ottla.cli.output import CommandError, Format, UsageError, say
 
 Execute = Annotated[bool, typer.Option("--execute", help="Make the changes.")]
 DryRun = Annotated[
@@ -29,9 +29,9 @@ Limit = Annotated[
 
 
 def choose_one(execute: bool, dry_run: bool) -> None:
-    """Raise NotUnderstood if both were given."""
+    """Raise UsageError if both were given."""
     if execute and dry_run:
-        raise NotUnderstood("Choose one of --execute and --dry-run.")
+        raise UsageError("Choose one of --execute and --dry-run.")
 
 
 def tell_unchanged(execute: bool, format: Format) -> None:
@@ -41,7 +41,7 @@ def tell_unchanged(execute: bool, format: Format) -> None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask for confirmation; raise Failure unless the answer is yes."""
+    """Ask for confirmation; raise CommandError unless the answer is yes."""
     if yes:
         return
     print(f"ottla: {question} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -49,4 +49,4 @@ def confirm(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         print(file=sys.stderr)
     if answer.strip().lower() not in ("y", "yes"):
-        raise Failure("Nothing was changed: answer y, or add --yes.")
+        raise CommandError("Nothing was changed: answer y, or add --yes.")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.cli.output import NotUnderstood, json_text
+from ottla.cli.output import UsageError, json_text
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -69,7 +69,7 @@ def of_delivered(each: Delivered) -> Shown:
 
 def printer(format: str, columns: Columns) -> Callable[[Shown], str]:
     """A function that formats a record, including the line end, as "text", "json", or a format string with %s and other
-    fields. Raises NotUnderstood for any other format."""
+    fields. Raises UsageError for any other format."""
     if format == Shape.JSON:
         return lambda record: as_json(record) + "\n"
     if format == Shape.TEXT:
@@ -150,15 +150,15 @@ def size(value: bytes | str | None) -> int:
 
 
 def compiled(format: str) -> Callable[[Shown], str]:
-    """A format string of kcat's as a function; raises NotUnderstood for an unknown field."""
+    """A format string of kcat's as a function; raises UsageError for an unknown field."""
     if "%" not in format:
-        raise NotUnderstood(f"{format!r} is no format: expected text, json, or one like '%t %p %o %k %s\\n'.")
+        raise UsageError(f"{format!r} is no format: expected text, json, or one like '%t %p %o %k %s\\n'.")
     pieces: list[Callable[[Shown], str]] = []
     for found in PIECE.finditer(format):
         field, escape, literal = found["field"], found["escape"], found[0]
         if field is not None:
             if field not in FIELDS:
-                raise NotUnderstood(f"{literal!r} in the format is no field: expected %{', %'.join(FIELDS)}.")
+                raise UsageError(f"{literal!r} in the format is no field: expected %{', %'.join(FIELDS)}.")
             pieces.append(FIELDS[field])
         else:
             literal = literal if escape is None else ESCAPES.get(escape, literal)

@@ -22,7 +22,7 @@ import typer
 from ottla.cli.connection import HERE, Cluster, client_properties, complete_topics, pairs
 from ottla.cli.deliveries import Deliveries
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, NotUnderstood, counted, say
+from ottla.cli.output import CommandError, UsageError, counted, say
 from ottla.cli.printing import Shape
 
 EPILOG = "Example: printf 'a:1\\nb:2\\n' | ottla produce clicks --key-separator : --compression zstd"
@@ -78,9 +78,9 @@ def produce(
 ) -> None:
     """Produce one record per line. Without --input the lines come from standard input."""
     if key is not None and key_separator is not None:
-        raise NotUnderstood("Choose one of --key and --key-separator.")
+        raise UsageError("Choose one of --key and --key-separator.")
     if format is Shape.JSON and (key_separator is not None or null_value is not None):
-        raise NotUnderstood("--key-separator and --null-value are for lines of text, not for --format json.")
+        raise UsageError("--key-separator and --null-value are for lines of text, not for --format json.")
     fixed: dict[str, Any] = {}
     headers = [(name, value.encode()) for name, value in pairs(header, "A header").items()]
     if headers:
@@ -106,12 +106,12 @@ INTERRUPTED_S = 2.0
 
 
 def send_all(deliveries: Deliveries, topic: str, given: Iterator[bytes], reader: Reader, fixed: dict[str, Any]) -> None:
-    """Send one record per line, and always report how many were acknowledged. Raises Failure unless all were."""
-    stopped: Failure | None = None
+    """Send one record per line, and always report how many were acknowledged. Raises CommandError unless all were."""
+    stopped: CommandError | None = None
     try:
         try:
             send_lines(deliveries, topic, given, reader, fixed)
-        except Failure as failure:
+        except CommandError as failure:
             stopped = failure
         deliveries.finish()
     except KeyboardInterrupt:
@@ -124,19 +124,19 @@ def send_all(deliveries: Deliveries, topic: str, given: Iterator[bytes], reader:
     elif stopped is not None:
         said.append(so_far(deliveries))
     if said:
-        raise Failure(" ".join(said))
+        raise CommandError(" ".join(said))
     say(f"{counted(deliveries.acknowledged, 'record')} acknowledged.", err=True)
 
 
 def send_lines(
     deliveries: Deliveries, topic: str, given: Iterator[bytes], reader: Reader, fixed: dict[str, Any]
 ) -> None:
-    """Queue one record per line until one fails. Raises Failure for an invalid line."""
+    """Queue one record per line until one fails. Raises CommandError for an invalid line."""
     for number, line in enumerate(given, 1):
         try:
             record = reader(line)
         except ValueError as error:
-            raise Failure(f"Line {number} {error}") from None
+            raise CommandError(f"Line {number} {error}") from None
         deliveries.send(topic, number, **(record | fixed))
         if deliveries.failure is not None:
             return
@@ -152,14 +152,14 @@ def so_far(deliveries: Deliveries) -> str:
 def lines(path: Path | None, stack: ExitStack) -> Iterator[bytes]:
     """The lines of a file or of standard input, without line ends; bytes, because a line need not be text.
 
-    Raises Failure if they cannot be read.
+    Raises CommandError if they cannot be read.
     """
     if path is None:
         return without_ends(sys.stdin.buffer, "Standard input")
     try:
         return without_ends(stack.enter_context(path.open("rb")), str(path))
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror}.") from None
+        raise CommandError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def without_ends(given: BinaryIO, name: str) -> Iterator[bytes]:
@@ -167,7 +167,7 @@ def without_ends(given: BinaryIO, name: str) -> Iterator[bytes]:
         for line in given:
             yield line.rstrip(b"\r\n")
     except OSError as error:
-        raise Failure(f"{name} cannot be read: {error.strerror}.") from None
+        raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
 
 
 Reader: TypeAlias = Callable[[bytes], dict[str, Any]]

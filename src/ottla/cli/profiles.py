@@ -12,7 +12,7 @@ import re
 import stat
 from pathlib import Path
 
-from ottla.cli.output import Failure, NotUnderstood
+from ottla.cli.output import CommandError, UsageError
 from ottla.cli.properties import read_properties
 
 SUFFIX = ".properties"
@@ -39,19 +39,19 @@ def complete_profiles(incomplete: str) -> list[str]:
 
 
 def read_profile(name: str) -> dict[str, str]:
-    """The client properties of a profile. Raises Failure, also if other users can read its secrets."""
+    """The client properties of a profile. Raises CommandError, also if other users can read its secrets."""
     if not _NAME.fullmatch(name):
-        raise NotUnderstood(f"{name!r} is no name of a profile: use letters, digits, dots, hyphens and underscores.")
+        raise UsageError(f"{name!r} is no name of a profile: use letters, digits, dots, hyphens and underscores.")
     path = folder() / f"{name}{SUFFIX}"
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         known = f" The profiles there: {', '.join(names())}." if names() else ""
-        raise Failure(f"There is no profile {name}: {path} is missing.{known}") from None
+        raise CommandError(f"There is no profile {name}: {path} is missing.{known}") from None
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror}.") from None
+        raise CommandError(f"{path} cannot be read: {error.strerror}.") from None
     found = read_properties(str(path))
     secret = next((key for key in found if _SECRET.fullmatch(key)), None)
     if secret is not None and mode & (stat.S_IRGRP | stat.S_IROTH):
-        raise Failure(f"Other users can read {path}, which has {secret}: `chmod 600 {path}` makes it yours alone.")
+        raise CommandError(f"Other users can read {path}, which has {secret}: `chmod 600 {path}` makes it yours alone.")
     return found

@@ -6,27 +6,27 @@ such files contain in practice; other escapes of Java's format are taken literal
 
 from __future__ import annotations
 
-from ottla.cli.output import Failure
+from ottla.cli.output import CommandError
 
 
-class BadProperties(Failure):
+class BadPropertiesError(CommandError):
     """The file is invalid; the text is one sentence about it."""
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """The file's keys and values, the last one of a repeated key. Raises BadProperties."""
+    """The file's keys and values, the last one of a repeated key. Raises BadPropertiesError."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except OSError as error:
-        raise BadProperties(f"{path} cannot be read: {error.strerror}.") from None
+        raise BadPropertiesError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise BadProperties(f"{path} is not a text file.") from None
+        raise BadPropertiesError(f"{path} is not a text file.") from None
     found: dict[str, str] = {}
     for number, line in joined(text):
         key, equals, value = line.partition("=")
         if not equals or not key.strip():
-            raise BadProperties(f"{path}, line {number}: expected key=value, not {line!r}.")
+            raise BadPropertiesError(f"{path}, line {number}: expected key=value, not {line!r}.")
         found[key.strip()] = value.strip()
     return found
 

@@ -15,7 +15,7 @@ import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client, named, pairs
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Format, NotUnderstood, print_done, print_rows, say
+from ottla.cli.output import Format, UsageError, print_done, print_rows, say
 
 app = typer.Typer(help="Show and change the limits of users, clients and addresses.", no_args_is_help=True)
 
@@ -76,7 +76,7 @@ class Whose:
             (IP, self.ip, self.default_ip),
         ):
             if name is not None and by_default:
-                raise NotUnderstood(f"Choose one of --{kind} and --default-{kind}.")
+                raise UsageError(f"Choose one of --{kind} and --default-{kind}.")
             if name is not None or by_default:
                 found[kind] = name
         return found
@@ -131,11 +131,11 @@ def alter(
 
     entity = whose.entity()
     if not entity:
-        raise NotUnderstood("Say whose quota: --user, --client-id, or both, or --ip, or their defaults.")
+        raise UsageError("Say whose quota: --user, --client-id, or both, or --ip, or their defaults.")
     changes = [OpData(key, number(value)) for key, value in pairs(set, "A limit").items()]
     changes += [OpData(key, remove=True) for key in delete or ()]
     if not changes:
-        raise NotUnderstood("Nothing to alter: name at least one limit with --set or --delete.")
+        raise UsageError("Nothing to alter: name at least one limit with --set or --delete.")
     require_known(change.key for change in changes)
     entry = RequestEntryData([RequestEntityData(kind, name) for kind, name in entity.items()], changes)
     told = " and ".join(f"{kind} {DEFAULT if name is None else name}" for kind, name in entity.items())
@@ -153,16 +153,16 @@ def plain_number(value: float) -> float | int:
 
 
 def require_known(limits: Iterable[str]) -> None:
-    """Raise NotUnderstood for a probable misspelling of one of Kafka's limits; the cluster checks all others."""
+    """Raise UsageError for a probable misspelling of one of Kafka's limits; the cluster checks all others."""
     for name in limits:
         close = get_close_matches(name, LIMITS, 1, 0.8)
         if close and name not in LIMITS:
-            raise NotUnderstood(f"There is no limit {name!r}: did you mean {close[0]}?")
+            raise UsageError(f"There is no limit {name!r}: did you mean {close[0]}?")
 
 
 def number(text: str) -> float:
-    """A limit as a number; raises Failure if the text is not one."""
+    """A limit as a number; raises CommandError if the text is not one."""
     try:
         return float(text)
     except ValueError:
-        raise NotUnderstood(f"{text!r} is no limit: expected a number.") from None
+        raise UsageError(f"{text!r} is no limit: expected a number.") from None

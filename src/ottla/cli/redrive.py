@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.connection import REQUEST_TIMEOUT_S, plain_errors
-from ottla.cli.output import Failure, counted
+from ottla.cli.output import CommandError, counted
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, Producer
@@ -77,7 +77,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DeadLetterFilter:
     """Selects dead letters; a field that is None selects all. A dead letter must have all `headers` with these
     values."""
 
@@ -122,10 +122,10 @@ class Progress:
         self.ranges = merged
 
     def text(self) -> str:
-        """The ranges, relative to the position, for a commit's metadata. Raises Failure if there are too many."""
+        """The ranges, relative to the position, for a commit's metadata. Raises CommandError if there are too many."""
         text = json.dumps([[first - self.position, end - first] for first, end in self.ranges], separators=(",", ":"))
         if len(text) > METADATA_MAX:
-            raise Failure(
+            raise CommandError(
                 "Too many dead letters were left out between those that were sent back: redrive with a wider "
                 "filter first."
             )
@@ -186,7 +186,7 @@ class Redrive:
 
         known = self._consumer.list_topics(self._topic, timeout=REQUEST_TIMEOUT_S).topics.get(self._topic)
         if known is None or known.error is not None:
-            raise Failure(f"There is no dead-letter topic {self._topic}.")
+            raise CommandError(f"There is no dead-letter topic {self._topic}.")
         places = [TopicPartition(self._topic, index) for index in sorted(known.partitions)]
         for each in self._consumer.committed(places, timeout=REQUEST_TIMEOUT_S):
             low, high = self._consumer.get_watermark_offsets(each, timeout=REQUEST_TIMEOUT_S)
@@ -264,16 +264,16 @@ def send_back(producer: Producer, client: Client, letters: list[Letter]) -> tupl
     lost = {id(letter) for letter, _ in failed} | {id(letter) for letter in gone}
     if failed:
         letter, why = failed[0]
-        raise Failure(f"{counted(len(failed), 'record')} could not go back; the first, to {letter.topic}: {why}.")
+        raise CommandError(f"{counted(len(failed), 'record')} could not go back; the first, to {letter.topic}: {why}.")
     return [letter for letter in letters if id(letter) not in lost], gone
 
 
 def original_of(client: Client, letter: Letter) -> tuple[bytes | None, bytes | None, Headers] | None:
     """Key, value and headers of a dead letter's original record; None if it does not exist or cannot be read."""
-    from ottla.client import ErrorAnswer
+    from ottla.client import BrokerError
     from ottla.protocol.records.batch import iter_batches
     from ottla.protocol.records.compression import READER_BYTES_MAX
-    from ottla.protocol.records.errors import CorruptRecords
+    from ottla.protocol.records.errors import CorruptRecordsError
     from ottla.protocol.records.record import decode_records
 
     try:
@@ -288,7 +288,7 @@ def original_of(client: Client, letter: Letter) -> tuple[bytes | None, bytes | N
                         for name, value in record.headers
                     ]
                     return record.key, record.value, headers
-    except (ErrorAnswer, CorruptRecords):
+    except (BrokerError, CorruptRecordsError):
         return None
     return None
 
@@ -314,7 +314,9 @@ class Pace:
             self._count += count
 
 
-def run(redrive: Redrive, producer: Producer, client: Client, wanted: Wanted, most: int | None, pace: Pace) -> Any:
+def run(
+    redrive: Redrive, producer: Producer, client: Client, wanted: DeadLetterFilter, most: int | None, pace: Pace
+) -> Any:
     """Send back every selected dead letter, at most `most`; returns (sent back, left out, records that no longer
     exist)."""
     went, left, gone = 0, 0, 0

@@ -20,7 +20,7 @@ import typer
 from ottla.broker.config.durations import duration_ms
 from ottla.cli import existing
 from ottla.cli.connection import REQUEST_TIMEOUT_S, address, plain_errors, wait
-from ottla.cli.output import Failure, NotUnderstood, counted, say
+from ottla.cli.output import CommandError, UsageError, counted, say
 from ottla.cli.times import in_range, parse_time
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class TargetOptions:
     ] = None
 
     def target(self, shift: int | None = None) -> Target:
-        """The one target of the options; raises Failure if there is none, more than one, or an invalid one."""
+        """The one target of the options; raises CommandError if there is none, more than one, or an invalid one."""
         asked: list[Target] = []
         if self.to_earliest:
             asked.append(End("earliest"))
@@ -114,9 +114,7 @@ class TargetOptions:
         if self.from_file is not None:
             asked.append(Listed(read_offsets(self.from_file)))
         if len(asked) != 1:
-            raise NotUnderstood(
-                "Say where to, once: --to-earliest, --to-latest, --to-offset N, --shift-by N, and so on."
-            )
+            raise UsageError("Say where to, once: --to-earliest, --to-latest, --to-offset N, --shift-by N, and so on.")
         return asked[0]
 
 
@@ -124,9 +122,9 @@ NOWHERE = TargetOptions()
 
 
 def parse_offset(text: str, expected: str = "a number") -> int:
-    """An offset; raises Failure if the text is not one."""
+    """An offset; raises CommandError if the text is not one."""
     if not (text.isascii() and text.isdigit()) or int(text) > OFFSET_MAX:
-        raise NotUnderstood(f"{text!r} is no offset: expected {expected}.")
+        raise UsageError(f"{text!r} is no offset: expected {expected}.")
     return int(text)
 
 
@@ -134,12 +132,12 @@ def parse_duration(text: str) -> int:
     """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds."""
     millis = duration_ms(text)
     if millis is None:
-        raise NotUnderstood(f"{text!r} is no duration: expected one like PT30M or P1DT12H.")
+        raise UsageError(f"{text!r} is no duration: expected one like PT30M or P1DT12H.")
     return in_range(millis, text)
 
 
 def read_offsets(path: Path) -> dict[Partition, int]:
-    """Parse lines of topic,partition,offset; raises Failure if the file or a line cannot be read."""
+    """Parse lines of topic,partition,offset; raises CommandError if the file or a line cannot be read."""
     found: dict[Partition, int] = {}
     try:
         with path.open(newline="") as lines:
@@ -150,11 +148,11 @@ def read_offsets(path: Path) -> dict[Partition, int]:
                     name, partition, offset = (cell.strip() for cell in row)
                     found[name, int(partition)] = int(offset)
                 except ValueError:
-                    raise Failure(f"{path}, line {number}: expected topic,partition,offset.") from None
+                    raise CommandError(f"{path}, line {number}: expected topic,partition,offset.") from None
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror}.") from None
+        raise CommandError(f"{path} cannot be read: {error.strerror}.") from None
     if not found:
-        raise Failure(f"{path} holds no offsets.")
+        raise CommandError(f"{path} holds no offsets.")
     return found
 
 
@@ -165,7 +163,7 @@ def partitions(
     if all_topics:
         chosen = sorted(committed)
         if not chosen:
-            raise Failure("The group has committed no offsets: name topics with --topic.")
+            raise CommandError("The group has committed no offsets: name topics with --topic.")
         return chosen
     chosen: list[Partition] = []
     for each in given:
@@ -174,12 +172,12 @@ def partitions(
         try:
             wanted = [int(number) for number in numbers.split(",")] if colon else list(range(count))
         except ValueError:
-            raise NotUnderstood(f"{each!r}: expected TOPIC or TOPIC:0,1,2.") from None
+            raise UsageError(f"{each!r}: expected TOPIC or TOPIC:0,1,2.") from None
         if any(not 0 <= partition < count for partition in wanted):
-            raise Failure(f"{name} has {counted(count, 'partition')}, 0 to {count - 1}.")
+            raise CommandError(f"{name} has {counted(count, 'partition')}, 0 to {count - 1}.")
         chosen += [(name, partition) for partition in wanted]
     if not chosen:
-        raise NotUnderstood("Name topics with --topic.")
+        raise UsageError("Name topics with --topic.")
     return sorted(set(chosen))
 
 
@@ -218,7 +216,7 @@ def plan(
         case Shift(by):
             missing = [f"{name}:{partition}" for name, partition in chosen if (name, partition) not in committed]
             if missing:
-                raise Failure(f"The group has committed nothing to shift for {', '.join(missing)}.")
+                raise CommandError(f"The group has committed nothing to shift for {', '.join(missing)}.")
             wanted = {key: committed[key] + by for key in chosen}
         case Offset(offset):
             wanted = dict.fromkeys(chosen, offset)
@@ -244,14 +242,14 @@ def commit(admin: AdminClient, group: str, planned: Iterable[tuple[str, int, int
         answered = wait(admin.alter_consumer_group_offsets([asked], request_timeout=REQUEST_TIMEOUT_S))
     for each in next(iter(answered.values())).topic_partitions:
         if each.error is not None:
-            raise Failure(f"{each.topic}:{each.partition}: {each.error.str()}.")
+            raise CommandError(f"{each.topic}:{each.partition}: {each.error.str()}.")
 
 
 def forget(bootstrap: str, group: str, chosen: Iterable[Partition]) -> None:
     """Delete committed offsets (OffsetDelete, which confluent-kafka does not offer)."""
-    from ottla.client import ClientFailure, delete_offsets
+    from ottla.client import ClientError, delete_offsets
 
     try:
         delete_offsets([address(each.strip(), 9092) for each in bootstrap.split(",")], group, list(chosen))
-    except ClientFailure as failure:
-        raise Failure(str(failure)) from None
+    except ClientError as failure:
+        raise CommandError(str(failure)) from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.connection import Output, named
-from ottla.cli.output import Failure, Format, print_done, say
+from ottla.cli.output import CommandError, Format, print_done, say
 
 if TYPE_CHECKING:
     import datetime
@@ -171,14 +171,14 @@ def renew(
 def plain_refusals(data: Path) -> Iterator[None]:
     """Turn the refusals of a server, and errors of the disk, into sentences."""
     from ottla.server.directory import unusable
-    from ottla.server.refusals import ServeRefused
+    from ottla.server.refusals import ServeRefusedError
 
     try:
         yield
-    except ServeRefused as refused:
-        raise Failure(str(refused)) from None
+    except ServeRefusedError as refused:
+        raise CommandError(str(refused)) from None
     except OSError as error:
-        raise Failure(unusable(str(data), error)) from None
+        raise CommandError(unusable(str(data), error)) from None
 
 
 def day(moment: datetime.datetime) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ottla import __version__
 from ottla.cli.serve_security import add_options, first_user, secure
-from ottla.cli.server_properties import NotServed, take_listeners
+from ottla.cli.server_properties import NotServedError, take_listeners
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
     """Reports invalid arguments in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        raise NotServed(f"{message[:1].upper()}{message[1:]}. See `ottla serve --help`.")
+        raise NotServedError(f"{message[:1].upper()}{message[1:]}. See `ottla serve --help`.")
 
 
 def parser() -> Parser:
@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
             print(parser().format_help() if given.help else f"ottla {__version__}", flush=True)
             return 0
         options, notes = options_of(given)
-    except NotServed as failure:
+    except NotServedError as failure:
         tell(str(failure), log_format)
         return failure.code
     log = logger(log_format)
@@ -143,7 +143,7 @@ def run(options: ServerOptions, log_format: str) -> int:
     gc.disable()  # imported objects are never freed: collecting during imports costs a tenth of the start
     import uvloop
 
-    from ottla.server.main import ServeRefused, SettingsRefused, serve
+    from ottla.server.main import ServeRefusedError, SettingsRefusedError, serve
 
     serving = False
 
@@ -161,9 +161,9 @@ def run(options: ServerOptions, log_format: str) -> int:
 
     try:
         uvloop.run(serve(options, ready))
-    except ServeRefused as refused:
+    except ServeRefusedError as refused:
         tell(str(refused), log_format)
-        return 2 if isinstance(refused, SettingsRefused) else 1
+        return 2 if isinstance(refused, SettingsRefusedError) else 1
     except Exception:
         if not serving:
             raise
@@ -193,7 +193,7 @@ def greeting(server: Server, log_format: str) -> str:
 
 
 def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
-    """The server's options, and sentences about properties that do not apply as written; raises NotServed for an
+    """The server's options, and sentences about properties that do not apply as written; raises NotServedError for an
     invalid option."""
     import os
 
@@ -202,7 +202,7 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
     settings = read_config(given.config) if given.config else {}
     settings |= settings_of(given.set)
     if (why := why_unserved(settings)) is not None:
-        raise NotServed(why)
+        raise NotServedError(why)
     if given.durability is not None:
         settings["ottla.durability"] = given.durability
     if given.node_id is not None:
@@ -211,10 +211,10 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
         settings["broker.rack"] = given.rack
     directories = (settings.pop("log.dirs", None) or settings.pop("log.dir", None) or DEFAULT_DATA).split(",")
     if given.data is None and len(directories) > 1:
-        raise NotServed("A node has one data directory: log.dirs names several.")
+        raise NotServedError("A node has one data directory: log.dirs names several.")
     chosen = given.data if given.data is not None else directories[0].strip()
     if not chosen:
-        raise NotServed("The data directory has no name: choose one with --data DIR.")
+        raise NotServedError("The data directory has no name: choose one with --data DIR.")
     protocol = secure(given, settings)
     if given.listen:
         settings.pop("listeners", None)
@@ -237,21 +237,21 @@ def options_of(given: argparse.Namespace) -> tuple[ServerOptions, list[str]]:
 
 
 def settings_of(texts: Iterable[str]) -> dict[str, str]:
-    """The settings in texts of the form KEY=VALUE; raises NotServed."""
+    """The settings in texts of the form KEY=VALUE; raises NotServedError."""
     settings: dict[str, str] = {}
     for each in texts:
         key, equals, value = each.partition("=")
         if not equals or not key.strip():
-            raise NotServed(f"--set takes KEY=VALUE, not {each!r}.")
+            raise NotServedError(f"--set takes KEY=VALUE, not {each!r}.")
         settings[key.strip()] = value.strip()
     return settings
 
 
 def read_config(path: str) -> dict[str, str]:
-    """The settings of a properties file; raises NotServed if it cannot be read."""
-    from ottla.cli.properties import BadProperties, read_properties
+    """The settings of a properties file; raises NotServedError if it cannot be read."""
+    from ottla.cli.properties import BadPropertiesError, read_properties
 
     try:
         return read_properties(path)
-    except BadProperties as error:
-        raise NotServed(str(error)) from None
+    except BadPropertiesError as error:
+        raise NotServedError(str(error)) from None

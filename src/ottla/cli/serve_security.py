@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.cli.server_properties import NotServed
+from ottla.cli.server_properties import NotServedError
 
 if TYPE_CHECKING:
     import argparse
@@ -38,17 +38,17 @@ def add_options(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
 
 def secure(given: argparse.Namespace, settings: dict[str, str]) -> str | None:
     """Add the settings of the options; returns the security protocol of listeners without a name, None if the options
-    make none. Raises NotServed."""
+    make none. Raises NotServedError."""
     options = [name for name in (*OF_TLS, "sasl") if getattr(given, name)]
     if options and not given.listen and settings.get("listeners", "").strip():
-        raise NotServed(
+        raise NotServedError(
             f"{_option(options[0])} and listeners both say what a listener speaks: remove one of them, or name the "
             "address with --listen."
         )
     for name, key in OF_TLS.items():
         if path := getattr(given, name):
             if not given.tls_cert:
-                raise NotServed(f"{_option(name)} needs --tls-cert FILE.")
+                raise NotServedError(f"{_option(name)} needs --tls-cert FILE.")
             _set(settings, key, path, _option(name))
     if given.tls_ca:
         settings.setdefault(CLIENT_AUTH, "required")
@@ -67,36 +67,36 @@ class FirstUser:
         self.name, self._password_file = name, password_file
 
     def __call__(self, store: MetadataStore) -> None:
-        """Raises SettingsRefused if there is no password."""
+        """Raises SettingsRefusedError if there is no password."""
         from ottla.server.users import add_first_user
 
         add_first_user(store, self.name, self._password)
 
     def _password(self) -> str:
-        from ottla.cli.output import Failure
+        from ottla.cli.output import CommandError
         from ottla.cli.users import password_of
-        from ottla.server.refusals import SettingsRefused
+        from ottla.server.refusals import SettingsRefusedError
 
         try:
             return password_of(None if self._password_file is None else Path(self._password_file))
-        except Failure as failure:
-            raise SettingsRefused(str(failure)) from None
+        except CommandError as failure:
+            raise SettingsRefusedError(str(failure)) from None
 
 
 def first_user(given: argparse.Namespace, settings: dict[str, str], listen: Sequence[str]) -> FirstUser | None:
-    """The user of --add-user, who becomes a super user unless the settings name others. Raises NotServed."""
+    """The user of --add-user, who becomes a super user unless the settings name others. Raises NotServedError."""
     from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS, protocols_of
 
     if given.add_user is None:
         if given.password_file is not None:
-            raise NotServed("--password-file is for the user of --add-user NAME.")
+            raise NotServedError("--password-file is for the user of --add-user NAME.")
         return None
     if not given.add_user or ";" in given.add_user:
-        raise NotServed("The name of --add-user can't be empty, and can't contain a semicolon.")
+        raise NotServedError("The name of --add-user can't be empty, and can't contain a semicolon.")
     protocols = protocols_of(settings.get("listener.security.protocol.map", ""))
     names = [text.partition("://")[0].upper() for text in listen if "://" in text]
     if not any(protocols.get(name, name).startswith("SASL") for name in names):
-        raise NotServed("--add-user needs a listener on which users log in: add --sasl scram-sha-512.")
+        raise NotServedError("--add-user needs a listener on which users log in: add --sasl scram-sha-512.")
     if settings.setdefault(AUTHORIZER, AUTHORIZERS[0]):
         settings.setdefault(SUPER_USERS, f"User:{given.add_user}")
     return FirstUser(given.add_user, given.password_file)
@@ -108,7 +108,7 @@ def _option(name: str) -> str:
 
 def _set(settings: dict[str, str], key: str, value: str, option: str) -> None:
     if settings.get(key, value) != value:
-        raise NotServed(f"{option} and {key} differ: {key} is {settings[key]}. Remove one of them.")
+        raise NotServedError(f"{option} and {key} differ: {key} is {settings[key]}. Remove one of them.")
     settings[key] = value
 
 
@@ -119,5 +119,5 @@ def _mechanisms(text: str) -> list[str]:
     unknown = [each for each in named if each not in unserved.MECHANISMS]
     if unknown or not named:
         known = ", ".join(each.lower() for each in unserved.MECHANISMS)
-        raise NotServed(f"--sasl can name {known}, not {', '.join(unknown) or 'nothing'}.")
+        raise NotServedError(f"--sasl can name {known}, not {', '.join(unknown) or 'nothing'}.")
     return named

@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
 
 
-class NotServed(Exception):
+class NotServedError(Exception):
     """The node does not start; the text is one sentence, and `code` is the exit code."""
 
     def __init__(self, sentence: str, code: int = 2) -> None:
@@ -27,7 +27,7 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
     """NAME://HOST:PORT of each listener in the file, and sentences about properties that do not apply as written.
 
     Removes `listeners` and `controller.listener.names` from the settings, and the controller's listeners from
-    `advertised.listeners`. Raises NotServed.
+    `advertised.listeners`. Raises NotServedError.
     """
     require_broker(settings.get("process.roles", ""))
     controllers = {name.upper() for name in words(settings.pop("controller.listener.names", ""))}
@@ -46,7 +46,7 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
             said += sentence
         listen.append(f"{name}://{address}")
     if said and not listen:
-        raise NotServed("listeners names no listener for clients, only those of the controller.")
+        raise NotServedError("listeners names no listener for clients, only those of the controller.")
     advertised = words(settings.pop("advertised.listeners", ""))
     kept = [text for text in advertised if split(text, "advertised.listeners")[0] not in controllers]
     if kept:
@@ -55,9 +55,9 @@ def take_listeners(settings: dict[str, str]) -> tuple[list[str], list[str]]:
 
 
 def require_broker(roles: str) -> None:
-    """Raise NotServed if the file is for a controller only."""
+    """Raise NotServedError if the file is for a controller only."""
     if roles and "broker" not in words(roles):
-        raise NotServed(f"process.roles={roles}: a node here serves clients, so one of its roles must be broker.")
+        raise NotServedError(f"process.roles={roles}: a node here serves clients, so one of its roles must be broker.")
 
 
 def anywhere(text: str, address: str, settings: dict[str, str]) -> tuple[str, list[str]]:
@@ -75,5 +75,5 @@ def split(text: str, where: str) -> tuple[str, str]:
     """(name, HOST:PORT) of NAME://HOST:PORT."""
     name, separator, address = text.partition("://")
     if not separator:
-        raise NotServed(f"{text!r} in {where} is no listener: expected PLAINTEXT://HOST:PORT.")
+        raise NotServedError(f"{text!r} in {where} is no listener: expected PLAINTEXT://HOST:PORT.")
     return name.strip().upper(), address.strip()

@@ -39,7 +39,7 @@ from ottla.cli.connection import (
 )
 from ottla.cli.groups import TopicsGiven, committed_offsets, shown
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, counted, ended, print_done, print_json, print_rows, say
+from ottla.cli.output import CommandError, Format, UsageError, counted, ended, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, MaxRecords, choose_one, tell_unchanged
 from ottla.cli.share_standing import PAUSED, Pause, letters_waiting, pauses
 from ottla.cli.times import parse_time, shown_time
@@ -146,7 +146,7 @@ def describe(
     from ottla.client.share_groups import list_share_groups
 
     if members + state + offsets > 1:
-        raise NotUnderstood("Choose one of --members, --state and --offsets.")
+        raise UsageError("Choose one of --members, --state and --offsets.")
     with client(cluster) as asked:
         names = groups or [name for name, _ in list_share_groups(asked)]
         paused = {} if members else pauses(connect(cluster), names)
@@ -173,7 +173,7 @@ def delete(
     format: Output = Format.TABLE,
 ) -> None:
     """Delete share groups without members, and their offsets."""
-    from ottla.client import ErrorAnswer
+    from ottla.client import BrokerError
     from ottla.client.share_groups import delete_share_group, describe_share_group
 
     deleted: list[str] = []
@@ -184,10 +184,10 @@ def delete(
                 describe_share_group(asked, name)
                 delete_share_group(asked, name)
                 deleted.append(name)
-            except ErrorAnswer as error:
+            except BrokerError as error:
                 failures.append(ended(error))
     if failures:
-        raise Failure(with_done(failures, "Deleted", deleted))
+        raise CommandError(with_done(failures, "Deleted", deleted))
     print_done(f"Deleted {', '.join(groups)}.", format, deleted=groups)
 
 
@@ -219,7 +219,7 @@ def reset_offsets(
     if from_group is not None:
         committed = {(each.topic, each.partition): each.offset for each in committed_offsets(admin, from_group)}
         if not committed:
-            raise Failure(f"The consumer group {from_group} has committed nothing.")
+            raise CommandError(f"The consumer group {from_group} has committed nothing.")
         target: resets.Target = resets.Listed(committed)
     else:
         target = to.target()
@@ -308,12 +308,12 @@ def inspect(
 ) -> None:
     """Show the records that members have acquired: since when, how often delivered, and when the lock expires."""
     if metrics is None:
-        raise NotUnderstood(
+        raise UsageError(
             "Say where a node shows its metrics: --metrics HOST:PORT (`ottla serve --metrics 127.0.0.1:9100` does)."
         )
     found = seen(metrics, group, token_file, ca_file)
     if found is None:
-        raise Failure(f"The node at {metrics} knows no share group {group}.")
+        raise CommandError(f"The node at {metrics} knows no share group {group}.")
     if format is Format.JSON:
         print_json(found)
         return
@@ -380,10 +380,10 @@ def redrive(
     """Send dead letters back to the topics they came from; shows them unless --execute is given."""
     from confluent_kafka import Consumer, Producer
 
-    from ottla.cli.redrive import Pace, Redrive, Wanted, run
+    from ottla.cli.redrive import DeadLetterFilter, Pace, Redrive, run
 
     choose_one(execute, dry_run)
-    wanted = Wanted(
+    wanted = DeadLetterFilter(
         topic,
         reason.value if reason else None,
         None if since is None else parse_time(since),
@@ -392,7 +392,7 @@ def redrive(
     )
     source = dead_letters or own_entries(connect(cluster), "group", [group])[group].get(DEAD_LETTERS, "")
     if not source:
-        raise Failure(f"The group {group} has no {DEAD_LETTERS}: name a topic with --dead-letters.")
+        raise CommandError(f"The group {group} has no {DEAD_LETTERS}: name a topic with --dead-letters.")
     given = client_properties(cluster)
     position = {"group.id": f"ottla-redrive.{group}", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
     consumer = Consumer({**given, **position})
@@ -457,30 +457,32 @@ def known(number: int) -> int | None:
 
 def offsets_of(asked: Client, group: str) -> dict[tuple[str, int], int]:
     """The group's offsets; empty if there is no such group."""
-    from ottla.client import ErrorAnswer
+    from ottla.client import BrokerError
     from ottla.client.share_groups import share_group_offsets
 
     try:
         return {(each.topic, each.partition): each.start_offset for each in share_group_offsets(asked, group)}
-    except ErrorAnswer as error:
+    except BrokerError as error:
         if error.name != "GROUP_ID_NOT_FOUND":
             raise
         return {}
 
 
 def require_inactive(asked: Client, group: str) -> None:
-    from ottla.client import ErrorAnswer
+    from ottla.client import BrokerError
     from ottla.client.share_groups import describe_share_group
 
     try:
         described = describe_share_group(asked, group)
-    except ErrorAnswer as error:
+    except BrokerError as error:
         if error.name != "GROUP_ID_NOT_FOUND":
             raise
         return
     if described.members:
         state = described.group_state
-        raise Failure(f"The share group {group} is {state}: its offsets can only be moved while it has no members.")
+        raise CommandError(
+            f"The share group {group} is {state}: its offsets can only be moved while it has no members."
+        )
 
 
 def set_paused(group: str, paused: bool, cluster: Cluster) -> None:
@@ -491,7 +493,7 @@ def set_paused(group: str, paused: bool, cluster: Cluster) -> None:
     with client(cluster) as asked:
         there = any(name == group for name, _ in list_share_groups(asked))
     if not there and (paused or PAUSED not in own_entries(admin, "group", [group])[group]):
-        raise Failure(f"There is no share group {group}. `ottla share-groups list` shows the existing ones.")
+        raise CommandError(f"There is no share group {group}. `ottla share-groups list` shows the existing ones.")
     if paused:
         alter_entries(admin, "group", group, set=[f"{PAUSED}=true"])
     else:
@@ -513,11 +515,11 @@ def seen(metrics: str, group: str, token_file: Path | None, ca_file: Path | None
         with urllib.request.urlopen(request, timeout=INSPECT_TIMEOUT_S, context=context) as answer:
             groups = json.load(answer)["groups"]
     except urllib.error.HTTPError as error:
-        raise Failure(
+        raise CommandError(
             f"{url} cannot be read: {error.code}, {error.read(500).decode(errors='replace').strip()}"
         ) from None
     except (OSError, ValueError) as error:
-        raise Failure(f"{url} cannot be read: {getattr(error, 'reason', error)}.") from None
+        raise CommandError(f"{url} cannot be read: {getattr(error, 'reason', error)}.") from None
     return groups[0] if groups else None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.cli.configs import own_entries
-from ottla.cli.output import Failure
+from ottla.cli.output import CommandError
 from ottla.cli.times import shown_time
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def pauses(admin: AdminClient, groups: Iterable[str]) -> dict[str, Pause]:
     """The pauses of those groups that are paused."""
     try:
         configs = own_entries(admin, "group", groups)
-    except Failure:
+    except CommandError:
         return {}  # a Kafka version without group configs
     found: dict[str, Pause] = {}
     for group, entries in configs.items():
@@ -51,10 +51,10 @@ def pauses(admin: AdminClient, groups: Iterable[str]) -> dict[str, Pause]:
 
 def letters_waiting(asked: Client, group: str) -> int | None:
     """How many records of the group wait for their dead letter; None if the cluster does not say."""
-    from ottla.client import ClientFailure
+    from ottla.client import ClientError
     from ottla.client.share_groups import records_archiving
 
     try:
         return records_archiving(asked, group)
-    except ClientFailure:
+    except ClientError:
         return None

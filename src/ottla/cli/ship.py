@@ -18,7 +18,7 @@ import typer
 from ottla.cli import output
 from ottla.cli.connection import HERE, Cluster, complete_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, counted
+from ottla.cli.output import CommandError, counted
 
 EPILOG = "Example: ottla ship /var/log/nginx '/srv/*/logs/*.log' --topic logs"
 
@@ -98,7 +98,7 @@ def ship(
     cluster: Cluster = HERE,
 ) -> None:
     """Send lines of growing files to a topic until SIGTERM, exactly once, through rotation, truncation and restarts."""
-    from ottla.ship.failures import ShipFailed
+    from ottla.ship.failures import ShipFailedError
     from ottla.ship.follow import Bounds
     from ottla.ship.runner import Shipping
     from ottla.ship.runner import ship as run
@@ -119,8 +119,8 @@ def ship(
     stop = Stop()
     try:
         totals = run(shipping, say=(lambda text: None) if quiet else say, stopped=stop)
-    except ShipFailed as failed:
-        raise Failure(str(failed)) from None
+    except ShipFailedError as failed:
+        raise CommandError(str(failed)) from None
     if not quiet:
         say(sentence(totals))
 
@@ -165,7 +165,7 @@ def rule_of(multiline: Multiline, starts: str | None) -> Any:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise Failure(f"--starts {starts!r} is no regular expression: {error}.") from None
+            raise CommandError(f"--starts {starts!r} is no regular expression: {error}.") from None
         return lambda: Starts(pattern)
     return Traces if multiline is Multiline.AUTO else lambda: None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from ottla.cli.output import NotUnderstood
+from ottla.cli.output import UsageError
 
 TIME_MAX_MS = 253_402_300_799_999
 """The end of the year 9999, the last year with four digits in ISO 8601."""
@@ -17,7 +17,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def time_or_none(text: str) -> int | None:
-    """Milliseconds since 1970; None if the text is not a time. Raises NotUnderstood for a time that no log can
+    """Milliseconds since 1970; None if the text is not a time. Raises UsageError for a time that no log can
     store."""
     if text.isascii() and text.isdigit():
         return in_range(int(text), text)
@@ -29,17 +29,17 @@ def time_or_none(text: str) -> int | None:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970. Raises NotUnderstood."""
+    """Milliseconds since 1970. Raises UsageError."""
     found = time_or_none(text)
     if found is None:
-        raise NotUnderstood(f"{text!r} is no time: expected one like 2026-01-31T08:00:00Z, or milliseconds since 1970.")
+        raise UsageError(f"{text!r} is no time: expected one like 2026-01-31T08:00:00Z, or milliseconds since 1970.")
     return found
 
 
 def in_range(millis: int, text: str) -> int:
-    """A time or duration in milliseconds that a log can store. Raises NotUnderstood."""
+    """A time or duration in milliseconds that a log can store. Raises UsageError."""
     if not 0 <= millis <= TIME_MAX_MS:
-        raise NotUnderstood(f"{text!r} is outside of the times that a log can hold, the years 1970 to 9999.")
+        raise UsageError(f"{text!r} is outside of the times that a log can hold, the years 1970 to 9999.")
     return millis
 
 

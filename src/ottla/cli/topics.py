@@ -28,7 +28,7 @@ from ottla.cli.connection import (
 from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.extents import Extent, extents, known_eligible
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, counted, print_done, print_json, print_rows, say, sized
+from ottla.cli.output import CommandError, Format, counted, print_done, print_json, print_rows, say, sized
 from ottla.cli.replicas.electing import elect_leaders
 from ottla.cli.replicas.reassign import reassign
 from ottla.cli.resets import Partition
@@ -233,7 +233,7 @@ def add_partitions(
 
 
 def topics_of(admin: AdminClient, names: list[str] | None, internal: bool) -> dict[str, Any]:
-    """Descriptions by name; raises Failure if a named topic does not exist."""
+    """Descriptions by name; raises CommandError if a named topic does not exist."""
     if names is None:
         names = [name for name in topic_names(admin) if internal or not name.startswith("__")]
     return existing.described_topics(admin, names)
@@ -247,7 +247,7 @@ def topic_names(admin: AdminClient) -> set[str]:
 
 def replication_factor(topic: Any) -> int:
     if not topic.partitions:
-        raise Failure(f"{topic.name} has no partitions.")
+        raise CommandError(f"{topic.name} has no partitions.")
     return len(topic.partitions[0].replicas)
 
 

@@ -14,7 +14,7 @@ import typer
 from ottla.cli.connection import HERE, Cluster, Output, client, complete_topics, named
 from ottla.cli.existing import require_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
+from ottla.cli.output import CommandError, Format, UsageError, print_done, print_rows
 from ottla.cli.plans import DryRun, Execute, Yes, choose_one, confirm
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def list_(
 
     for state in states or ():
         if state not in STATES:
-            raise NotUnderstood(f"{state!r} is no state of a transaction: choose of {', '.join(STATES)}.")
+            raise UsageError(f"{state!r} is no state of a transaction: choose of {', '.join(STATES)}.")
     with client(cluster) as asked:
         found = list_transactions(asked, states or (), longer_than_ms=longer_than_ms or -1)
     rows = [
@@ -113,15 +113,15 @@ def describe(
 
 def _described(asked: Client, name: str) -> Any:
     """The TransactionState of an existing transactional id."""
-    from ottla.client import ErrorAnswer
+    from ottla.client import BrokerError
     from ottla.client.transactions import describe_transaction
 
     try:
         return describe_transaction(asked, name)
-    except ErrorAnswer as answer:
+    except BrokerError as answer:
         if answer.name != "TRANSACTIONAL_ID_NOT_FOUND":
             raise
-        raise Failure(
+        raise CommandError(
             f"There is no transactional id {name}. `ottla transactions list` shows the existing ones."
         ) from None
 
@@ -211,12 +211,12 @@ def abort(
     choose_one(execute, dry_run)
     if name is not None:
         if topic is not None or partition is not None or start_offset is not None:
-            raise NotUnderstood(ABORT_NAMES)
+            raise UsageError(ABORT_NAMES)
         with client(cluster) as asked:
             _fence(asked, _described(asked, name), yes=yes, dry_run=dry_run, format=format)
         return
     if topic is None or partition is None or start_offset is None:
-        raise NotUnderstood(ABORT_NAMES)
+        raise UsageError(ABORT_NAMES)
     with client(cluster) as asked:
         require_topics([topic], (each.name for each in asked.topics()))
         found: OpenTransaction | None = None
@@ -224,7 +224,7 @@ def abort(
             if (each.partition, each.start_offset) == (partition, start_offset):
                 found = each
         if found is None:
-            raise Failure(f"No transaction is open in {topic}-{partition} since offset {start_offset}.")
+            raise CommandError(f"No transaction is open in {topic}-{partition} since offset {start_offset}.")
         state = coordinated(asked, [found]).get(found)
         if state is not None:
             _fence(asked, state, yes=yes, dry_run=not execute, format=format)
@@ -242,7 +242,7 @@ def _fence(asked: Client, state: Any, *, yes: bool, dry_run: bool, format: Forma
 
     name, now_ms = state.transactional_id, int(time.time() * 1000)
     if state.transaction_state != "Ongoing":
-        raise Failure(f"{name} has no open transaction: it is in state {state.transaction_state}.")
+        raise CommandError(f"{name} has no open transaction: it is in state {state.transaction_state}.")
     open_ms = max(0, now_ms - state.transaction_start_time_ms)
     left_ms = max(0, state.transaction_timeout_ms - open_ms)
     whose = f"the transaction of {name} (producer {state.producer_id}, epoch {state.producer_epoch})"

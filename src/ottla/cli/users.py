@@ -16,7 +16,7 @@ import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client, named
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_done, print_rows
+from ottla.cli.output import CommandError, Format, UsageError, print_done, print_rows
 from ottla.cli.plans import Yes, confirm
 from ottla.protocol.scram import ITERATIONS, MECHANISMS, SALT_BYTES, salted
 
@@ -40,13 +40,13 @@ PasswordFile = Annotated[
 
 
 def password_of(file: Path | None) -> str:
-    """The password from the file, the environment, or the terminal; raises Failure if there is none."""
+    """The password from the file, the environment, or the terminal; raises CommandError if there is none."""
     if file is not None:
         try:
             found = file.read_text().partition("\n")[0].rstrip("\r")
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
-            raise Failure(f"The password file {file} can't be read: {why}.") from None
+            raise CommandError(f"The password file {file} can't be read: {why}.") from None
     elif VARIABLE in os.environ:
         found = os.environ[VARIABLE]
     elif sys.stdin.isatty():
@@ -54,11 +54,11 @@ def password_of(file: Path | None) -> str:
 
         found = getpass("Password: ")
         if getpass("Again: ") != found:
-            raise Failure("The two passwords differ: nothing was changed.")
+            raise CommandError("The two passwords differ: nothing was changed.")
     else:
-        raise NotUnderstood(f"There is no password: give --password-file FILE, or set {VARIABLE}.")
+        raise UsageError(f"There is no password: give --password-file FILE, or set {VARIABLE}.")
     if not found:
-        raise Failure("A password can't be empty.")
+        raise CommandError("A password can't be empty.")
     return found
 
 
@@ -81,7 +81,7 @@ def add(name: Name, password_file: PasswordFile = None, cluster: Cluster = HERE,
     """Add a user, who can then authenticate by SCRAM-SHA-256, SCRAM-SHA-512, and PLAIN where that is enabled."""
     with client(cluster) as connected:
         if name in users_of(connected):
-            raise Failure(f"There is a user {name} already: `ottla users password {name}` changes the password.")
+            raise CommandError(f"There is a user {name} already: `ottla users password {name}` changes the password.")
         set_password(connected, name, password_of(password_file))
     print_done(f"Added the user {name}.", format, added=name)
 
@@ -94,7 +94,7 @@ def password(
     """Change a user's password. Connections that are open stay open."""
     with client(cluster) as connected:
         if name not in users_of(connected):
-            raise Failure(f"There is no user {name}: `ottla users add {name}` adds one.")
+            raise CommandError(f"There is no user {name}: `ottla users add {name}` adds one.")
         set_password(connected, name, password_of(password_file))
     print_done(f"Changed the password of {name}.", format, changed=name)
 
@@ -112,7 +112,7 @@ def remove(name: Name, yes: Yes = False, cluster: Cluster = HERE, format: Output
     with client(cluster) as connected:
         known = users_of(connected).get(name)
         if known is None:
-            raise Failure(f"There is no user {name}: nothing was removed.")
+            raise CommandError(f"There is no user {name}: nothing was removed.")
         confirm(f"Remove the user {name}?", yes)
         for code, mechanism in MECHANISMS.items():
             if mechanism in known:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ottla.broker.topics.adoption import place_of
 from ottla.log.answers import Damage
 from ottla.log.checking import checking
-from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadable
+from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadableError
 from ottla.log.epochs import EpochCache
 from ottla.log.files import DiskFiles
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
@@ -41,7 +41,7 @@ def damages(directory: Path, topic: str, index: int) -> Iterator[int | Damage]:
         epochs = EpochCache.decode(files.read_bytes(f"{path}/{LEADER_EPOCH_FILE}"), LEADER_EPOCH_FILE)
     except FileNotFoundError:
         pass
-    except CheckpointUnreadable as error:
+    except CheckpointUnreadableError as error:
         yield Damage(f"{path}/{LEADER_EPOCH_FILE}", 0, 0, -1, str(error))
     names = files.listdir(path)
     bases = [offset_in(name) for name in names if is_log(name)]

@@ -8,24 +8,24 @@ from ottla.client.admin import delete_offsets
 from ottla.client.client import Client, TopicPartition
 from ottla.client.connection import Connection, Posted
 from ottla.client.errors import (
-    BadAnswer,
-    ClientFailure,
-    ConnectionClosed,
-    ErrorAnswer,
-    TimedOut,
-    UnsupportedVersion,
+    BadResponseError,
+    BrokerError,
+    ClientError,
+    ConnectionClosedError,
+    TimedOutError,
+    UnsupportedVersionError,
 )
 
 __all__ = [
-    "BadAnswer",
+    "BadResponseError",
+    "BrokerError",
     "Client",
-    "ClientFailure",
+    "ClientError",
     "Connection",
-    "ConnectionClosed",
-    "ErrorAnswer",
+    "ConnectionClosedError",
     "Posted",
-    "TimedOut",
+    "TimedOutError",
     "TopicPartition",
-    "UnsupportedVersion",
+    "UnsupportedVersionError",
     "delete_offsets",
 ]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias, TypeVar
 
 from ottla.client.connection import Connection
-from ottla.client.errors import ClientFailure, ConnectionClosed, ErrorAnswer, check
+from ottla.client.errors import BrokerError, ClientError, ConnectionClosedError, check
 from ottla.client.sasl import Login
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -77,8 +77,8 @@ class Topic:
 class Client:
     """A blocking client: `with Client("localhost:9092") as client: client.fetch_raw("clicks", 0, 0)`.
 
-    `bootstrap` is "host:port[,host:port ...]". Every method raises ClientFailure or a subclass; an error code from the
-    broker raises ErrorAnswer. `timeout_s` bounds every wait for an answer, and the retries of a rejected request.
+    `bootstrap` is "host:port[,host:port ...]". Every method raises ClientError or a subclass; an error code from the
+    broker raises BrokerError. `timeout_s` bounds every wait for an answer, and the retries of a rejected request.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class Client:
 
     def any_broker(self) -> Connection:
         """A connection to the first known broker that can be reached."""
-        failure: ClientFailure | None = None
+        failure: ClientError | None = None
         for address in [*self._bootstrap, *self._brokers.values()]:
             try:
                 return self._connect(address)
-            except ConnectionClosed as error:
+            except ConnectionClosedError as error:
                 failure = error
         assert failure is not None
         raise failure
@@ -127,7 +127,7 @@ class Client:
         if node_id not in self._brokers:
             self.metadata([])
         if node_id not in self._brokers:
-            raise ClientFailure(f"The cluster has no broker {node_id}.")
+            raise ClientError(f"The cluster has no broker {node_id}.")
         return self._connect(self._brokers[node_id])
 
     def broker_ids(self) -> list[int]:
@@ -137,14 +137,14 @@ class Client:
     def leader(self, topic: str, partition: int) -> Connection:
         """A connection to the leader of a partition.
 
-        Raises ErrorAnswer, with LEADER_NOT_AVAILABLE if the partition has no leader now; `repeat` retries that
+        Raises BrokerError, with LEADER_NOT_AVAILABLE if the partition has no leader now; `repeat` retries that
         error.
         """
         known = self.known_topic(topic)
         if not 0 <= partition < len(known.leaders):
-            raise ErrorAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
         if known.leaders[partition] < 0:
-            raise ErrorAnswer(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition}")
+            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition}")
         return self.broker(known.leaders[partition])
 
     def coordinator(self, key: str, key_type: int = GROUP) -> Connection:
@@ -177,7 +177,7 @@ class Client:
         connection = place()
         try:
             return connection.send(message, version)
-        except ClientFailure:
+        except ClientError:
             self.drop(connection)
             raise
 
@@ -189,13 +189,13 @@ class Client:
 
     def repeat(self, ask: Callable[[], T]) -> T:
         """Retry a request, with new metadata, while a broker rejects it for a wrong or missing leader or coordinator,
-        and while time is left. Raises ErrorAnswer."""
+        and while time is left. Raises BrokerError."""
         until = time.monotonic() + self._timeout_s
         pause_s = 0.01
         while True:
             try:
                 return ask()
-            except ErrorAnswer as error:
+            except BrokerError as error:
                 if error.code not in _RETRIED or time.monotonic() + pause_s > until:
                     raise
             self._topics.clear()
@@ -217,13 +217,13 @@ class Client:
         return answer
 
     def topic(self, name: str) -> Topic:
-        """A topic with its leaders, from new metadata. Raises ErrorAnswer."""
+        """A topic with its leaders, from new metadata. Raises BrokerError."""
         answer = self.metadata([name])
         check(answer.topics[0].error_code, f"topic {name}")
         return self._topics[name]
 
     def known_topic(self, name: str) -> Topic:
-        """A topic from the stored metadata, or from new metadata if it is not stored. Raises ErrorAnswer."""
+        """A topic from the stored metadata, or from new metadata if it is not stored. Raises BrokerError."""
         return self._topics.get(name) or self.topic(name)
 
     def forget_topics(self) -> None:
@@ -241,7 +241,7 @@ class Client:
     def produce_raw(
         self, topic: str, partition: int, batch: Buffer, *, acks: int = -1, timeout_ms: int = 30_000
     ) -> Produced | None:
-        """Append one encoded record batch; None with acks=0. Raises ErrorAnswer."""
+        """Append one encoded record batch; None with acks=0. Raises BrokerError."""
 
         def ask() -> Produced | None:
             connection = self.leader(topic, partition)
@@ -269,7 +269,7 @@ class Client:
         max_wait_ms: int = 500,
         isolation_level: int = 0,
     ) -> Fetched:
-        """Whole batches from `offset` on, fetched without a fetch session. Raises ErrorAnswer."""
+        """Whole batches from `offset` on, fetched without a fetch session. Raises BrokerError."""
 
         def ask() -> Fetched:
             connection = self.leader(topic, partition)

@@ -17,10 +17,16 @@ import time
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ottla.client.errors import BadAnswer, ClientFailure, ConnectionClosed, TimedOut, UnsupportedVersion
+from ottla.client.errors import (
+    BadResponseError,
+    ClientError,
+    ConnectionClosedError,
+    TimedOutError,
+    UnsupportedVersionError,
+)
 from ottla.client.sasl import Login, authenticate
 from ottla.protocol.apis import APIS, ApiKey
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.wire import Buffer, Message
@@ -45,7 +51,7 @@ class Posted:
 class Connection:
     """A blocking connection: `with Connection("localhost", 9092) as c: c.send(MetadataRequest())`.
 
-    `timeout_s` bounds connecting and every wait for bytes. Every method raises ConnectionClosed and TimedOut.
+    `timeout_s` bounds connecting and every wait for bytes. Every method raises ConnectionClosedError and TimedOutError.
     """
 
     def __init__(
@@ -75,7 +81,9 @@ class Connection:
             else:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
-            raise ConnectionClosed(f"No broker can be reached at {self.address}: {error.strerror or error}.") from error
+            raise ConnectionClosedError(
+                f"No broker can be reached at {self.address}: {error.strerror or error}."
+            ) from error
         self._login, self._renew_at = login, math.inf
         if login is not None:
             try:
@@ -92,8 +100,8 @@ class Connection:
             self._renew_at = time.monotonic() + lifetime_s * RENEWED_AFTER
 
     def ask(self, message: Message, version: int) -> Any:
-        """Send a request at this version, and wait for the answer. Raises UnsupportedVersion if there is none, and
-        BadAnswer."""
+        """Send a request at this version, and wait for the answer. Raises UnsupportedVersionError if there is none, and
+        BadResponseError."""
         return self.take(self.post(message, version))
 
     def __enter__(self) -> Self:
@@ -110,7 +118,7 @@ class Connection:
     def send(self, message: Message, version: int | None = None) -> Any:
         """Send a request and wait for the answer. Without a version, the newest that both sides support is used.
 
-        Also raises UnsupportedVersion and BadAnswer.
+        Also raises UnsupportedVersionError and BadResponseError.
         """
         return self.take(self.post(message, version))
 
@@ -142,10 +150,10 @@ class Connection:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if correlation_id != first:
             self.close()
-            raise BadAnswer(f"{self.address} answered request {correlation_id} where {first} was due.")
+            raise BadResponseError(f"{self.address} answered request {correlation_id} where {first} was due.")
         if len(self._kept) >= self.kept_max:
             self.close()
-            raise ClientFailure(f"More than {self.kept_max} answers wait to be taken.")
+            raise ClientError(f"More than {self.kept_max} answers wait to be taken.")
         self._kept[correlation_id] = self._decode(self._expected.pop(correlation_id), frame)
 
     def _decode(self, posted: Posted, frame: bytes) -> Any:
@@ -156,22 +164,24 @@ class Connection:
         view = memoryview(frame) if posted.api_key in LARGE_ANSWERS else frame
         try:
             return decode_response(posted.api_key, version, view)[1]
-        except MalformedFrame as error:
+        except MalformedFrameError as error:
             self.close()
-            raise BadAnswer(f"The answer of {self.address} to {api.name} v{version} can't be read: {error}.") from error
+            raise BadResponseError(
+                f"The answer of {self.address} to {api.name} v{version} can't be read: {error}."
+            ) from error
 
     # ---- versions --------------------------------------------------------------------------------------------------
 
     def version_of(self, api_key: int) -> int:
         """The newest version of an API that this broker and the codec support; requests the versions once.
 
-        Raises UnsupportedVersion.
+        Raises UnsupportedVersionError.
         """
         api = APIS[api_key]
         lowest, highest = self.ranges.get(api_key, (1, 0))
         version = min(highest, api.max_version)
         if version < max(lowest, api.min_version):
-            raise UnsupportedVersion(f"The broker at {self.address} does not serve {api.name} in a known version.")
+            raise UnsupportedVersionError(f"The broker at {self.address} does not serve {api.name} in a known version.")
         return version
 
     @property
@@ -194,13 +204,13 @@ class Connection:
             self._socket.sendall(data)
         except (TimeoutError, BlockingIOError) as error:
             self.close()
-            raise TimedOut(f"The broker at {self.address} did not take the request in time.") from error
+            raise TimedOutError(f"The broker at {self.address} did not take the request in time.") from error
         except OSError as error:
             self.close()
             raise self._gone(error) from error
 
     def receive_raw(self, *, read_ahead: bool = True) -> bytes:
-        """The next frame without its length. Raises BadAnswer if the length is invalid.
+        """The next frame without its length. Raises BadResponseError if the length is invalid.
 
         `read_ahead=False` is for an answer that may be large: two system calls, and no byte is copied twice.
         """
@@ -208,7 +218,7 @@ class Connection:
         length = int.from_bytes(read(4), "big", signed=True)
         if not 0 <= length <= FRAME_BYTES_MAX:
             self.close()
-            raise BadAnswer(
+            raise BadResponseError(
                 f"The server at {self.address} does not use Kafka's protocol: it sent a frame of {length} bytes."
             )
         return read(length)
@@ -252,14 +262,14 @@ class Connection:
             chunk = self._socket.recv(size, flags)
         except (TimeoutError, BlockingIOError) as error:
             self.close()
-            raise TimedOut(f"The broker at {self.address} did not answer in time.") from error
+            raise TimedOutError(f"The broker at {self.address} did not answer in time.") from error
         except OSError as error:
             self.close()
             raise self._gone(error) from error
         if not chunk:
             self.close()
-            raise ConnectionClosed(f"The broker at {self.address} hung up.")
+            raise ConnectionClosedError(f"The broker at {self.address} hung up.")
         return chunk
 
-    def _gone(self, error: OSError) -> ConnectionClosed:
-        return ConnectionClosed(f"The connection to {self.address} is gone: {error.strerror or error}.")
+    def _gone(self, error: OSError) -> ConnectionClosedError:
+        return ConnectionClosedError(f"The connection to {self.address} is gone: {error.strerror or error}.")

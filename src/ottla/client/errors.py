@@ -8,28 +8,28 @@ from __future__ import annotations
 from ottla.protocol.errors import ErrorCode
 
 
-class ClientFailure(Exception):
+class ClientError(Exception):
     """Base class of everything that this package raises."""
 
 
-class ConnectionClosed(ClientFailure):
+class ConnectionClosedError(ClientError):
     """The broker closed the connection or cannot be reached, or the network failed."""
 
 
-class TimedOut(ClientFailure):
+class TimedOutError(ClientError):
     """No answer arrived in time. The connection is closed, so that a late answer is not read as the answer to another
     request."""
 
 
-class BadAnswer(ClientFailure):
+class BadResponseError(ClientError):
     """The bytes that arrived are not an answer to the request."""
 
 
-class UnsupportedVersion(ClientFailure):
+class UnsupportedVersionError(ClientError):
     """Client and broker share no version of this API."""
 
 
-class ErrorAnswer(ClientFailure):
+class BrokerError(ClientError):
     """The broker answered with an error code. `name` and `retriable` are Kafka's."""
 
     def __init__(self, code: int, what: str, sentence: str | None = None) -> None:
@@ -44,6 +44,6 @@ class ErrorAnswer(ClientFailure):
 
 
 def check(code: int, what: str, sentence: str | None = None) -> None:
-    """Raise ErrorAnswer unless `code` is NONE."""
+    """Raise BrokerError unless `code` is NONE."""
     if code:
-        raise ErrorAnswer(code, what, sentence)
+        raise BrokerError(code, what, sentence)

@@ -18,7 +18,7 @@ from ottla.protocol.wire import Buffer
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PartitionFetch:
     """A partition to fetch: from which offset, and how many bytes at most."""
 
     topic: str
@@ -49,7 +49,7 @@ class Fetching:
     names: dict[bytes, str]
 
     def take(self) -> dict[TopicPartition, FetchedPart]:
-        """Wait for the answer; returns it by topic and partition. Raises ClientFailure."""
+        """Wait for the answer; returns it by topic and partition. Raises ClientError."""
         answer = self.connection.take(self.posted)
         check(answer.error_code, f"a fetch from {self.connection.address}")
         found: dict[TopicPartition, FetchedPart] = {}
@@ -63,14 +63,14 @@ class Fetching:
 def post_fetch(
     client: Client,
     leader: Connection,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[PartitionFetch],
     *,
     max_bytes: int,
     min_bytes: int = 1,
     max_wait_ms: int = 500,
     isolation_level: int = 0,
 ) -> Fetching:
-    """Send one leader a fetch request for partitions that it leads. Raises ClientFailure.
+    """Send one leader a fetch request for partitions that it leads. Raises ClientError.
 
     The first partition with records returns at least one whole batch, whatever the limits; later partitions get the
     room that is left.

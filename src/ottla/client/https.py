@@ -22,11 +22,11 @@ TOTAL_TIMEOUT_S = 15.0
 _CHUNK = 1 << 14
 
 
-class UrlRefused(ValueError):
+class UrlRefusedError(ValueError):
     """The URL may not be used; the text is one sentence."""
 
 
-class FetchFailed(Exception):
+class FetchFailedError(Exception):
     """There is no usable answer. The text names the reason, and never the content."""
 
 
@@ -40,21 +40,23 @@ class Place(NamedTuple):
 
 
 def place_of(url: str) -> Place:
-    """The parts of a URL. Raises UrlRefused."""
+    """The parts of a URL. Raises UrlRefusedError."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise UrlRefused("It is no URL.") from None
+        raise UrlRefusedError("It is no URL.") from None
     if parts.scheme not in ("https", "http") or not host:
-        raise UrlRefused("It has to begin with https:// and name a host.")
+        raise UrlRefusedError("It has to begin with https:// and name a host.")
     if parts.username is not None or parts.fragment:
-        raise UrlRefused("It may have neither a user nor a fragment.")
+        raise UrlRefusedError("It may have neither a user nor a fragment.")
     if any(ord(each) <= 32 or ord(each) > 126 for each in url):
-        raise UrlRefused("It may have only printable ASCII characters, and no spaces.")
+        raise UrlRefusedError("It may have only printable ASCII characters, and no spaces.")
     is_secure = parts.scheme == "https"
     if not is_secure and not is_local(host):
-        raise UrlRefused("It has to begin with https://: over http://, everyone on the way could change the answer.")
+        raise UrlRefusedError(
+            "It has to begin with https://: over http://, everyone on the way could change the answer."
+        )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Place(is_secure, host, port or (443 if is_secure else 80), path)
 
@@ -76,7 +78,7 @@ def fetch(
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
     """The content of an answer with status 200: to a GET, or to a POST with `body`. `ca_file`: the trusted authorities
-    as PEM (default: the system's). Blocks for TOTAL_TIMEOUT_S at most. Raises UrlRefused and FetchFailed."""
+    as PEM (default: the system's). Blocks for TOTAL_TIMEOUT_S at most. Raises UrlRefusedError and FetchFailedError."""
     place = place_of(url)
     try:
         made = http.client.HTTPConnection(place.host, place.port, timeout=CONNECT_TIMEOUT_S)
@@ -84,7 +86,7 @@ def fetch(
             context = ssl.create_default_context(cafile=ca_file)
             made = http.client.HTTPSConnection(place.host, place.port, timeout=CONNECT_TIMEOUT_S, context=context)
     except OSError as error:
-        raise FetchFailed(f"{ca_file} can't be used: {error.strerror or error}") from None
+        raise FetchFailedError(f"{ca_file} can't be used: {error.strerror or error}") from None
     late = threading.Timer(TOTAL_TIMEOUT_S, _cut, (made,))
     late.start()
     try:
@@ -96,14 +98,14 @@ def fetch(
             content += chunk
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a host that can't be a name
         why = "it takes too long" if late.finished.is_set() else str(error) or type(error).__name__
-        raise FetchFailed(f"{place.host}: {why}") from None
+        raise FetchFailedError(f"{place.host}: {why}") from None
     finally:
         late.cancel()
         made.close()
     if len(content) > bytes_max:
-        raise FetchFailed(f"{place.host}: the answer has more than {bytes_max} bytes")
+        raise FetchFailedError(f"{place.host}: the answer has more than {bytes_max} bytes")
     if answer.status != 200:
-        raise FetchFailed(f"{place.host}: HTTP status {answer.status}")
+        raise FetchFailedError(f"{place.host}: HTTP status {answer.status}")
     return content
 
 

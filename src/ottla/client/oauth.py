@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, cast
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from ottla.client.errors import ClientFailure
-from ottla.client.https import FetchFailed, UrlRefused, fetch, place_of
+from ottla.client.errors import ClientError
+from ottla.client.https import FetchFailedError, UrlRefusedError, fetch, place_of
 
 URL = "sasl.oauthbearer.token.endpoint.url"
 CLIENT_IDS = ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id")
@@ -41,7 +41,7 @@ Tokens: TypeAlias = Callable[[], str]
 """Returns a token; called for each login, and again before a session ends."""
 
 
-class WrongTokens(ValueError):
+class WrongTokensError(ValueError):
     """The client properties do not say how to get a token; the text is one sentence."""
 
 
@@ -65,9 +65,9 @@ class TokenFile:
             with open(self.path, encoding="utf-8") as file:
                 text = file.read(ANSWER_BYTES_MAX).strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ClientFailure(f"The token in {self.path} cannot be read: {error}.") from None
+            raise ClientError(f"The token in {self.path} cannot be read: {error}.") from None
         if not _TOKEN.fullmatch(text):
-            raise ClientFailure(f"{self.path} does not hold a token.")
+            raise ClientError(f"{self.path} does not hold a token.")
         return text
 
 
@@ -109,14 +109,14 @@ class ClientCredentials:
                 headers=headers,
             )
             read = json.loads(answer)
-        except (FetchFailed, UrlRefused) as failed:
-            raise ClientFailure(f"The authorization server gives no token: {failed}.") from None
+        except (FetchFailedError, UrlRefusedError) as failed:
+            raise ClientError(f"The authorization server gives no token: {failed}.") from None
         except (ValueError, RecursionError):
             read = None
         found = cast("dict[str, Any]", read if isinstance(read, dict) else {})
         token, lifetime_s = found.get("access_token"), found.get("expires_in")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise ClientFailure(f"The answer of {self.url} has no token.")
+            raise ClientError(f"The answer of {self.url} has no token.")
         if not isinstance(lifetime_s, int | float):
             lifetime_s = max(0.0, expiry_of(token) - time.time())
         return _Kept(token, time.monotonic() + lifetime_s * RENEWED_AFTER)
@@ -133,26 +133,26 @@ def expiry_of(token: str) -> float:
 
 
 def tokens_of(given: Mapping[str, str], options: Mapping[str, str]) -> Tokens:
-    """How to get a token, by client properties and the options of `sasl.jaas.config`. Raises WrongTokens."""
+    """How to get a token, by client properties and the options of `sasl.jaas.config`. Raises WrongTokensError."""
     handler = given.get(HANDLER, "")
     if handler and not handler.endswith(".OAuthBearerLoginCallbackHandler"):
-        raise WrongTokens(f"{HANDLER} can only be Kafka's OAuthBearerLoginCallbackHandler, not {handler!r}.")
+        raise WrongTokensError(f"{HANDLER} can only be Kafka's OAuthBearerLoginCallbackHandler, not {handler!r}.")
     url = given.get(URL, "")
     if not url:
-        raise WrongTokens(f"OAUTHBEARER needs {URL}: an https:// URL, or file:///PATH of a file with a token.")
+        raise WrongTokensError(f"OAUTHBEARER needs {URL}: an https:// URL, or file:///PATH of a file with a token.")
     parts = urlsplit(url)
     if parts.scheme == "file":
         if parts.netloc or not parts.path:
-            raise WrongTokens(f"{URL} must be file:///PATH, not {url!r}.")
+            raise WrongTokensError(f"{URL} must be file:///PATH, not {url!r}.")
         return TokenFile(unquote(parts.path))
     try:
         place_of(url)
-    except UrlRefused as refused:
-        raise WrongTokens(f"{URL} cannot be used. {refused}") from None
+    except UrlRefusedError as refused:
+        raise WrongTokensError(f"{URL} cannot be used. {refused}") from None
     client_id = _first(given, CLIENT_IDS) or options.get("clientId")
     secret = _first(given, CLIENT_SECRETS) or options.get("clientSecret")
     if not client_id or not secret:
-        raise WrongTokens(f"OAUTHBEARER needs {CLIENT_IDS[0]} and {CLIENT_SECRETS[0]}.")
+        raise WrongTokensError(f"OAUTHBEARER needs {CLIENT_IDS[0]} and {CLIENT_SECRETS[0]}.")
     return ClientCredentials(
         url,
         client_id,

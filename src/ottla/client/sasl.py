@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ottla.client.errors import ClientFailure, ErrorAnswer
-from ottla.client.oauth import Tokens, WrongTokens, tokens_of
+from ottla.client.errors import BrokerError, ClientError
+from ottla.client.oauth import Tokens, WrongTokensError, tokens_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from ottla.protocol.scram import DIGESTS, ScramClient, ScramFailed
+from ottla.protocol.scram import DIGESTS, ScramClient, ScramError
 
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
@@ -27,7 +27,7 @@ _LOGIN_MODULE = re.compile(
 _OPTION = re.compile(r'(?P<name>\w+)\s*=\s*(?:"(?P<quoted>(?:\\.|[^"\\])*)"|(?P<bare>[^\s";]+))')
 
 
-class WrongLogin(ValueError):
+class WrongLoginError(ValueError):
     """The client properties name no login that can be used; the text is one sentence."""
 
 
@@ -44,12 +44,12 @@ class Login:
 
 def login_of(given: Mapping[str, str]) -> Login | None:
     """The login in client properties, None if `security.protocol` has no SASL. Takes librdkafka's names and Java's
-    (`sasl.jaas.config`). Raises WrongLogin."""
+    (`sasl.jaas.config`). Raises WrongLoginError."""
     if not given.get("security.protocol", "PLAINTEXT").upper().startswith("SASL"):
         return None
     mechanism = given.get("sasl.mechanism") or given.get("sasl.mechanisms") or ""
     if mechanism.upper() not in MECHANISMS:
-        raise WrongLogin(
+        raise WrongLoginError(
             f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, not {mechanism!r}."
             if mechanism
             else f"sasl.mechanism is missing: {', '.join(MECHANISMS)}."
@@ -58,23 +58,23 @@ def login_of(given: Mapping[str, str]) -> Login | None:
     if mechanism.upper() == OAUTHBEARER:
         try:
             return Login(OAUTHBEARER, tokens=tokens_of(given, options or {}))
-        except WrongTokens as wrong:
-            raise WrongLogin(str(wrong)) from None
+        except WrongTokensError as wrong:
+            raise WrongLoginError(str(wrong)) from None
     user, password = given.get("sasl.username"), given.get("sasl.password")
     if options is not None:
         user, password = options.get("username"), options.get("password")
     if not user or password is None:
-        raise WrongLogin("A login needs sasl.username and sasl.password.")
+        raise WrongLoginError("A login needs sasl.username and sasl.password.")
     return Login(mechanism.upper(), user, password)
 
 
 def _jaas_options(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of `sasl.jaas.config`, None without it. Raises WrongLogin."""
+    """The options of `sasl.jaas.config`, None without it. Raises WrongLoginError."""
     if "sasl.jaas.config" not in given:
         return None
     found = _LOGIN_MODULE.fullmatch(given["sasl.jaas.config"])
     if found is None:
-        raise WrongLogin(
+        raise WrongLoginError(
             "sasl.jaas.config must name Kafka's ScramLoginModule or PlainLoginModule, with username and password, or "
             "OAuthBearerLoginModule."
         )
@@ -96,15 +96,15 @@ class Asks(Protocol):
 
 
 def authenticate(connection: Asks, login: Login) -> float | None:
-    """Authenticate; returns the session's lifetime in seconds, None if it has no end. Raises ClientFailure."""
+    """Authenticate; returns the session's lifetime in seconds, None if it has no end. Raises ClientError."""
     handshake = connection.ask(SaslHandshakeRequest(login.mechanism), 1)
     assert isinstance(handshake, SaslHandshakeResponse)
     if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        raise ClientFailure(
+        raise ClientError(
             f"{connection.address} does not take {login.mechanism}: it takes {', '.join(handshake.mechanisms)}."
         )
     if handshake.error_code:
-        raise ErrorAnswer(handshake.error_code, connection.address)
+        raise BrokerError(handshake.error_code, connection.address)
     if login.mechanism == OAUTHBEARER:
         return _by_token(connection, login)
     if login.mechanism == PLAIN:
@@ -115,8 +115,8 @@ def authenticate(connection: Asks, login: Login) -> float | None:
         final = client.final(_token(connection, login, client.first()).auth_bytes)
         last = _token(connection, login, final)
         client.verify(last.auth_bytes)
-    except ScramFailed as failed:
-        raise ClientFailure(f"{connection.address} does not prove that it knows the password: {failed}.") from None
+    except ScramError as failed:
+        raise ClientError(f"{connection.address} does not prove that it knows the password: {failed}.") from None
     return last.session_lifetime_ms / 1000 or None
 
 
@@ -126,7 +126,7 @@ def _by_token(connection: Asks, login: Login) -> float | None:
     answer = _token(connection, login, b"n,,\x01auth=Bearer %b\x01\x01" % login.tokens().encode())
     if answer.auth_bytes:
         _token(connection, login, b"\x01")
-        raise ClientFailure(f"{connection.address} does not accept the token.")
+        raise ClientError(f"{connection.address} does not accept the token.")
     return answer.session_lifetime_ms / 1000 or None
 
 
@@ -135,5 +135,5 @@ def _token(connection: Asks, login: Login, token: bytes) -> SaslAuthenticateResp
     assert isinstance(answer, SaslAuthenticateResponse)
     if answer.error_code:
         who = f"{login.user} at {connection.address}" if login.user else connection.address
-        raise ErrorAnswer(answer.error_code, who, answer.error_message)
+        raise BrokerError(answer.error_code, who, answer.error_message)
     return SaslAuthenticateResponse(auth_bytes=bytes(answer.auth_bytes), session_lifetime_ms=answer.session_lifetime_ms)

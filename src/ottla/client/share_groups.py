@@ -1,7 +1,7 @@
 """Calls share groups' admin APIs (KIP-932), which confluent-kafka lacks: describe groups, read and change their
 offsets.
 
-Each function takes a `Client` and raises ClientFailure.
+Each function takes a `Client` and raises ClientError.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def list_groups(client: Client, types: Sequence[str] = ()) -> list[tuple[str, st
 
 
 def describe_share_group(client: Client, group: str) -> DescribedGroup:
-    """The group's state, epochs, members and assignments. Raises ErrorAnswer if there is no such share group."""
+    """The group's state, epochs, members and assignments. Raises BrokerError if there is no such share group."""
     (described,) = client.send_to_coordinator(group, ShareGroupDescribeRequest([group])).groups
     check(described.error_code, f"share group {group}", described.error_message)
     return described

@@ -24,14 +24,14 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from ottla.client.client import Client
-from ottla.client.errors import BadAnswer, ClientFailure, ErrorAnswer, check
+from ottla.client.errors import BadResponseError, BrokerError, ClientError, check
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import share_acknowledge as said
 from ottla.protocol.messages import share_fetch as asked
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from ottla.protocol.records.batch import iter_batches
 from ottla.protocol.records.compression import READER_BYTES_MAX
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import Record, decode_records
 from ottla.protocol.wire import Message
 
@@ -57,7 +57,7 @@ _JOIN_AGAIN = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
 _SESSION_LOST = {ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.INVALID_SHARE_SESSION_EPOCH}
 _MOVED = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
-Place: TypeAlias = tuple[bytes, int]
+TopicIdPartition: TypeAlias = tuple[bytes, int]
 """Topic id and partition index."""
 
 
@@ -65,7 +65,7 @@ class Delivered(NamedTuple):
     """A record that this member has acquired. `timestamp_type`: 0 create time, 1 log append time."""
 
     topic: str
-    place: Place
+    place: TopicIdPartition
     record: Record
     timestamp_type: int
     delivery_count: int
@@ -78,7 +78,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.places: set[Place] = set()
+        self.places: set[TopicIdPartition] = set()
 
     def advance(self) -> None:
         self.epoch = self.epoch + 1 if self.epoch < EPOCH_MAX else 1
@@ -88,7 +88,7 @@ class ShareMember:
     """A member of a share group: `with ShareMember(connect, "jobs", ["orders"]) as member: member.poll(10)`.
 
     `connect` returns a new Client; the member opens two and closes them. The constructor joins the group. Every method
-    raises ClientFailure. After a failure other than ErrorAnswer, the caller may poll again: the member opens a new
+    raises ClientError. After a failure other than BrokerError, the caller may poll again: the member opens a new
     session.
     """
 
@@ -100,12 +100,12 @@ class ShareMember:
         self._stopped = threading.Event()
         self._epoch = JOIN_EPOCH
         self._interval_s = 5.0
-        self._assigned: frozenset[Place] = frozenset()
-        self._failure: ErrorAnswer | None = None
+        self._assigned: frozenset[TopicIdPartition] = frozenset()
+        self._failure: BrokerError | None = None
         self._names: dict[bytes, str] = {}
         self._sessions: dict[int, _Session] = {}
         self._turn = 0
-        self._held: dict[Place, dict[int, int]] = {}
+        self._held: dict[TopicIdPartition, dict[int, int]] = {}
         """Offset to the node that returned the record, by partition."""
         self._renew_at = 0.0
         self._renews_every_s = 10.0
@@ -127,12 +127,12 @@ class ShareMember:
         """Leave the group; acquired records become available to other members at once. Raises nothing."""
         self._stopped.set()
         self._thread.join()
-        with self._lock, suppress(ClientFailure):
+        with self._lock, suppress(ClientError):
             for node_id, session in self._sessions.items():
                 if session.epoch:
                     farewell = said.ShareAcknowledgeRequest(self.group, self._member_id, FINAL_EPOCH)
                     self._reading.broker(node_id).send(farewell)
-        with suppress(ClientFailure):
+        with suppress(ClientError):
             farewell = ShareGroupHeartbeatRequest(self.group, self._member_id, LEAVE_EPOCH)
             self._beating.send_to_coordinator(self.group, farewell)
         self._close_clients()
@@ -156,28 +156,28 @@ class ShareMember:
         self._stopped.wait(min(max_wait_ms / 1000, LOOK_S))
         return []
 
-    def acknowledge(self, records: Iterable[Delivered], kind: int) -> list[tuple[Delivered, ErrorAnswer]]:
+    def acknowledge(self, records: Iterable[Delivered], kind: int) -> list[tuple[Delivered, BrokerError]]:
         """Acknowledge records as ACCEPT, RELEASE or REJECT. Returns the records that were rejected because their lock
         had expired; the broker delivers them again."""
-        by_place: dict[Place, list[Delivered]] = {}
+        by_place: dict[TopicIdPartition, list[Delivered]] = {}
         for each in records:
             by_place.setdefault(each.place, []).append(each)
-        refused: list[tuple[Delivered, ErrorAnswer]] = []
+        refused: list[tuple[Delivered, BrokerError]] = []
         with self._lock:
             offsets = {place: [each.record.offset for each in given] for place, given in by_place.items()}
             for place, error in self._say(offsets, kind).items():
                 refused += [(each, error) for each in by_place[place]]
         return refused
 
-    def _nodes(self) -> dict[int, set[Place]]:
+    def _nodes(self) -> dict[int, set[TopicIdPartition]]:
         """The assigned partitions, by the node that leads them."""
-        leaders: dict[Place, int] = {}
+        leaders: dict[TopicIdPartition, int] = {}
         for name in self.topics:
-            with suppress(ErrorAnswer):
+            with suppress(BrokerError):
                 topic = self._reading.known_topic(name)
                 self._names[topic.topic_id] = name
                 leaders.update({(topic.topic_id, index): leader for index, leader in enumerate(topic.leaders)})
-        nodes: dict[int, set[Place]] = {}
+        nodes: dict[int, set[TopicIdPartition]] = {}
         for place in self._assigned:
             leader = leaders.get(place, -1)
             if leader >= 0:
@@ -186,7 +186,9 @@ class ShareMember:
                 self._reading.forget_topics()  # deleted, grown or moved: the next poll looks it up
         return nodes
 
-    def _fetch(self, node_id: int, places: set[Place], max_records: int, max_wait_ms: int) -> list[Delivered]:
+    def _fetch(
+        self, node_id: int, places: set[TopicIdPartition], max_records: int, max_wait_ms: int
+    ) -> list[Delivered]:
         session = self._sessions.setdefault(node_id, _Session())
         request = asked.ShareFetchRequest(
             self.group,
@@ -214,7 +216,7 @@ class ShareMember:
         if not any(self._held.values()):
             self._renew_at = now + self._renews_every_s
         got: list[Delivered] = []
-        gaps: dict[Place, list[int]] = {}
+        gaps: dict[TopicIdPartition, list[int]] = {}
         for topic in answer.responses:
             for part in topic.partitions:
                 place = bytes(topic.topic_id), part.partition_index
@@ -233,7 +235,9 @@ class ShareMember:
             self._say(gaps, GAP)
         return got
 
-    def _delivered(self, place: Place, part: asked.PartitionData, acquired: dict[int, int]) -> list[Delivered]:
+    def _delivered(
+        self, place: TopicIdPartition, part: asked.PartitionData, acquired: dict[int, int]
+    ) -> list[Delivered]:
         """The acquired records of a partition; leaves in `acquired` the offsets that have no record."""
         got: list[Delivered] = []
         name = self._names[place[0]]
@@ -246,10 +250,12 @@ class ShareMember:
                     count = acquired.pop(record.offset, None)
                     if count is not None:
                         got.append(Delivered(name, place, record, header.timestamp_type, count))
-        except CorruptRecords as error:
+        except CorruptRecordsError as error:
             if not acquired:
                 return got  # an unreadable batch that this member has not acquired
-            raise BadAnswer(f"{name}-{place[1]} can't be read from offset {min(acquired)} on: {error}.") from error
+            raise BadResponseError(
+                f"{name}-{place[1]} can't be read from offset {min(acquired)} on: {error}."
+            ) from error
         return got
 
     def _ask(self, node_id: int, request: Message) -> Any:
@@ -259,7 +265,7 @@ class ShareMember:
             request.share_acquire_mode = RECORD_LIMIT  # type: ignore[attr-defined]
         try:
             answer = connection.send(request)
-        except ClientFailure:
+        except ClientError:
             self._reading.drop(connection)
             self._lose(node_id)
             raise
@@ -277,16 +283,16 @@ class ShareMember:
             for place, held in self._held.items()
         }
 
-    def _say(self, offsets: dict[Place, list[int]], kind: int) -> dict[Place, ErrorAnswer]:
+    def _say(self, offsets: dict[TopicIdPartition, list[int]], kind: int) -> dict[TopicIdPartition, BrokerError]:
         """Send acknowledgements, and drop records that are no longer acquired; returns the partitions with an error."""
-        refused: dict[Place, ErrorAnswer] = {}
-        by_node: dict[int, dict[Place, list[int]]] = {}
+        refused: dict[TopicIdPartition, BrokerError] = {}
+        by_node: dict[int, dict[TopicIdPartition, list[int]]] = {}
         for place, given in offsets.items():
             for offset in given:
                 held = self._held.get(place, {})
                 node_id = held.get(offset) if kind == RENEW else held.pop(offset, None)
                 if node_id is None:
-                    refused[place] = ErrorAnswer(ErrorCode.INVALID_RECORD_STATE, f"offset {offset}")
+                    refused[place] = BrokerError(ErrorCode.INVALID_RECORD_STATE, f"offset {offset}")
                 else:
                     by_node.setdefault(node_id, {}).setdefault(place, []).append(offset)
         for node_id, places in by_node.items():
@@ -306,14 +312,14 @@ class ShareMember:
             )
             answer = self._ask(node_id, request)
             if answer is None:
-                refused.update({place: ErrorAnswer(ErrorCode.SHARE_SESSION_NOT_FOUND, self.group) for place in places})
+                refused.update({place: BrokerError(ErrorCode.SHARE_SESSION_NOT_FOUND, self.group) for place in places})
                 continue
             for topic in answer.responses:
                 for part in topic.partitions:
                     if part.error_code:
                         place = (bytes(topic.topic_id), part.partition_index)
                         where = f"{self._names[place[0]]}-{place[1]}"
-                        refused[place] = ErrorAnswer(part.error_code, where, part.error_message)
+                        refused[place] = BrokerError(part.error_code, where, part.error_message)
         return refused
 
     # ---- heartbeats and renewals -----------------------------------------------------------------------------------
@@ -328,11 +334,11 @@ class ShareMember:
                     self._beat()
                 if time.monotonic() >= self._renew_at:
                     self._renew()
-            except ErrorAnswer as error:
+            except BrokerError as error:
                 if not error.retriable:
                     self._failure = error
                     return
-            except ClientFailure:
+            except ClientError:
                 pass  # no broker answers: the next heartbeat retries, or `poll` raises
 
     def _join(self) -> None:
@@ -341,7 +347,7 @@ class ShareMember:
         while True:
             try:
                 return self._beat()
-            except ErrorAnswer as error:
+            except BrokerError as error:
                 if not error.retriable or time.monotonic() > until:
                     raise
             time.sleep(JOIN_AGAIN_S)
@@ -372,7 +378,7 @@ class ShareMember:
         with self._lock:
             self._renew_at = time.monotonic() + self._renews_every_s
             held = {place: sorted(offsets) for place, offsets in self._held.items() if offsets}
-            with suppress(ClientFailure):
+            with suppress(ClientError):
                 self._say(held, RENEW)
 
 
@@ -385,7 +391,7 @@ def _acquired(part: asked.PartitionData) -> dict[int, int]:
     }
 
 
-def _by_topic(places: Iterable[Place]) -> list[tuple[bytes, list[int]]]:
+def _by_topic(places: Iterable[TopicIdPartition]) -> list[tuple[bytes, list[int]]]:
     topics: dict[bytes, list[int]] = {}
     for topic_id, index in sorted(places):
         topics.setdefault(topic_id, []).append(index)

@@ -61,7 +61,7 @@ class OpenTransaction:
 def list_transactions(
     client: Client, states: Sequence[str] = (), producer_ids: Sequence[int] = (), longer_than_ms: int = -1
 ) -> list[Listed]:
-    """The transactional ids of every coordinator, by name. Raises ClientFailure."""
+    """The transactional ids of every coordinator, by name. Raises ClientError."""
     client.metadata([])
     found: list[Listed] = []
     for node_id in client.broker_ids():
@@ -76,7 +76,7 @@ def list_transactions(
 
 
 def describe_transaction(client: Client, name: str) -> Any:
-    """The TransactionState of a transactional id. Raises ClientFailure."""
+    """The TransactionState of a transactional id. Raises ClientError."""
     answer = client.coordinator(name, TRANSACTION).send(DescribeTransactionsRequest([name]))
     (state,) = answer.transaction_states
     check(state.error_code, f"the transaction of {name}")
@@ -84,7 +84,7 @@ def describe_transaction(client: Client, name: str) -> Any:
 
 
 def open_transactions(client: Client, topics: Iterable[str]) -> list[OpenTransaction]:
-    """The open transactions in all partitions of these topics. Raises ClientFailure."""
+    """The open transactions in all partitions of these topics. Raises ClientError."""
     return [
         opened
         for name in topics
@@ -136,7 +136,7 @@ class HeldBack:
 
 
 def held_back(client: Client, places: Iterable[TopicPartition]) -> list[HeldBack]:
-    """Those of the partitions that a transaction blocks, in their order. Raises ClientFailure."""
+    """Those of the partitions that a transaction blocks, in their order. Raises ClientError."""
     wanted = dict.fromkeys(places, LATEST)
     stable = client.list_offsets_of(wanted, isolation_level=READ_COMMITTED)
     ends = client.list_offsets_of(wanted)
@@ -164,7 +164,7 @@ def held_back(client: Client, places: Iterable[TopicPartition]) -> list[HeldBack
 
 def coordinated(client: Client, opened: Iterable[OpenTransaction]) -> dict[OpenTransaction, Any]:
     """The TransactionState of each transaction that a coordinator knows as ongoing in its partition. Raises
-    ClientFailure."""
+    ClientError."""
     suspects = list(opened)
     if not suspects:
         return {}
@@ -179,7 +179,7 @@ def coordinated(client: Client, opened: Iterable[OpenTransaction]) -> dict[OpenT
 
 
 def hanging(client: Client, opened: Iterable[OpenTransaction]) -> list[OpenTransaction]:
-    """The transactions that no coordinator knows as ongoing in their partition. Raises ClientFailure."""
+    """The transactions that no coordinator knows as ongoing in their partition. Raises ClientError."""
     suspects = list(opened)
     known = coordinated(client, suspects)
     return [each for each in suspects if each not in known]
@@ -187,7 +187,7 @@ def hanging(client: Client, opened: Iterable[OpenTransaction]) -> list[OpenTrans
 
 def fence_producer(client: Client, name: str, timeout_ms: int) -> None:
     """Abort the open transaction of a transactional id and wait for its markers. The id gets a higher producer epoch,
-    so its present producer can neither write nor commit any more. Raises ClientFailure."""
+    so its present producer can neither write nor commit any more. Raises ClientError."""
     request = InitProducerIdRequest(name, timeout_ms)
     until = time.monotonic() + FENCE_WAIT_S
     while True:
@@ -199,7 +199,7 @@ def fence_producer(client: Client, name: str, timeout_ms: int) -> None:
 
 
 def abort_transaction(client: Client, opened: OpenTransaction) -> None:
-    """Write the abort marker of a hanging transaction, which no coordinator will write. Raises ClientFailure."""
+    """Write the abort marker of a hanging transaction, which no coordinator will write. Raises ClientError."""
     marker = WritableTxnMarker(
         producer_id=opened.producer_id,
         producer_epoch=opened.producer_epoch,

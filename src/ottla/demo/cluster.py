@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from ottla.demo.node import SETTINGS, NodeFailed
+from ottla.demo.node import SETTINGS, NodeFailedError
 
 NODES = (1, 2, 3)
 OWN_SETTINGS = {**SETTINGS, "min.insync.replicas": "2", "offsets.topic.num.partitions": "3"}
@@ -40,7 +40,7 @@ class ThreeNodes:
         self._ports = ExitStack()
 
     def start(self) -> None:
-        """Start all nodes; return when clients can connect. Raises NodeFailed."""
+        """Start all nodes; return when clients can connect. Raises NodeFailedError."""
         began = time.monotonic()
         words = [
             "start",
@@ -72,7 +72,7 @@ class ThreeNodes:
 
     def partitions(self, topics: tuple[str, ...]) -> dict[tuple[str, int], Any]:
         """Leader, replicas and in-sync replicas of every partition of these topics. Waits until the queried node knows
-        all partitions and their leaders: a node that has just started may not yet. Raises NodeFailed."""
+        all partitions and their leaders: a node that has just started may not yet. Raises NodeFailedError."""
         end = time.monotonic() + REQUEST_TIMEOUT_S
         while time.monotonic() < end:
             with suppress(KeyError):
@@ -80,7 +80,9 @@ class ThreeNodes:
                 if all(part.leader > 0 for part in found.values()):
                     return found
             time.sleep(PAUSE_S)
-        raise NodeFailed(f"Not every partition of {', '.join(topics)} had a leader after {REQUEST_TIMEOUT_S:.0f} s.")
+        raise NodeFailedError(
+            f"Not every partition of {', '.join(topics)} had a leader after {REQUEST_TIMEOUT_S:.0f} s."
+        )
 
     def is_in_sync(self, topics: tuple[str, ...]) -> bool:
         """Whether every replica of these topics is in sync, according to the queried node."""
@@ -99,13 +101,13 @@ class ThreeNodes:
         os.kill(int((self.directory / str(node) / "ottla.pid").read_text()), signal.SIGKILL)
 
     def bring_back(self, node: int) -> None:
-        """Start a killed node again; return when it is ready. Raises NodeFailed."""
+        """Start a killed node again; return when it is ready. Raises NodeFailedError."""
         self._run("start-node", str(node))
 
     def stop(self) -> None:
         """Stop every running process."""
         if self.address:
-            with suppress(NodeFailed, subprocess.TimeoutExpired):
+            with suppress(NodeFailedError, subprocess.TimeoutExpired):
                 self._run("stop")
             self.address = ""
         self._ports.close()
@@ -114,7 +116,9 @@ class ThreeNodes:
         command = [sys.executable, "-m", "ottla", "cluster", verb, *words, "--data", str(self.directory)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
         if done.returncode:
-            raise NodeFailed((done.stderr.strip().splitlines() or ["It said nothing."])[-1].removeprefix("ottla: "))
+            raise NodeFailedError(
+                (done.stderr.strip().splitlines() or ["It said nothing."])[-1].removeprefix("ottla: ")
+            )
         return done.stdout
 
 

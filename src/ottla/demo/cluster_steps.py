@@ -1,4 +1,4 @@
-"""Holds the steps on a cluster of three nodes, in order; a failed step raises StepFailed. Their docstrings are
+"""Holds the steps on a cluster of three nodes, in order; a failed step raises StepFailedError. Their docstrings are
 printed."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ottla.demo import events
 from ottla.demo.cluster import ThreeNodes
-from ottla.demo.demonstration import Demonstration, StepFailed
+from ottla.demo.demonstration import Demonstration, StepFailedError
 from ottla.demo.group import Group
 from ottla.demo.jobs import JOBS, Jobs
 from ottla.demo.money import LEDGER, TOTAL, Auditor, Teller
@@ -84,13 +84,15 @@ def account(demo: Demonstration, stream: Stream, group: Group) -> None:
     """End the stream, and compare what the group has read with what was acknowledged."""
     stream.stop()
     if stream.failure is not None:
-        raise StepFailed(stream.failure)
+        raise StepFailedError(stream.failure)
     produced = stream.tally
     demo.run(WAIT_S, lambda: group.tally.records >= produced.records)
     demo.hide()
     read = group.tally
     if (read.records, read.checksum, read.holes) != (produced.records, produced.checksum, []):
-        raise StepFailed(f"{produced.records:,} records were acknowledged, {read.records:,} read: not the same ones.")
+        raise StepFailedError(
+            f"{produced.records:,} records were acknowledged, {read.records:,} read: not the same ones."
+        )
     demo.say(
         f"[green]{produced.records:,} records acknowledged, {read.records:,} read, the same checksum: "
         f"{read.checksum:016x}.[/green]"
@@ -120,15 +122,17 @@ def move_money(demo: Demonstration) -> None:
     finally:
         teller.stop()
     if teller.failure is not None:
-        raise StepFailed(teller.failure)
+        raise StepFailedError(teller.failure)
     demo.run(SETTLE_S)
     for thread in auditors:
         thread.stop()
     print_audit(demo, teller, auditors)
     if committed.wrong or committed.balance != TOTAL:
-        raise StepFailed(f"A read_committed reader saw {[*committed.wrong, committed.balance][0]} instead of {TOTAL}.")
+        raise StepFailedError(
+            f"A read_committed reader saw {[*committed.wrong, committed.balance][0]} instead of {TOTAL}."
+        )
     if not uncommitted.wrong:
-        raise StepFailed("A read_uncommitted reader saw nothing of what was half done or taken back.")
+        raise StepFailedError("A read_uncommitted reader saw nothing of what was half done or taken back.")
     demo.say(f"[green]read_committed found {TOTAL} at each of {committed.looks} looks.[/green]")
     cluster.stop()
 
@@ -157,9 +161,9 @@ def bring_back(demo: Demonstration, node: int, topics: tuple[str, ...]) -> None:
 
 
 def await_(demo: Demonstration, else_: str, holds: Callable[[], object]) -> None:
-    """Run the demonstration until `holds` returns true. Raises StepFailed."""
+    """Run the demonstration until `holds` returns true. Raises StepFailedError."""
     if not demo.run(WAIT_S, lambda: bool(holds())):
-        raise StepFailed(f"{else_} in time.")
+        raise StepFailedError(f"{else_} in time.")
 
 
 CLUSTER_STEPS: tuple[Callable[[Demonstration], None], ...] = (start_cluster, kill_a_leader, move_money)

@@ -30,7 +30,7 @@ RATE_OVER_S = 0.5
 SLOW = 10
 
 
-class StepFailed(Exception):
+class StepFailedError(Exception):
     """A step did not reach its goal; the text says what failed."""
 
 

@@ -17,7 +17,7 @@ SETTINGS = {
 STOP_TIMEOUT_S = 20.0
 
 
-class NodeFailed(Exception):
+class NodeFailedError(Exception):
     """The node did not start; the text is its own error message."""
 
 
@@ -44,7 +44,7 @@ class NodeProcess:
         if not line:
             self._process.wait()
             said = self._log.read_text().strip().splitlines()
-            raise NodeFailed(said[-1] if said else "The node ended without a word.")
+            raise NodeFailedError(said[-1] if said else "The node ended without a word.")
         self.address = json.loads(line)["address"]
         self.start_ms = round((time.monotonic() - began) * 1000)
 

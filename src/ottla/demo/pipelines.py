@@ -16,7 +16,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for seconds: otherwise half of its CPU would go into optimising compiled code."""
 
 
-class CommandFailed(Exception):
+class CommandFailedError(Exception):
     """A command exited with a code other than 0; the text is its last output."""
 
 
@@ -26,19 +26,21 @@ def missing() -> list[str]:
 
 
 def run(arguments: Sequence[str], say: Callable[[str], None]) -> None:
-    """Run `ottla ARGUMENTS`, showing the command and its output. Raises CommandFailed."""
+    """Run `ottla ARGUMENTS`, showing the command and its output. Raises CommandFailedError."""
     say(f"[bold]$ {shlex.join(['ottla', *arguments])}[/bold]")
     command = [sys.executable, "-m", "ottla", *arguments]
     try:
         environment = {"JAVA_TOOL_OPTIONS": QUICK_JAVA, **os.environ}
         ended = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, env=environment)
     except subprocess.TimeoutExpired:
-        raise CommandFailed(f"`ottla {' '.join(arguments[:2])}` did not end in {COMMAND_TIMEOUT_S:.0f} s.") from None
+        raise CommandFailedError(
+            f"`ottla {' '.join(arguments[:2])}` did not end in {COMMAND_TIMEOUT_S:.0f} s."
+        ) from None
     for line in ended.stdout.splitlines():
         say(line)
     if ended.returncode:
         words = ended.stderr.strip().splitlines() or ["It said nothing."]
-        raise CommandFailed(words[-1].removeprefix("ottla: "))
+        raise CommandFailedError(words[-1].removeprefix("ottla: "))
 
 
 def rows_of(table: Path) -> int:

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from ottla.demo.cluster_steps import CLUSTER_STEPS
-from ottla.demo.demonstration import Demonstration, StepFailed
-from ottla.demo.node import NodeFailed
+from ottla.demo.demonstration import Demonstration, StepFailedError
+from ottla.demo.node import NodeFailedError
 from ottla.demo.steps import STEPS
 
 
@@ -34,7 +34,7 @@ def run(source: Path | None, seconds: float, report: Path | None, *, with_cluste
         for step in (*of_one, *CLUSTER_STEPS) if with_cluster else of_one:
             demo.console.print(f"\n[bold]{step.__doc__}[/bold]", highlight=False, soft_wrap=True)
             step(demo)
-    except (StepFailed, NodeFailed) as failure:
+    except (StepFailedError, NodeFailedError) as failure:
         demo.hide()
         print(f"ottla: {failure}", file=sys.stderr)
         return 1

@@ -1,4 +1,5 @@
-"""Holds the steps of the demonstration, in order; a failed step raises StepFailed. Their docstrings are printed."""
+"""Holds the steps of the demonstration, in order; a failed step raises StepFailedError. Their docstrings are
+printed."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from ottla.demo import events, pipelines
-from ottla.demo.demonstration import Demonstration, StepFailed
+from ottla.demo.demonstration import Demonstration, StepFailedError
 from ottla.demo.group import Group, shown
 from ottla.demo.jobs import Jobs, alone_s
 from ottla.demo.producer import Stream
@@ -48,9 +49,9 @@ def read_in_two_groups(demo: Demonstration) -> None:
     )
     partitions = sum(TOPICS.values())
     if not demo.run(JOIN_TIMEOUT_S, lambda: len(team.owned()) == len(single.owned()) == partitions):
-        raise StepFailed("The groups did not share out all partitions in time.")
+        raise StepFailedError("The groups did not share out all partitions in time.")
     if not demo.run(JOIN_TIMEOUT_S, lambda: all(member.owns for member in team.members)):
-        raise StepFailed(f"Not every member of {TEAM} was given partitions in time.")
+        raise StepFailedError(f"Not every member of {TEAM} was given partitions in time.")
     demo.stream.start()  # now, so that half of a short log is left to read when a member is killed
     demo.show()
     demo.run(demo.seconds / 2)
@@ -80,7 +81,7 @@ def kill_a_member(demo: Demonstration) -> None:
     demo.say(f"[red]kill -9 {victim}[/red]: no member reads {shown(orphaned)} until the group notices.")
     partitions = sum(TOPICS.values())
     if not demo.run(JOIN_TIMEOUT_S, lambda: len(team.owned()) == partitions):
-        raise StepFailed(f"The partitions of {victim} were not handed over in time.")
+        raise StepFailedError(f"The partitions of {victim} were not handed over in time.")
     demo.say(f"Handed over: {team.members[0].name} and {team.members[1].name} own all {partitions} partitions.")
     demo.run(demo.seconds / 2)
 
@@ -93,7 +94,7 @@ def compare_counts(demo: Demonstration) -> None:
         demo.run(DRAIN_TIMEOUT_S, lambda: stream.ended)
     stream.stop()
     if stream.failure is not None:
-        raise StepFailed(stream.failure)
+        raise StepFailedError(stream.failure)
     produced = stream.tally
     demo.run(DRAIN_TIMEOUT_S, lambda: all(group.tally.records >= produced.records for group in demo.groups))
     demo.hide()
@@ -101,7 +102,7 @@ def compare_counts(demo: Demonstration) -> None:
     for group in demo.groups:
         tally = group.tally
         if (tally.records, tally.checksum, tally.holes) != (produced.records, produced.checksum, []):
-            raise StepFailed(f"{group.name} did not read what was produced.")
+            raise StepFailedError(f"{group.name} did not read what was produced.")
     if demo.log is not None and demo.log.unreadable:
         demo.say(f"({demo.log.unreadable:,} of the lines are none of an access log: they are in {events.ERRORS}.)")
     again = sum(group.tally.repeated for group in demo.groups)
@@ -131,7 +132,7 @@ def work_a_queue(demo: Demonstration) -> None:
     jobs.set_up()
     jobs.start_workers(WORKERS)
     if not jobs.work(JOIN_TIMEOUT_S, lambda: all(worker.ready for worker in jobs.workers)):
-        raise StepFailed("Not every worker of the queue began in time.")
+        raise StepFailedError("Not every worker of the queue began in time.")
     kinds = ["broken" if n % 50 == 25 else "flaky" if n % 20 == 10 else "good" for n in range(JOB_COUNT)]
     began = time.monotonic()
     jobs.produce(kinds)
@@ -139,14 +140,14 @@ def work_a_queue(demo: Demonstration) -> None:
     jobs.work(DRAIN_TIMEOUT_S, lambda: jobs.settled() >= JOB_COUNT // 4)
     demo.say(f"[red]kill -9 {', '.join(jobs.kill(KILLED))}[/red], each with a job in its hands.")
     if not jobs.work(DRAIN_TIMEOUT_S, lambda: jobs.settled() == JOB_COUNT):
-        raise StepFailed(f"Only {jobs.settled()} of {JOB_COUNT} jobs were finished in time.")
+        raise StepFailedError(f"Only {jobs.settled()} of {JOB_COUNT} jobs were finished in time.")
     took_s = time.monotonic() - began
     broken = {n for n, kind in enumerate(kinds) if kind == "broken"}
     letters = jobs.dead_letters(len(broken))
     if not jobs.work(DRAIN_TIMEOUT_S, lambda: jobs.lag() == 0):
-        raise StepFailed("The node says that jobs are left.")
+        raise StepFailedError("The node says that jobs are left.")
     if set(letters) != broken or jobs.done.keys() != set(range(JOB_COUNT)) - broken:
-        raise StepFailed("A job was lost, or one was set aside that was not broken.")
+        raise StepFailedError("A job was lost, or one was set aside that was not broken.")
     print_jobs(demo, jobs, kinds, letters)
     jobs.stop()
     demo.say(f"[green]Every job was done or set aside, in {took_s:.1f} s.[/green]")
@@ -193,12 +194,12 @@ def run_pipelines(demo: Demonstration) -> None:
         pipelines.run(["pipeline", "archive", "verify", "-b", demo.node.address, *archive], demo.say)
         archived = pipelines.rows_of(lake / "archive")
         if archived != produced:
-            raise StepFailed(f"{produced:,} records were acknowledged and {archived:,} archived.")
+            raise StepFailedError(f"{produced:,} records were acknowledged and {archived:,} archived.")
         title = "The demonstration's shop" if demo.source is None else f"Website activity: {demo.source.name}"
         page = ["--report", str(demo.report), "--title", title]
         pipelines.run(["pipeline", "activity", *source, *activity, *page, "--once"], demo.say)
-    except pipelines.CommandFailed as failure:
-        raise StepFailed(str(failure)) from None
+    except pipelines.CommandFailedError as failure:
+        raise StepFailedError(str(failure)) from None
     demo.say(f"[green]All {produced:,} records are in the lake, each offset once.[/green]")
     demo.say(f"The activity of the shop: [bold]{demo.report}[/bold]")
 

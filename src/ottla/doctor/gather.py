@@ -17,11 +17,11 @@ from typing import Any, Final, TypeVar
 
 from ottla.client.client import EARLIEST, LATEST, MAX_TIMESTAMP, Client
 from ottla.client.connection import Connection
-from ottla.client.errors import ClientFailure, check
+from ottla.client.errors import ClientError, check
 from ottla.client.transactions import READ_COMMITTED, UNDER_WAY
 from ottla.doctor.groups import groups_on
 from ottla.doctor.history import ROUND_BYTES, ROUNDS_MAX, History, frozen, windows
-from ottla.doctor.snapshot import Disk, Node, OpenTransaction, Partition, Place, Snapshot, Topic
+from ottla.doctor.snapshot import Disk, Node, OpenTransaction, Partition, Snapshot, Topic, TopicPartition
 from ottla.doctor.words import size
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def gather(client: Client, *, history_ms: int = 0) -> Snapshot:
-    """A snapshot of the cluster, with the commits and generations of so many milliseconds. Raises ClientFailure if no
+    """A snapshot of the cluster, with the commits and generations of so many milliseconds. Raises ClientError if no
     broker answers."""
     return _Gathering(client).snapshot(history_ms)
 
@@ -56,7 +56,7 @@ class _Gathering:
         self.client = client
         self.unseen: dict[str, None] = {}
         self.reached: dict[int, Connection] = {}
-        self.sizes: dict[tuple[int, Place], int] = {}
+        self.sizes: dict[tuple[int, TopicPartition], int] = {}
 
     def snapshot(self, history_ms: int) -> Snapshot:
         since_ms = int(time.time() * 1000) - history_ms
@@ -99,7 +99,7 @@ class _Gathering:
         """The answer, or `otherwise` with a note that it could not be seen."""
         try:
             return ask()
-        except ClientFailure as failure:
+        except ClientError as failure:
             self.unseen[f"{what}: {failure}"] = None
             return otherwise
 
@@ -111,7 +111,7 @@ class _Gathering:
             node = Node(broker.node_id, broker.host, broker.port, broker.rack)
             try:
                 self.reached[node.id] = self.client.broker(node.id)
-            except ClientFailure as failure:
+            except ClientError as failure:
                 found.append(replace(node, unreachable=str(failure).rstrip(".")))
             else:
                 disks = self._tried(f"disks of node {node.id}", lambda n=node: self._disks(n.id), ())
@@ -139,7 +139,9 @@ class _Gathering:
 
     # ---- topics ----------------------------------------------------------------------------------------------------
 
-    def _topics(self, metadata: Any, leaders: Mapping[Place, int], starts: Mapping[Place, int]) -> list[Topic]:
+    def _topics(
+        self, metadata: Any, leaders: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
+    ) -> list[Topic]:
         described = [each for each in metadata.topics if not each.error_code]
         for each in metadata.topics:
             if each.error_code:
@@ -148,7 +150,7 @@ class _Gathering:
         stable, _ = self._offsets(leaders, LATEST, isolation=READ_COMMITTED)
         _, newest = self._offsets(leaders, MAX_TIMESTAMP)
         _, oldest = self._offsets(leaders, FIRST_RECORD)
-        replicas: dict[Place, dict[int, int]] = {}
+        replicas: dict[TopicPartition, dict[int, int]] = {}
         for node_id in self.reached:
             hosted = {
                 (topic.name, each.partition_index): node_id
@@ -184,16 +186,16 @@ class _Gathering:
         return found
 
     def _offsets(
-        self, on: Mapping[Place, int], time_ms: int, *, isolation: int = 0, replica: int = CONSUMER_REPLICA
-    ) -> tuple[dict[Place, int], dict[Place, int]]:
+        self, on: Mapping[TopicPartition, int], time_ms: int, *, isolation: int = 0, replica: int = CONSUMER_REPLICA
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Offsets and timestamps of partitions on nodes, by place; without those that a node does not report."""
         by_node: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
         for (topic, index), node_id in on.items():
             if node_id in self.reached:
                 rows = by_node.setdefault(node_id, {}).setdefault(topic, [])
                 rows.append(ListOffsetsPartition(index, timestamp=time_ms))
-        offsets: dict[Place, int] = {}
-        times: dict[Place, int] = {}
+        offsets: dict[TopicPartition, int] = {}
+        times: dict[TopicPartition, int] = {}
         for node_id, topics in by_node.items():
             request = ListOffsetsRequest(
                 replica, isolation, [ListOffsetsTopic(name, rows) for name, rows in topics.items()], 30_000
@@ -228,7 +230,7 @@ class _Gathering:
 
     # ---- groups' past ----------------------------------------------------------------------------------------------
 
-    def _history(self, since_ms: int, leaders: Mapping[Place, int]) -> History:
+    def _history(self, since_ms: int, leaders: Mapping[TopicPartition, int]) -> History:
         """The commits and generations since a time."""
         history = History()
         own = {where: leader for where, leader in leaders.items() if where[0] == CONSUMER_OFFSETS_TOPIC}
@@ -240,7 +242,9 @@ class _Gathering:
 
     # ---- transactions ----------------------------------------------------------------------------------------------
 
-    def _transactions(self, held: Iterable[Place], leaders: Mapping[Place, int]) -> list[OpenTransaction]:
+    def _transactions(
+        self, held: Iterable[TopicPartition], leaders: Mapping[TopicPartition, int]
+    ) -> list[OpenTransaction]:
         """The open transactions in partitions that hold readers of committed records back."""
         by_node: dict[int, dict[str, list[int]]] = {}
         for topic, index in held:
@@ -282,10 +286,10 @@ class _Gathering:
             for each in opened
         ]
 
-    def _coordinated(self, producer_ids: list[int]) -> dict[tuple[int, Place], Any] | None:
+    def _coordinated(self, producer_ids: list[int]) -> dict[tuple[int, TopicPartition], Any] | None:
         """The states of transactions that coordinators know, by producer and partition; None if a coordinator does
         not answer: then nothing can be said about the others."""
-        known: dict[tuple[int, Place], Any] = {}
+        known: dict[tuple[int, TopicPartition], Any] = {}
         for node_id, connection in self.reached.items():
 
             def ask(connection: Connection = connection) -> list[Any]:

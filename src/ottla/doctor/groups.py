@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ottla.client.connection import Connection
-from ottla.client.errors import UnsupportedVersion, check
-from ottla.doctor.snapshot import CLASSIC, CONSUMER, SHARE, Committed, Group, Member, Place
+from ottla.client.errors import UnsupportedVersionError, check
+from ottla.doctor.snapshot import CLASSIC, CONSUMER, SHARE, Committed, Group, Member, TopicPartition
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -32,7 +32,7 @@ OFFSETS_BY_NAME: Final = 9
 
 
 def groups_on(connection: Connection) -> list[Group]:
-    """The groups that this broker coordinates. Raises ClientFailure."""
+    """The groups that this broker coordinates. Raises ClientError."""
     listed = connection.send(ListGroupsRequest())
     check(listed.error_code, "the list of groups")
     types = {each.group_id: each.group_type.lower() or CLASSIC for each in listed.groups}
@@ -87,13 +87,13 @@ def _member(each: Any) -> Member:
     )
 
 
-def _places(assignment: Any) -> frozenset[Place]:
+def _places(assignment: Any) -> frozenset[TopicPartition]:
     return frozenset((each.topic_name, index) for each in assignment.topic_partitions for index in each.partitions)
 
 
 def _classic_member(each: Any) -> Member:
     """A member of a classic group. Other protocols than "consumer" have assignments in their own formats."""
-    owned: frozenset[Place] = frozenset()
+    owned: frozenset[TopicPartition] = frozenset()
     data = bytes(each.member_assignment or b"")
     try:
         if len(data) >= 2:
@@ -102,19 +102,21 @@ def _classic_member(each: Any) -> Member:
             owned = frozenset(
                 (topic.topic, index) for topic in assignment.assigned_partitions for index in topic.partitions
             )
-    except (MalformedFrame, ValueError):
+    except (MalformedFrameError, ValueError):
         pass
     return Member(each.member_id, each.client_id, each.client_host, each.group_instance_id, owned)
 
 
-def _committed(connection: Connection, names: Iterable[str]) -> dict[str, dict[Place, Committed]]:
-    """The committed offsets of groups. Raises UnsupportedVersion for a broker older than Kafka 3.0."""
+def _committed(connection: Connection, names: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
+    """The committed offsets of groups. Raises UnsupportedVersionError for a broker older than Kafka 3.0."""
     asked = [OffsetFetchRequestGroup(name, topics=None) for name in names]
     if not asked:
         return {}
     version = min(connection.version_of(ApiKey.OFFSET_FETCH), OFFSETS_BY_NAME)
     if version < OFFSETS_OF_MANY:
-        raise UnsupportedVersion(f"The broker at {connection.address} reports no offsets of several groups at once.")
+        raise UnsupportedVersionError(
+            f"The broker at {connection.address} reports no offsets of several groups at once."
+        )
     answer = connection.send(OffsetFetchRequest(groups=asked), version)
     return {
         group.group_id: {
@@ -128,7 +130,7 @@ def _committed(connection: Connection, names: Iterable[str]) -> dict[str, dict[P
     }
 
 
-def _share_offsets(connection: Connection, names: Iterable[str]) -> dict[str, dict[Place, Committed]]:
+def _share_offsets(connection: Connection, names: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
     """The start offsets and lags of share groups."""
     asked = [DescribeShareGroupOffsetsRequestGroup(name, None) for name in names]
     if not asked:

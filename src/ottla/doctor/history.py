@@ -13,15 +13,15 @@ from typing import Any, Final
 
 from ottla.client.client import Client
 from ottla.client.connection import Connection
-from ottla.client.errors import ClientFailure
-from ottla.client.fetching import FetchedPart, Wanted, post_fetch
-from ottla.doctor.snapshot import Commit, Generation, GroupMember, Place
+from ottla.client.errors import ClientError
+from ottla.client.fetching import FetchedPart, PartitionFetch, post_fetch
+from ottla.doctor.snapshot import Commit, Generation, GroupMember, TopicPartition
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, decode_record
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.messages.group_metadata_record import GroupMetadataKey
 from ottla.protocol.messages.offset_commit_record import OffsetCommitKey
 from ottla.protocol.records.batch import iter_batches
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import decode_records
 
 KEPT: Final = 10
@@ -36,21 +36,23 @@ class History:
     """Commits by group and partition, and generations by group, oldest first. `is_whole`: nothing was left out."""
 
     def __init__(self) -> None:
-        self.commits: dict[tuple[str, Place], list[Commit]] = {}
+        self.commits: dict[tuple[str, TopicPartition], list[Commit]] = {}
         self.generations: dict[str, list[Generation]] = {}
         self.is_whole = True
 
     def read(
         self, client: Client, leaders: Mapping[int, Connection], ranges: Mapping[int, tuple[int, int, int]]
     ) -> None:
-        """Read partitions of the topic: partition to (leader, first offset, end). Raises ClientFailure."""
+        """Read partitions of the topic: partition to (leader, first offset, end). Raises ClientError."""
         by_leader: dict[int, dict[int, tuple[int, int]]] = {}
         for partition, (leader, start, end) in ranges.items():
             if start < end and leader in leaders:
                 by_leader.setdefault(leader, {})[partition] = (start, end)
         for leader, left in by_leader.items():
             for _ in range(ROUNDS_MAX):
-                wanted = [Wanted(CONSUMER_OFFSETS_TOPIC, index, at, PART_BYTES) for index, (at, _) in left.items()]
+                wanted = [
+                    PartitionFetch(CONSUMER_OFFSETS_TOPIC, index, at, PART_BYTES) for index, (at, _) in left.items()
+                ]
                 fetching = post_fetch(client, leaders[leader], wanted, max_bytes=ROUND_BYTES, max_wait_ms=0)
                 for (_, partition), part in fetching.take().items():
                     at, end = left[partition]
@@ -66,7 +68,7 @@ class History:
     def _take(self, part: FetchedPart, at: int, end: int) -> int | None:
         """Take the records in a part of an answer; returns the offset after them, None if there are none."""
         if part.error_code:
-            raise ClientFailure(f"{CONSUMER_OFFSETS_TOPIC} cannot be read: error {part.error_code}")
+            raise ClientError(f"{CONSUMER_OFFSETS_TOPIC} cannot be read: error {part.error_code}")
         after: int | None = None
         try:
             for header, position in iter_batches(part.records):
@@ -75,14 +77,14 @@ class History:
                     for record in decode_records(part.records, position):
                         if at <= record.offset < end and record.key is not None:
                             self._record(record.key, record.value, record.timestamp_ms)
-        except CorruptRecords:
+        except CorruptRecordsError:
             self.is_whole = False
         return after
 
     def _record(self, key: bytes, value: bytes | None, at_ms: int) -> None:
         try:
             name, said = decode_record(CONSUMER_OFFSETS_TOPIC, key, value)
-        except MalformedFrame:
+        except MalformedFrameError:
             return  # of a later version
         if said is None:
             return
@@ -107,7 +109,7 @@ def _generation(said: Any, at_ms: int) -> Generation:
 
 
 def windows(
-    offsets: Mapping[Place, int], ends: Mapping[Place, int], leaders: Mapping[Place, int]
+    offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], leaders: Mapping[TopicPartition, int]
 ) -> dict[int, tuple[int, int, int]]:
     """The ranges for `History.read`: from the first offset of a time (-1: none that late) to the end."""
     return {

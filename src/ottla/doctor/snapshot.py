@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-Place: TypeAlias = tuple[str, int]
+TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and a partition's index."""
 
 CLASSIC: Final = "classic"
@@ -95,8 +95,8 @@ class Member:
     client_id: str
     host: str
     instance_id: str | None = None
-    owned: frozenset[Place] = frozenset()
-    target: frozenset[Place] | None = None
+    owned: frozenset[TopicPartition] = frozenset()
+    target: frozenset[TopicPartition] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,11 @@ class Group:
     state: str
     coordinator: int
     members: tuple[Member, ...] = ()
-    committed: dict[Place, Committed] = field(default_factory=dict[Place, Committed])
+    committed: dict[TopicPartition, Committed] = field(default_factory=dict[TopicPartition, Committed])
     configs: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def owned(self) -> frozenset[Place]:
+    def owned(self) -> frozenset[TopicPartition]:
         """The partitions that members own."""
         return frozenset().union(*(member.owned for member in self.members))
 
@@ -131,7 +131,7 @@ class OpenTransaction:
     """A transaction that is open in a partition. `name`, `started_ms` and `timeout_ms` are None if no coordinator
     knows it: then nothing will end it (KIP-664)."""
 
-    place: Place
+    place: TopicPartition
     producer_id: int
     start_offset: int
     last_ms: int
@@ -179,8 +179,8 @@ class Snapshot:
     groups: tuple[Group, ...] = ()
     transactions: tuple[OpenTransaction, ...] = ()
     unseen: tuple[str, ...] = ()
-    commits: dict[tuple[str, Place], tuple[Commit, ...]] = field(
-        default_factory=dict[tuple[str, Place], tuple[Commit, ...]]
+    commits: dict[tuple[str, TopicPartition], tuple[Commit, ...]] = field(
+        default_factory=dict[tuple[str, TopicPartition], tuple[Commit, ...]]
     )
     generations: dict[str, tuple[Generation, ...]] = field(default_factory=dict[str, tuple[Generation, ...]])
 
@@ -190,7 +190,7 @@ class Snapshot:
             for partition in topic.partitions:
                 yield topic, partition
 
-    def places(self) -> dict[Place, Partition]:
+    def places(self) -> dict[TopicPartition, Partition]:
         """Every partition, by topic and index."""
         return {(topic.name, partition.index): partition for topic, partition in self.partitions()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.doctor.snapshot import Place
+from ottla.doctor.snapshot import TopicPartition
 
 
 def size(count: float) -> str:
@@ -40,11 +40,11 @@ def names(given: Iterable[object], most: int = 3) -> str:
     return f"{', '.join(texts[:most])} and {len(texts) - most:,} more"
 
 
-def place(given: Place) -> str:
+def place(given: TopicPartition) -> str:
     """A partition in Kafka's notation: "clicks-3"."""
     return f"{given[0]}-{given[1]}"
 
 
-def places(given: Iterable[Place], most: int = 3) -> str:
+def places(given: Iterable[TopicPartition], most: int = 3) -> str:
     """The first few of some partitions."""
     return names(map(place, sorted(given)), most)

@@ -17,7 +17,14 @@ from ottla.groups.classic.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from ottla.groups.classic.records import encode_group
 from ottla.groups.classic.replies import join_reply
 from ottla.groups.consumer.admin import deletion
-from ottla.groups.consumer.group import ClassicMembership, ConsumerGroup, ConsumerMember, Place, Target, subscribed
+from ottla.groups.consumer.group import (
+    ClassicMembership,
+    ConsumerGroup,
+    ConsumerMember,
+    Target,
+    TopicIdPartition,
+    subscribed,
+)
 from ottla.groups.consumer.membership import sessions_of
 from ottla.groups.consumer.records import ConsumerRecord, by_topic, encode
 from ottla.groups.deadlines import Deadline, GroupTimer
@@ -27,7 +34,7 @@ from ottla.groups.metadata_view import MetadataView, topics_hash, topics_of
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Millis, ShardRecord, WallClock
 from ottla.machine.timers import Timers
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment, TopicPartition
 from ottla.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from ottla.protocol.messages.sync_group import SyncGroupResponse
@@ -39,7 +46,7 @@ _ASSIGNORS_OF_CLIENTS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 it."""
 
 
-class MigrationRefused(Exception):
+class MigrationRefusedError(Exception):
     """Raised when a group keeps its kind; the message has the reason."""
 
 
@@ -69,15 +76,15 @@ class Migration:
 
     def upgraded(self, group: Group) -> Upgraded:
         """The consumer group that this group becomes when a member of the new protocol joins. Raises
-        MigrationRefused."""
+        MigrationRefusedError."""
         config = self._metadata.consumer_group_config(group.group_id)
         named = f"Cannot upgrade classic group {group.group_id} to consumer group because"
         if config.migration_policy not in ("upgrade", "bidirectional"):
-            raise MigrationRefused(f"{named} online upgrade is disabled.")
+            raise MigrationRefusedError(f"{named} online upgrade is disabled.")
         if not group.is_consumer_group:
-            raise MigrationRefused(f"{named} the group does not use the consumer embedded protocol.")
+            raise MigrationRefusedError(f"{named} the group does not use the consumer embedded protocol.")
         if len(group.members) > config.members_max:
-            raise MigrationRefused(f"{named} the group size exceeds the consumer group maximum size.")
+            raise MigrationRefusedError(f"{named} the group size exceeds the consumer group maximum size.")
         made = ConsumerGroup(group.group_id)
         made.epoch = made.assignment_epoch = group.generation
         try:
@@ -86,19 +93,19 @@ class Migration:
                 made.put_member(member)
                 made.put_current(member)
                 made.targets[member.member_id] = tuple(member.assigned)
-        except MalformedFrame as error:
-            raise MigrationRefused(f"{named} the embedded consumer protocol is malformed.") from error
+        except MalformedFrameError as error:
+            raise MigrationRefusedError(f"{named} the embedded consumer protocol is malformed.") from error
         topics = topics_of(self._metadata, subscribed(made.members, {}))
         made.metadata_hash = topics_hash(topics)
         return Upgraded(made, [encode_group(group.group_id, None), *map(encode, _records(made))])
 
     def _member(self, each: Member, generation: int, made_by: str | None, made: ConsumerGroup) -> ConsumerMember:
         said = subscription_of(each.protocols)
-        assigned: dict[Place, int] = {}
+        assigned: dict[TopicIdPartition, int] = {}
         if each.assignment:
             read, _ = ConsumerProtocolAssignment.decode(each.assignment, _VERSION_BYTES, _version(each.assignment))
             if read.user_data and made_by not in _ASSIGNORS_OF_CLIENTS:
-                raise MigrationRefused(
+                raise MigrationRefusedError(
                     f"Cannot upgrade classic group {made.group_id} to consumer group because an unsupported custom "
                     "assignor is in use. Please refer to the documentation or switch to a default assignor before "
                     "re-attempting the upgrade."
@@ -121,7 +128,7 @@ class Migration:
 
     def places(self, named: Iterable[tuple[str, list[int]]]) -> Target:
         """Partitions by their topics' ids, those that exist."""
-        found: set[Place] = set()
+        found: set[TopicIdPartition] = set()
         for name, indexes in named:
             topic = self._metadata.topic(name)
             if topic is not None:
@@ -175,7 +182,7 @@ class Migration:
         self._timers.set((group.group_id, Deadline.CLASSIC_REBALANCE, ""), now)
         return [*deletion(group), encode_group(group.group_id, made.image(assignments))]
 
-    def assignment(self, target: Iterable[Place], version: int) -> bytes:
+    def assignment(self, target: Iterable[TopicIdPartition], version: int) -> bytes:
         """An assignment in the format of the classic protocol."""
         parts = ((self._metadata.topic_name(topic_id), indexes) for topic_id, indexes in by_topic(target).items())
         out = bytearray(pack(">h", version))
@@ -186,16 +193,16 @@ class Migration:
 
 def subscription_of(protocols: Iterable[tuple[str, bytes]]) -> ConsumerProtocolSubscription:
     """The subscription and the owned partitions of a member of the classic protocol. They are the same in all its
-    protocols. Raises MalformedFrame."""
+    protocols. Raises MalformedFrameError."""
     metadata = next(iter(protocols))[1]
     return ConsumerProtocolSubscription.decode(metadata, _VERSION_BYTES, _version(metadata))[0]
 
 
 def _version(metadata: bytes) -> int:
     """The version of a member's metadata; later versions begin with the fields of the last known one. Raises
-    MalformedFrame."""
+    MalformedFrameError."""
     if len(metadata) < _VERSION_BYTES:
-        raise MalformedFrame("a member's metadata is cut short")
+        raise MalformedFrameError("a member's metadata is cut short")
     version: int = unpack_from(">h", metadata)[0]
     return max(0, min(version, _VERSION_MAX))
 

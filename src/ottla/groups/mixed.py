@@ -23,7 +23,7 @@ from ottla.groups.migration import Migration, subscription_of, version_of
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Call, Entropy, Millis, Ticket
 from ottla.machine.timers import Timers
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -34,7 +34,7 @@ _MEMBER_ID_REQUIRED_SINCE = 4
 _LEAVE_IN_BATCHES_SINCE = 3
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     def __init__(self, error: ErrorCode, member_id: str = "") -> None:
         self.error = error
         self.member_id = member_id
@@ -72,7 +72,7 @@ class ClassicMembers:
     ) -> None:
         try:
             answer, records = self._join(now, call, body, group)
-        except _Refused as refused:
+        except _RefusedError as refused:
             decision.answer(ticket, join_reply(call.version, refused.error, refused.member_id or body.member_id))
             return
         encoded = [encode(record) for record in records]
@@ -89,7 +89,7 @@ class ClassicMembers:
         is_unknown = not body.member_id
         member_id = body.member_id or str(uuid.UUID(bytes=self._entropy.randbytes(16), version=4))
         if is_unknown and body.group_instance_id is None and call.version >= _MEMBER_ID_REQUIRED_SINCE:
-            raise _Refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+            raise _RefusedError(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         said = _said(body)
         records: list[ConsumerRecord] = []
         known, replaced = self._known(body, group, member_id, records)
@@ -129,21 +129,21 @@ class ClassicMembers:
         return answer, records
 
     def _check_join(self, body: JoinGroupRequest, group: ConsumerGroup) -> None:
-        """Check that the group accepts this member of the classic protocol. Raises _Refused."""
+        """Check that the group accepts this member of the classic protocol. Raises _RefusedError."""
         settings = self._settings
         if not settings.session_timeout_ms_min <= body.session_timeout_ms <= settings.session_timeout_ms_max:
-            raise _Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
+            raise _RefusedError(ErrorCode.INVALID_SESSION_TIMEOUT)
         if self._membership.is_full(group, body.member_id):
-            raise _Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+            raise _RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED)
         spoken = [{name for name, _ in each.classic.protocols} for each in group.members.values() if each.classic]
         shared = any(all(offered.name in names for names in spoken) for offered in body.protocols)
         if body.protocol_type != CONSUMER_PROTOCOL_TYPE or not shared:
-            raise _Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            raise _RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _known(
         self, body: JoinGroupRequest, group: ConsumerGroup, member_id: str, records: list[ConsumerRecord]
     ) -> tuple[ConsumerMember | None, str | None]:
-        """The member that joins, and the id of the static member that it replaces. Raises _Refused."""
+        """The member that joins, and the id of the static member that it replaces. Raises _RefusedError."""
         if body.group_instance_id is None:
             return group.members.get(member_id), None
         holder = group.static_member(body.group_instance_id)
@@ -152,9 +152,9 @@ class ClassicMembers:
                 return None, None
             return self._membership.succeed(group, holder, member_id, records), holder.member_id
         if holder is None:
-            raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+            raise _RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
         if holder.member_id != body.member_id:
-            raise _Refused(ErrorCode.FENCED_INSTANCE_ID)
+            raise _RefusedError(ErrorCode.FENCED_INSTANCE_ID)
         return holder, None
 
     # ---- SyncGroup -------------------------------------------------------------------------------------------------
@@ -168,11 +168,11 @@ class ClassicMembers:
                 None,
                 classic.protocols[0][0],
             ):
-                raise _Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+                raise _RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if group.epoch > member.member_epoch and member.state is not MemberState.UNREVOKED:
                 self._expect_join(now, group, member)
-                raise _Refused(ErrorCode.REBALANCE_IN_PROGRESS)
-        except _Refused as refused:
+                raise _RefusedError(ErrorCode.REBALANCE_IN_PROGRESS)
+        except _RefusedError as refused:
             decision.answer(ticket, SyncGroupResponse(error_code=refused.error))
             return
         self._timers.cancel((group.group_id, Deadline.CONSUMER_SYNC, member.member_id))
@@ -198,7 +198,7 @@ class ClassicMembers:
             if member.member_epoch < group.epoch or member.state is MemberState.UNREVOKED or waits:
                 self._expect_join(now, group, member)
                 error = ErrorCode.REBALANCE_IN_PROGRESS
-        except _Refused as refused:
+        except _RefusedError as refused:
             error = refused.error
         decision.answer(ticket, HeartbeatResponse(error_code=error))
 
@@ -231,7 +231,7 @@ class ClassicMembers:
             try:
                 member = _identified(group, identity)
                 leaving[member.member_id] = member
-            except _Refused as refused:
+            except _RefusedError as refused:
                 error = refused.error
             responses.append(MemberResponse(identity.member_id, identity.group_instance_id, error))
         if leaving:
@@ -240,39 +240,39 @@ class ClassicMembers:
 
 
 def _said(body: JoinGroupRequest) -> ConsumerProtocolSubscription:
-    """The member's subscription and owned partitions. Raises _Refused."""
+    """The member's subscription and owned partitions. Raises _RefusedError."""
     try:
         return subscription_of((each.name, each.metadata) for each in body.protocols)
-    except MalformedFrame:
-        raise _Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
+    except MalformedFrameError:
+        raise _RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
 
 def _validated(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
 ) -> tuple[ConsumerMember, ClassicMembership]:
-    """The member of the classic protocol that asks. Raises _Refused."""
+    """The member of the classic protocol that asks. Raises _RefusedError."""
     member = group.members.get(member_id)
     if instance_id is not None:
         holder = group.static_member(instance_id)
         if holder is not None and holder.member_id != member_id:
-            raise _Refused(ErrorCode.FENCED_INSTANCE_ID)
+            raise _RefusedError(ErrorCode.FENCED_INSTANCE_ID)
         member = holder
     if member is None or member.classic is None:
-        raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        raise _RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
     if generation != member.member_epoch:
-        raise _Refused(ErrorCode.ILLEGAL_GENERATION)
+        raise _RefusedError(ErrorCode.ILLEGAL_GENERATION)
     return member, member.classic
 
 
 def _identified(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
-    """Administrators may name a static member by its instance id alone. Raises _Refused."""
+    """Administrators may name a static member by its instance id alone. Raises _RefusedError."""
     member = group.members.get(identity.member_id)
     if identity.group_instance_id is not None:
         member = group.static_member(identity.group_instance_id)
         if member is not None and identity.member_id not in ("", member.member_id):
-            raise _Refused(ErrorCode.FENCED_INSTANCE_ID)
+            raise _RefusedError(ErrorCode.FENCED_INSTANCE_ID)
     if member is None:
-        raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        raise _RefusedError(ErrorCode.UNKNOWN_MEMBER_ID)
     return member
 
 

@@ -79,7 +79,7 @@ def encode_offset(group_id: str, topic: str, partition: int, committed: Committe
 
 
 def decode(key: bytes, value: bytes | None, record_offset: int) -> OffsetRecord:
-    """One record of a type in OFFSET_TYPES. Raises MalformedFrame."""
+    """One record of a type in OFFSET_TYPES. Raises MalformedFrameError."""
     key_class = LegacyOffsetCommitKey if type_of(key) == _LEGACY_TYPE else OffsetCommitKey
     read = decode_key(key_class, key)
     committed = None if value is None else decode_committed(value, record_offset)
@@ -87,7 +87,7 @@ def decode(key: bytes, value: bytes | None, record_offset: int) -> OffsetRecord:
 
 
 def decode_committed(value: bytes, record_offset: int) -> CommittedOffset:
-    """The value of an offset's record. HOT. Raises MalformedFrame."""
+    """The value of an offset's record. HOT. Raises MalformedFrameError."""
     if len(value) == _USUAL.size:
         version, offset, leader_epoch, metadata, commit_timestamp_ms, *tags, topic_id = _USUAL.unpack(value)
         if version == _VERSION and metadata == 1 and tags == _TAGS:

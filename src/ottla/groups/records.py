@@ -45,7 +45,7 @@ Record: TypeAlias = offset_records.OffsetRecord | classic.GroupRecord | OfConsum
 
 
 def decode(key: bytes, value: bytes | None, record_offset: int) -> Record:
-    """One record of the log. Raises MalformedFrame if the bytes do not match their type and version."""
+    """One record of the log. Raises MalformedFrameError if the bytes do not match their type and version."""
     record_type = type_of(key)
     if record_type in offset_records.OFFSET_TYPES:
         return offset_records.decode(key, value, record_offset)

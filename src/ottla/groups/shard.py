@@ -32,7 +32,7 @@ from ottla.groups.deleted_topics import DeletedTopicsSweep
 from ottla.groups.epochs.heartbeats import JOIN_EPOCH
 from ottla.groups.epochs.records import EpochRecord
 from ottla.groups.metadata_view import NO_METADATA, MetadataView
-from ottla.groups.migration import Migration, MigrationRefused
+from ottla.groups.migration import Migration, MigrationRefusedError
 from ottla.groups.mixed import ClassicMembers
 from ottla.groups.offset_records import NO_TIMESTAMP, CommittedOffset, OffsetRecord, decode_committed
 from ottla.groups.offsets import Offsets, PreparedCommit, SeeOffsets, TransactionalCommit
@@ -54,7 +54,7 @@ from ottla.machine import (
 )
 from ottla.machine.timers import Timers
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -308,7 +308,7 @@ class GroupShard:
             return
         try:
             upgraded = self._migration.upgraded(classic)
-        except MigrationRefused as refused:
+        except MigrationRefusedError as refused:
             answer = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=str(refused))
             decision.answer(ticket, answer)
             return
@@ -406,7 +406,7 @@ class GroupShard:
         for each in batch.records:
             try:
                 self._apply_one(each, producer_id)
-            except MalformedFrame as error:
+            except MalformedFrameError as error:
                 self._notes(f"{self.TOPIC}: the record at offset {each.offset} does not parse and is skipped: {error}")
         if self._known_keys and not self._is_loading:
             self._known_keys = {}

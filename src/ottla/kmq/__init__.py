@@ -5,14 +5,14 @@ of both projects can share topics. The package uses confluent-kafka alone and wo
 Redpanda; docs/kmq.md is the guide.
 
 - `KmqClient`, `AsyncKmqClient`: workers. `RedeliveryTracker`: redelivers messages that workers did not finish; run two.
-- `KmqConfig`: names and times. `create_topics`: creates the topics that a queue needs. `KmqRefused`: an impossible
+- `KmqConfig`: names and times. `create_topics`: creates the topics that a queue needs. `KmqRefusedError`: an impossible
   request, and why.
 """
 
 from ottla.kmq.aio import AsyncKmqClient
 from ottla.kmq.client import KmqClient
-from ottla.kmq.config import KmqConfig, KmqRefused
+from ottla.kmq.config import KmqConfig, KmqRefusedError
 from ottla.kmq.topics import create_topics
 from ottla.kmq.tracker import RedeliveryTracker
 
-__all__ = ["AsyncKmqClient", "KmqClient", "KmqConfig", "KmqRefused", "RedeliveryTracker", "create_topics"]
+__all__ = ["AsyncKmqClient", "KmqClient", "KmqConfig", "KmqRefusedError", "RedeliveryTracker", "create_topics"]

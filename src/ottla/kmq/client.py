@@ -52,7 +52,7 @@ class KmqClient:
 
     `properties`: librdkafka's properties, or HOST:PORT addresses alone; `consumer` and `producer` add properties for
     that client only. `timeout_ms_of` returns the time-out of a message, in ms; without it every message has
-    `config.timeout_ms`. Raises KmqRefused if the topics are missing or do not fit.
+    `config.timeout_ms`. Raises KmqRefusedError if the topics are missing or do not fit.
     """
 
     def __init__(

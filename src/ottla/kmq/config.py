@@ -12,7 +12,7 @@ MARKERS_SUFFIX = "__markers"
 DEAD_LETTERS_SUFFIX = "__undelivered"
 
 
-class KmqRefused(Exception):
+class KmqRefusedError(Exception):
     """An impossible request, explained in one sentence for the person who made it."""
 
 
@@ -55,7 +55,7 @@ class KmqConfig:
     in_flight_max: int = 1_000
 
     def __post_init__(self) -> None:
-        """Fill in the names; raises KmqRefused if a value is invalid."""
+        """Fill in the names; raises KmqRefusedError if a value is invalid."""
         named = {
             "markers": self.queue + MARKERS_SUFFIX,
             "dead_letters": self.queue + DEAD_LETTERS_SUFFIX,
@@ -67,18 +67,18 @@ class KmqConfig:
                 object.__setattr__(self, name, default)
         for name in ("timeout_ms", "batch_size", "open_max", "in_flight_max"):
             if getattr(self, name) < 1:
-                raise KmqRefused(f"{name} must be at least 1, not {getattr(self, name)}.")
+                raise KmqRefusedError(f"{name} must be at least 1, not {getattr(self, name)}.")
         for name in ("use_now_after_ms", "max_redeliveries", "backoff_ms", "backoff_ms_max"):
             if getattr(self, name) < 0:
-                raise KmqRefused(f"{name} must not be negative, as {getattr(self, name)} is.")
+                raise KmqRefusedError(f"{name} must not be negative, as {getattr(self, name)} is.")
         if self.backoff_multiplier < 1:
-            raise KmqRefused(f"backoff_multiplier must be at least 1, not {self.backoff_multiplier}.")
+            raise KmqRefusedError(f"backoff_multiplier must be at least 1, not {self.backoff_multiplier}.")
         if not self.queue:
-            raise KmqRefused("A queue has a name: the topic with its messages.")
+            raise KmqRefusedError("A queue has a name: the topic with its messages.")
         if len({self.queue, self.markers, self.dead_letters}) < 3:
-            raise KmqRefused("The queue, its markers and its dead letters are three different topics.")
+            raise KmqRefusedError("The queue, its markers and its dead letters are three different topics.")
         if self.group_id == self.tracker_group_id:
-            raise KmqRefused("Workers and trackers are two different groups.")
+            raise KmqRefusedError("Workers and trackers are two different groups.")
 
     def backoff_after_ms(self, redeliveries: int) -> int:
         """The delay before the next redelivery of a message that has had `redeliveries` so far."""

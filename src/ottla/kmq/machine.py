@@ -283,7 +283,7 @@ class MarkersPartition:
         """Handle a start marker with a new time-out or a tail."""
         try:
             said = markers.decode(value)
-        except markers.BadMarker:
+        except markers.InvalidMarkerError:
             self.malformed += 1
             return
         assert said is not None

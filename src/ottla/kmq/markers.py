@@ -50,7 +50,7 @@ class Kind(IntEnum):
     REJECTED = 3
 
 
-class BadMarker(Exception):
+class InvalidMarkerError(Exception):
     """Raised for bytes that are no marker."""
 
 
@@ -65,9 +65,9 @@ class Start:
 
 
 def decode_key(key: bytes | None) -> tuple[int, int]:
-    """(partition, offset) of the message; raises BadMarker."""
+    """(partition, offset) of the message; raises InvalidMarkerError."""
     if key is None or len(key) != _KEY.size:
-        raise BadMarker("a marker's key has 12 bytes")
+        raise InvalidMarkerError("a marker's key has 12 bytes")
     return _KEY.unpack(key)
 
 
@@ -85,15 +85,15 @@ def start(duration_ms: int, kind: Kind = Kind.BEGIN, reason: str = "") -> bytes:
 def decode(value: bytes | None) -> Start | None:
     """A start marker, or None for an end marker.
 
-    Raises BadMarker for an empty value or a truncated start marker. A start marker with an unknown tail reads as a
-    plain one.
+    Raises InvalidMarkerError for an empty value or a truncated start marker. A start marker with an unknown tail reads
+    as a plain one.
     """
     if not value:
-        raise BadMarker("a marker without a value")
+        raise InvalidMarkerError("a marker without a value")
     if value[0] != START_BYTE:
         return None
     if len(value) < _START.size:
-        raise BadMarker("a start marker has 9 bytes")
+        raise InvalidMarkerError("a start marker has 9 bytes")
     duration_ms = min(max(_START.unpack_from(value)[1], 0), DURATION_MS_MAX)
     if len(value) == _START.size or not 0 < value[_START.size] <= Kind.REJECTED:
         return Start(duration_ms)

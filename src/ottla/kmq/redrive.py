@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ottla.kmq import headers
 from ottla.kmq.client import placed, taken
-from ottla.kmq.config import KmqConfig, KmqRefused
+from ottla.kmq.config import KmqConfig, KmqRefusedError
 from ottla.kmq.copies import time_of
 from ottla.kmq.events import Reason
 from ottla.kmq.stats import CALL_TIMEOUT_S, READ_PATIENCE_S
@@ -132,7 +132,7 @@ class Redrive:
     """One pass over the dead letters that exist now. A context manager.
 
     `on_letter` is called with every chosen dead letter. `rate` limits the dead letters sent per second. Raises
-    KmqRefused if the topics are missing or the cluster rejects a request.
+    KmqRefusedError if the topics are missing or the cluster rejects a request.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Redrive:
         self._consumer: Consumer = Consumer({**given, "group.id": self.group_id, **ours})
         self._counts = partition_counts(self._producer)
         if config.dead_letters not in self._counts:
-            raise KmqRefused(f"There is no topic {config.dead_letters}.")
+            raise KmqRefusedError(f"There is no topic {config.dead_letters}.")
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -171,7 +171,7 @@ class Redrive:
             for partition in range(self._counts[self.config.dead_letters]):
                 self._walk(partition)
         except KafkaException as error:
-            raise KmqRefused(f"The dead letters can't be sent back: {error.args[0].str()}.") from None
+            raise KmqRefusedError(f"The dead letters can't be sent back: {error.args[0].str()}.") from None
         return self.outcome
 
     def _walk(self, partition: int) -> None:
@@ -219,7 +219,7 @@ class Redrive:
                 self._send(letter, failures, time_of(letter.message))
         if self._producer.flush(SEND_TIMEOUT_S) or failures:
             why = failures[0].str() if failures else "no answer in time"
-            raise KmqRefused(f"Letters of {self.config.dead_letters} could not be sent back: {why}.")
+            raise KmqRefusedError(f"Letters of {self.config.dead_letters} could not be sent back: {why}.")
         for letter in letters:
             done.add(letter.offset)
             self._tell(letter)
@@ -288,7 +288,7 @@ class Redrive:
                 elif error.fatal() or not error.retriable():
                     raise KafkaException(error)
             if time.monotonic() - last > READ_PATIENCE_S:
-                raise KmqRefused(f"{self.config.dead_letters} could not be read to its end.")
+                raise KmqRefusedError(f"{self.config.dead_letters} could not be read to its end.")
         self._consumer.unassign()
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ottla.kmq.client import placed, taken
-from ottla.kmq.config import KmqConfig, KmqRefused
+from ottla.kmq.config import KmqConfig, KmqRefusedError
 from ottla.kmq.events import EndReached
 from ottla.kmq.machine import MarkersPartition
 from ottla.kmq.topics import partition_counts, properties_of, require_topics
@@ -43,7 +43,7 @@ class Standing:
 
 
 def standings(properties: str | Mapping[str, Any], config: KmqConfig) -> list[Standing]:
-    """The current state of every partition. Raises KmqRefused if the topics are missing or do not fit."""
+    """The current state of every partition. Raises KmqRefusedError if the topics are missing or do not fit."""
     from confluent_kafka import Consumer, KafkaException
 
     given = properties_of(properties)
@@ -54,7 +54,7 @@ def standings(properties: str | Mapping[str, Any], config: KmqConfig) -> list[St
         count = require_topics(consumer, config, dead_letters=False)
         return [standing(consumer, markers, config, each) for each in range(count)]
     except KafkaException as error:
-        raise KmqRefused(f"The cluster does not say how {config.queue} stands: {error.args[0].str()}.") from None
+        raise KmqRefusedError(f"The cluster does not say how {config.queue} stands: {error.args[0].str()}.") from None
     finally:
         consumer.close()
         markers.close()
@@ -98,7 +98,9 @@ def feed(markers: Consumer, topic: str, machine: MarkersPartition, position: int
             position = placed(messages[-1])[1] + 1
             machine.step(0, markers_of(messages, now_ms()))
         elif time.monotonic() - last > READ_PATIENCE_S:
-            raise KmqRefused(f"The markers in {topic} could not be read to their end within {READ_PATIENCE_S:g} s.")
+            raise KmqRefusedError(
+                f"The markers in {topic} could not be read to their end within {READ_PATIENCE_S:g} s."
+            )
         for message in ends:
             if message.error().code() == KafkaError._PARTITION_EOF:  # type: ignore[union-attr]
                 position = max(position, message.offset() or 0)

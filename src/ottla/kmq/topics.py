@@ -1,7 +1,7 @@
 """Checks the topics of a queue and creates the missing ones.
 
 The markers topic needs a partition with the same number for every partition of the queue. Errors of the cluster raise
-KmqRefused, with one sentence.
+KmqRefusedError, with one sentence.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.kmq.config import KmqConfig, KmqRefused
+from ottla.kmq.config import KmqConfig, KmqRefusedError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -31,24 +31,24 @@ def partition_counts(client: Any) -> dict[str, int]:
     try:
         topics = client.list_topics(timeout=METADATA_TIMEOUT_S).topics
     except KafkaException as error:
-        raise KmqRefused(f"The cluster does not answer: {error.args[0].str()}.") from None
+        raise KmqRefusedError(f"The cluster does not answer: {error.args[0].str()}.") from None
     return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
 
 def require_topics(client: Any, config: KmqConfig, *, dead_letters: bool) -> int:
-    """The number of partitions of the queue. Raises KmqRefused if the topics are missing or do not fit."""
+    """The number of partitions of the queue. Raises KmqRefusedError if the topics are missing or do not fit."""
     counts = partition_counts(client)
     wanted = [config.queue, config.markers, *([config.dead_letters] if dead_letters else [])]
     absent = [name for name in wanted if name not in counts]
     if config.queue in absent:
-        raise KmqRefused(f"There is no topic {config.queue}.")
+        raise KmqRefusedError(f"There is no topic {config.queue}.")
     if absent:
-        raise KmqRefused(
+        raise KmqRefusedError(
             f"The queue {config.queue} has no topic {' and no topic '.join(absent)}: "
             f"`ottla kmq create {config.queue}` makes what is missing."
         )
     if counts[config.queue] != counts[config.markers]:
-        raise KmqRefused(
+        raise KmqRefusedError(
             f"{config.queue} has {counts[config.queue]} partitions and {config.markers} has {counts[config.markers]}: "
             "they must have the same number, because the markers of a partition are in the partition with the "
             "same number."
@@ -82,8 +82,8 @@ def create_topics(
 ) -> list[str]:
     """Create those of the three topics that are missing, and return their names.
 
-    If the queue exists, the markers topic gets the same number of partitions. Raises KmqRefused if a topic cannot be
-    created, or if the existing ones do not fit.
+    If the queue exists, the markers topic gets the same number of partitions. Raises KmqRefusedError if a topic cannot
+    be created, or if the existing ones do not fit.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import NewTopic
@@ -100,7 +100,7 @@ def create_topics(
         try:
             future.result(METADATA_TIMEOUT_S)
         except KafkaException as error:
-            raise KmqRefused(f"{name} could not be made: {error.args[0].str()}.") from None
+            raise KmqRefusedError(f"{name} could not be made: {error.args[0].str()}.") from None
     if not missing:
         require_topics(admin, config, dead_letters=True)
     return [topic.topic for topic in missing]

@@ -98,8 +98,8 @@ class RedeliveryTracker:
     """Redelivers messages that workers did not finish. Call `run` until `stop`, or `start` and `close` for a thread.
 
     `properties`: librdkafka's properties, or HOST:PORT addresses alone; `consumer` and `producer` add properties for
-    that client only. Raises KmqRefused if the topics are missing or do not fit. `figures` and `partitions` hold its
-    counters and state.
+    that client only. Raises KmqRefusedError if the topics are missing or do not fit. `figures` and `partitions` hold
+    its counters and state.
     """
 
     def __init__(

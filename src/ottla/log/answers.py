@@ -27,7 +27,7 @@ class Isolation(IntEnum):
     TXN_COMMITTED = 2  # read_committed: up to the last stable offset
 
 
-class AppendRefused(Exception):
+class AppendRefusedError(Exception):
     """Raised if the log refuses a batch; the client gets `error_code` and `sentence`. Nothing was written.
 
     `record_errors` are (index in the batch, sentence) of the faulty records, if these are known (KIP-467).
@@ -40,7 +40,7 @@ class AppendRefused(Exception):
         self.record_errors = record_errors
 
 
-class StorageFailed(OSError):
+class StorageError(OSError):
     """A write failed and has no effect. A later one may succeed, unless `Log.failed` says that the log is closed.
     KAFKA_STORAGE_ERROR."""
 
@@ -61,7 +61,7 @@ class Damage(NamedTuple):
         return f"{self.path}, position {self.position}, offset {self.first}: {self.why}"
 
 
-class DamagedLog(OSError):
+class DamagedLogError(OSError):
     """Raised for a corrupt batch: bytes in the log have changed since they were written. CORRUPT_MESSAGE, as in Kafka.
 
     `damage`: its place in a log of this node.
@@ -74,7 +74,7 @@ class DamagedLog(OSError):
         self.damage = what if isinstance(what, Damage) else None
 
 
-class OffsetOutOfRange(Exception):
+class OffsetOutOfRangeError(Exception):
     """The offset is below the log start or above the log end."""
 
     error_code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -86,7 +86,7 @@ class OffsetOutOfRange(Exception):
         self.log_end_offset = log_end_offset
 
 
-class DivergingOffset(Exception):
+class DivergingOffsetError(Exception):
     """The leader's records do not continue the follower's log. Kafka's UnexpectedAppendOffsetException."""
 
     def __init__(self, first_offset: int, last_offset: int, log_end_offset: int) -> None:

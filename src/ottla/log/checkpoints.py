@@ -1,7 +1,7 @@
 """Reads and writes Kafka's small text files: checkpoints of offsets, epochs, and the identity of directories.
 
 A checkpoint is `version`, number of entries, then one entry a line, replaced atomically. A missing file reads as None.
-A torn or empty file, or one of another version, raises CheckpointUnreadable, which the caller handles.
+A torn or empty file, or one of another version, raises CheckpointUnreadableError, which the caller handles.
 
 Source: Kafka's CheckpointFile.java, OffsetCheckpointFile.java, LeaderEpochCheckpointFile.java,
 PartitionMetadataFile.java, PropertiesUtils.java, CleanShutdownFileHandler.java.
@@ -32,7 +32,7 @@ FLIPPED_BITS_MAX: Final = 4
 more."""
 
 
-class CheckpointUnreadable(Exception):
+class CheckpointUnreadableError(Exception):
     """The file exists but its content is not valid."""
 
 
@@ -42,27 +42,27 @@ def encode_checkpoint(lines: Iterable[str]) -> bytes:
 
 
 def decode_checkpoint(text: bytes, path: str) -> list[str]:
-    """The entry lines. Raises CheckpointUnreadable.
+    """The entry lines. Raises CheckpointUnreadableError.
 
     A file that does not end its last line was torn by a power cut: `2 1` may be the beginning of `2 19`.
     """
     if not text.endswith(b"\n"):
-        raise CheckpointUnreadable(f"{path} is not a checkpoint file: its last line has no end")
+        raise CheckpointUnreadableError(f"{path} is not a checkpoint file: its last line has no end")
     try:
         lines = text.decode().split("\n")
         version, count = int(lines[0]), int(lines[1])
     except (ValueError, IndexError) as error:
-        raise CheckpointUnreadable(f"{path} is not a checkpoint file: {error}") from error
+        raise CheckpointUnreadableError(f"{path} is not a checkpoint file: {error}") from error
     if version != CHECKPOINT_VERSION:
-        raise CheckpointUnreadable(f"{path} has version {version}, not {CHECKPOINT_VERSION}")
+        raise CheckpointUnreadableError(f"{path} has version {version}, not {CHECKPOINT_VERSION}")
     entries = [line for line in lines[2:] if line.strip()]
     if count != len(entries):
-        raise CheckpointUnreadable(f"{path} promises {count} entries and has {len(entries)}")
+        raise CheckpointUnreadableError(f"{path} promises {count} entries and has {len(entries)}")
     return entries
 
 
 def read_offsets(files: FileSystem, path: str) -> dict[tuple[str, int], int] | None:
-    """(topic, partition) to offset, None when there is no such file. Raises CheckpointUnreadable."""
+    """(topic, partition) to offset, None when there is no such file. Raises CheckpointUnreadableError."""
     if not files.exists(path):
         return None
     offsets: dict[tuple[str, int], int] = {}
@@ -71,7 +71,7 @@ def read_offsets(files: FileSystem, path: str) -> dict[tuple[str, int], int] | N
             topic, partition, offset = line.split()
             offsets[topic, int(partition)] = int(offset)
         except ValueError as error:
-            raise CheckpointUnreadable(f"{path} has a line that is no offset: {line!r}") from error
+            raise CheckpointUnreadableError(f"{path} has a line that is no offset: {line!r}") from error
     return offsets
 
 
@@ -81,7 +81,7 @@ def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
 
 
 def read_unrecovered(files: FileSystem, data_directory: str) -> set[tuple[str, int]]:
-    """The partitions (topic, partition) whose recovery began and has not ended. Raises CheckpointUnreadable."""
+    """The partitions (topic, partition) whose recovery began and has not ended. Raises CheckpointUnreadableError."""
     path = f"{data_directory}/{UNRECOVERED_FILE}"
     if not files.exists(path):
         return set()
@@ -89,7 +89,7 @@ def read_unrecovered(files: FileSystem, data_directory: str) -> set[tuple[str, i
     for line in decode_checkpoint(files.read_bytes(path), path):
         topic, _, partition = line.rpartition(" ")
         if not partition.isdecimal():
-            raise CheckpointUnreadable(f"{path} has a line that is no partition: {line!r}")
+            raise CheckpointUnreadableError(f"{path} has a line that is no partition: {line!r}")
         places.add((topic, int(partition)))
     return places
 
@@ -144,7 +144,8 @@ def differing_bits(octets: bytes, wanted: bytes) -> int:
 
 
 def read_partition_metadata(files: FileSystem, directory: str) -> bytes | None:
-    """The topic id that owns a partition directory, None without the file. Raises CheckpointUnreadable, OSError."""
+    """The topic id that owns a partition directory, None without the file. Raises CheckpointUnreadableError,
+    OSError."""
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     try:
         text = files.read_bytes(path)
@@ -154,7 +155,7 @@ def read_partition_metadata(files: FileSystem, directory: str) -> bytes | None:
         fields = dict(line.split(":", 1) for line in text.decode().splitlines() if line.strip())
         return parse_uuid(fields["topic_id"].strip())
     except (ValueError, KeyError) as error:
-        raise CheckpointUnreadable(f"{path} is not a partition.metadata file: {error}") from error
+        raise CheckpointUnreadableError(f"{path} is not a partition.metadata file: {error}") from error
 
 
 def write_properties(files: FileSystem, path: str, properties: Mapping[str, str]) -> None:
@@ -163,17 +164,17 @@ def write_properties(files: FileSystem, path: str, properties: Mapping[str, str]
 
 
 def read_properties(files: FileSystem, path: str) -> dict[str, str] | None:
-    """Returns None if there is no file. Raises CheckpointUnreadable if it is empty (a torn write) or not text."""
+    """Returns None if there is no file. Raises CheckpointUnreadableError if it is empty (a torn write) or not text."""
     if not files.exists(path):
         return None
     try:
         lines = files.read_bytes(path).decode().splitlines()
     except UnicodeDecodeError as error:
-        raise CheckpointUnreadable(f"{path} is not text: {error}") from error
+        raise CheckpointUnreadableError(f"{path} is not text: {error}") from error
     pairs = (line.partition("=") for line in lines if line.strip() and not line.startswith("#"))
     properties = {name.strip(): value.strip() for name, _, value in pairs}
     if not properties:
-        raise CheckpointUnreadable(f"{path} is empty")
+        raise CheckpointUnreadableError(f"{path} is empty")
     return properties
 
 

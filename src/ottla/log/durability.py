@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, write_partition_metadata
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSlice, FileSystem
@@ -88,13 +88,13 @@ class Durability:
     def write_epochs(self, epochs: EpochCache) -> None:
         """Bring the epoch checkpoint up to date; it is synced together with the data that follows.
 
-        Raises StorageFailed; the next append tries again before it writes.
+        Raises StorageError; the next append tries again before it writes.
         """
         if epochs.dirty and self.on_disk:
             try:
                 self._files.write_atomically(self.epoch_path, epochs.encode(), durable=False)
             except OSError as error:
-                raise StorageFailed(f"writing {self.epoch_path} failed: {error}") from error
+                raise StorageError(f"writing {self.epoch_path} failed: {error}") from error
             epochs.written()
             self.syncing.replaced(self.epoch_path)
 
@@ -115,7 +115,7 @@ class Durability:
 
     def write_snapshot(self, end: int, producers: ProducerState, segments: LogSegments) -> None:
         """Write the state of the producers at the log end, `end`. The previous snapshot goes, unless a segment begins
-        there. Raises StorageFailed."""
+        there. Raises StorageError."""
         path, bases = self._snapshot_path(end), segments.bases
         try:
             if segments.active is not None:
@@ -129,7 +129,7 @@ class Durability:
                 if previous >= 0 and (at < 0 or bases[at] != previous):
                     self.drop_snapshot(previous)
         except OSError as error:
-            raise StorageFailed(f"writing {path} failed: {error}") from error
+            raise StorageError(f"writing {path} failed: {error}") from error
         self.replayed(0)
 
     @property
@@ -161,10 +161,10 @@ class Durability:
 
     # ---- failures --------------------------------------------------------------------------------------------------
 
-    def fail(self, sentence: str) -> StorageFailed:
+    def fail(self, sentence: str) -> StorageError:
         """Close the log to writes, and return the exception to raise."""
         self.failed = sentence
-        return StorageFailed(sentence)
+        return StorageError(sentence)
 
     def doubt(self, sentence: str) -> None:
         """An fsync failed: close the log to writes. What is above the recovery point may never reach the disk."""

@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import Final
 
-from ottla.log.checkpoints import CheckpointUnreadable, decode_checkpoint, encode_checkpoint
+from ottla.log.checkpoints import CheckpointUnreadableError, decode_checkpoint, encode_checkpoint
 
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
@@ -139,15 +139,15 @@ class EpochCache:
 
     @classmethod
     def decode(cls, text: bytes, path: str) -> EpochCache:
-        """Read a checkpoint file. Raises CheckpointUnreadable."""
+        """Read a checkpoint file. Raises CheckpointUnreadableError."""
         cache = cls()
         for line in decode_checkpoint(text, path):
             try:
                 epoch, start = map(int, line.split())
             except ValueError as error:
-                raise CheckpointUnreadable(f"{path} has a line that is no epoch: {line!r}") from error
+                raise CheckpointUnreadableError(f"{path} has a line that is no epoch: {line!r}") from error
             if cache._epochs and (epoch <= cache._epochs[-1] or start <= cache._starts[-1]):
-                raise CheckpointUnreadable(f"{path} has epochs out of order at {line!r}")
+                raise CheckpointUnreadableError(f"{path} has epochs out of order at {line!r}")
             cache._epochs.append(epoch)
             cache._starts.append(start)
         return cache

@@ -18,18 +18,18 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ottla.log import truncation
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.log.names import FSYNC_FAILED_FILE
 from ottla.log.state import LogState
 
 
-def shut(log: LogState, error: OSError) -> StorageFailed:
+def shut(log: LogState, error: OSError) -> StorageError:
     """Close the log to writes after a failed fsync. Returns the exception to raise."""
     if log.failed is None:
         log.durability.doubt(f"syncing {log.directory} failed: {error}")
         if log.high_watermark > log.recovery_point:
             _note(log)
-    return StorageFailed(str(log.failed))
+    return StorageError(str(log.failed))
 
 
 def _note(log: LogState) -> None:

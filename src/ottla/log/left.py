@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from ottla.log.checkpoints import CheckpointUnreadable, decode_checkpoint, encode_checkpoint
+from ottla.log.checkpoints import CheckpointUnreadableError, decode_checkpoint, encode_checkpoint
 from ottla.log.files import FileSystem
 from ottla.log.segment import Segment
 from ottla.protocol.records.checksum import crc32c
@@ -64,7 +64,7 @@ def write_left(
 
 def take_left(files: FileSystem, data_directory: str, broker_epoch: int | None) -> Mapping[tuple[str, int], Left]:
     """Read how the clean stop of this broker epoch left its logs, and delete the file. Empty if there is no file, or if
-    it is of another stop. Raises CheckpointUnreadable, OSError."""
+    it is of another stop. Raises CheckpointUnreadableError, OSError."""
     path = f"{data_directory}/{LEFT_LOGS_FILE}"
     if not files.exists(path):
         return {}
@@ -77,7 +77,7 @@ def take_left(files: FileSystem, data_directory: str, broker_epoch: int | None) 
         *said, checksum = lines
         if int(checksum) == _checksum(said):
             return dict(map(_decode, said[1:])) if int(said[0]) == broker_epoch else {}
-    raise CheckpointUnreadable(f"{path} is damaged")
+    raise CheckpointUnreadableError(f"{path} is damaged")
 
 
 def _checksum(lines: list[str]) -> int:

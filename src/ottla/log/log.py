@@ -26,13 +26,13 @@ from typing import Any, ClassVar, Final
 from ottla.log import closing, failed_sync, reading, removal, retention, truncation
 from ottla.log.answers import (
     Appended,
-    DamagedLog,
-    DivergingOffset,
+    DamagedLogError,
+    DivergingOffsetError,
     Isolation,
-    OffsetOutOfRange,
+    OffsetOutOfRangeError,
     Origin,
     ReadResult,
-    StorageFailed,
+    StorageError,
     TimestampOffset,
 )
 from ottla.log.compaction import cleanable
@@ -181,11 +181,11 @@ class Log(LogState):
         """Give one record batch the next offsets and write it. `inside`: the result of an earlier decoding. HOT.
 
         `batch` is writable and holds exactly one batch. Offset, epoch and, if configs require it, timestamp are set in
-        place. Raises AppendRefused or StorageFailed, and the log is then unchanged.
+        place. Raises AppendRefusedError or StorageError, and the log is then unchanged.
         """
         durability = self.durability
         if durability.failed is not None:
-            raise StorageFailed(durability.failed)
+            raise StorageError(durability.failed)
         if len(batch) < HEADER_BYTES:
             batch = prepare_batch(batch, self.config, self.wall.at(now), origin)
         header: RawHeader = _unpack_header(batch)
@@ -239,7 +239,7 @@ class Log(LogState):
         return _new_tuple(Appended, (first, last, max_timestamp if attributes & 8 else -1, False))
 
     def not_written(self, batch: memoryview) -> None:
-        """Note that this batch was refused for now, by `append_as_leader` with StorageFailed or before it. Later
+        """Note that this batch was refused for now, by `append_as_leader` with StorageError or before it. Later
         batches of its producer must wait for it."""
         if len(batch) >= HEADER_BYTES:
             header: RawHeader = _unpack_header(batch)
@@ -249,13 +249,13 @@ class Log(LogState):
         """Append batches from the leader unchanged; offsets, epochs and timestamps are already in them.
 
         Stops before the first batch that is torn, or whose epoch is above `leader_epoch`, the one of the fetch
-        (KAFKA-18723). Returns the appended range, None if it is empty. Raises DamagedLog if the first batch does not
-        match its checksum, or claims offsets or an epoch that the next one contradicts. Raises DivergingOffset if the
-        records do not continue the log (an empty log restarts at the first batch instead, KAFKA-6975), and
-        StorageFailed.
+        (KAFKA-18723). Returns the appended range, None if it is empty. Raises DamagedLogError if the first batch does
+        not match its checksum, or claims offsets or an epoch that the next one contradicts. Raises DivergingOffsetError
+        if the records do not continue the log (an empty log restarts at the first batch instead, KAFKA-6975), and
+        StorageError.
         """
         if self.failed is not None:
-            raise StorageFailed(self.failed)
+            raise StorageError(self.failed)
         first: int | None = None
         position = 0
         while position + HEADER_BYTES <= len(records):
@@ -268,7 +268,7 @@ class Log(LogState):
             fault = _fault_in(header, records, position, end)
             if fault is not None:
                 if first is None:
-                    raise DamagedLog(fault)
+                    raise DamagedLogError(fault)
                 break
             self._append_batch_as_follower(records[position:end], header, now)
             first = header[0] if first is None else first
@@ -282,7 +282,7 @@ class Log(LogState):
         last = base + last_delta
         if base < self.log_end_offset:
             if self.log_start_offset != self.log_end_offset or last < self.log_end_offset:
-                raise DivergingOffset(base, last, self.log_end_offset)
+                raise DivergingOffsetError(base, last, self.log_end_offset)
             self.truncate_fully_and_start_at(base, now=now)
         size = body + LOG_OVERHEAD_BYTES
         active = self.active
@@ -293,7 +293,7 @@ class Log(LogState):
         self._write(active, batch, header, base, last, size)
 
     def _write(self, active: Segment, batch: memoryview, header: RawHeader, first: int, last: int, size: int) -> None:
-        """Write a batch that has its offsets, and update the state derived from it. HOT. Raises StorageFailed."""
+        """Write a batch that has its offsets, and update the state derived from it. HOT. Raises StorageError."""
         try:
             active.append(batch, size, last, header[8], self.segments.index_interval)
         except OSError as error:
@@ -347,7 +347,7 @@ class Log(LogState):
         """Cut off a batch that may be partly in the file. If the disk refuses that now, the next append does it
         first."""
         self.segments.write_failed()
-        raise StorageFailed(f"writing {segment.file.path} failed: {error}") from error
+        raise StorageError(f"writing {segment.file.path} failed: {error}") from error
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
@@ -361,8 +361,8 @@ class Log(LogState):
         """Whole batches from the one that holds `offset` on, at most `max_bytes` and of one segment. HOT.
 
         With `min_one_batch` a first batch larger than `max_bytes` is returned whole. An offset between the isolation's
-        limit and the log end gives no slice and no error. Raises OffsetOutOfRange. Raises OSError if the disk fails
-        here, or if it failed when a slice of these bytes was sent and still fails.
+        limit and the log end gives no slice and no error. Raises OffsetOutOfRangeError. Raises OSError if the disk
+        fails here, or if it failed when a slice of these bytes was sent and still fails.
         """
         return reading.read(self, offset, max_bytes, isolation, min_one_batch)
 
@@ -394,9 +394,10 @@ class Log(LogState):
         truncation.truncate_fully_and_start_at(self, offset, now)
 
     def delete_records_before(self, offset: int) -> bool:
-        """Move the log start up to `offset`. True if it moved. Raises OffsetOutOfRange above the high watermark."""
+        """Move the log start up to `offset`. True if it moved. Raises OffsetOutOfRangeError above the high
+        watermark."""
         if offset > self.high_watermark:
-            raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
+            raise OffsetOutOfRangeError(offset, self.log_start_offset, self.high_watermark)
         return retention.move_log_start(self, offset)
 
     # ---- compaction ------------------------------------------------------------------------------------------------
@@ -441,9 +442,9 @@ class Log(LogState):
         return failed_sync.reopen(self, now, others_know=others_know)
 
     def flush(self, up_to: int | None = None) -> None:
-        """Sync everything, here and now, unless all below `up_to` is synced already. Raises StorageFailed."""
+        """Sync everything, here and now, unless all below `up_to` is synced already. Raises StorageError."""
         if self.failed is not None:
-            raise StorageFailed(self.failed)
+            raise StorageError(self.failed)
         if up_to is not None and up_to <= self.recovery_point:
             return
         self._sync_now()
@@ -470,7 +471,7 @@ class Log(LogState):
         return retention.maintaining(self, now)
 
     def complete(self) -> bool:
-        """Write the files of a clean stop. True if it has to wait for the disk. Raises StorageFailed."""
+        """Write the files of a clean stop. True if it has to wait for the disk. Raises StorageError."""
         return closing.complete(self)
 
     def close(self, now: int) -> Left | None:

@@ -38,12 +38,12 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
-from ottla.log.answers import AppendRefused, Origin
+from ottla.log.answers import AppendRefusedError, Origin
 from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, crc_of
 from ottla.protocol.records.control import EndTransactionMarker, decode_marker, usual_marker
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import decode_records
 
 BATCHES_KEPT: Final = 5
@@ -58,7 +58,7 @@ CRC_COVERS_FROM: Final = 6
 _CLIENT: Final = Origin.CLIENT
 
 
-class SnapshotUnreadable(Exception):
+class SnapshotUnreadableError(Exception):
     """The file is torn, or not a producer snapshot."""
 
 
@@ -119,7 +119,7 @@ class Transaction(NamedTuple):
     aborted: bool
 
 
-class Guard:
+class VerificationGuard:
     """A pending verification with the coordinator that a producer may open a transaction here. Compared by identity.
 
     `lowest_sequence`: the lowest of the batches that wait for the verification; that batch must be appended first.
@@ -144,12 +144,13 @@ def duplicate_of(entry: ProducerEntry, epoch: int, first: int, last: int) -> Seq
 
 
 def verify_sequence(entry: ProducerEntry, epoch: int, first: int) -> None:
-    """Whether a client's data batch may follow. Raises AppendRefused. Pure: the rules are in the module's docstring."""
+    """Whether a client's data batch may follow. Raises AppendRefusedError. Pure: the rules are in the module's
+    docstring."""
     if epoch < entry.epoch:
         raise _fenced(entry, epoch)
     if epoch > entry.epoch:
         if first != 0:
-            raise AppendRefused(
+            raise AppendRefusedError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Producer {entry.producer_id} must begin its new epoch {epoch} (known: {entry.epoch}) with sequence "
                 f"0, not {first}.",
@@ -157,14 +158,14 @@ def verify_sequence(entry: ProducerEntry, epoch: int, first: int) -> None:
         return
     last = entry.last_sequence
     if first != last + 1 and not (first == 0 and last == SEQUENCE_MAX):
-        raise AppendRefused(
+        raise AppendRefusedError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"Producer {entry.producer_id} sent sequence {first} after {last}.",
         )
 
 
-def _fenced(entry: ProducerEntry, epoch: int) -> AppendRefused:
-    return AppendRefused(
+def _fenced(entry: ProducerEntry, epoch: int) -> AppendRefusedError:
+    return AppendRefusedError(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         f"Epoch {epoch} of producer {entry.producer_id} is smaller than the last seen epoch {entry.epoch}.",
     )
@@ -178,7 +179,7 @@ def marker_in(batch: bytes | bytearray | memoryview) -> EndTransactionMarker | N
     try:
         records = decode_records(batch)
         return decode_marker(records[0]) if records else None
-    except CorruptRecords:
+    except CorruptRecordsError:
         return None
 
 
@@ -196,7 +197,7 @@ class ProducerState:
         self.end_offset = 0
         self.entries: dict[int, ProducerEntry] = {}
         self.owed: dict[int, tuple[int, int]] = {}  # of producers without an entry: (epoch, sequence) due first
-        self.guards: dict[int, Guard] = {}  # of producers that are about to open a transaction
+        self.guards: dict[int, VerificationGuard] = {}  # of producers that are about to open a transaction
         self.open: dict[int, int] = {}  # first offset -> producer id, in offset order: transactions without a marker
         self.ended: dict[int, Transaction] = {}  # by first offset: markers that the high watermark has not passed
 
@@ -234,13 +235,15 @@ class ProducerState:
     ) -> SequencedBatch | None:
         """The batch in the log that this one repeats; None if it may be appended. HOT.
 
-        Raises AppendRefused.
+        Raises AppendRefusedError.
         """
         entry = self.entries.get(producer_id)
         if entry is None:
             if self.owed and not self.may_begin(producer_id, producer_epoch, sequence):
                 # Nothing is wrong with the disk now, and every client tries again what is answered so.
-                raise AppendRefused(ErrorCode.KAFKA_STORAGE_ERROR, "An earlier batch of this producer comes first.")
+                raise AppendRefusedError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, "An earlier batch of this producer comes first."
+                )
             return None
         if attributes & ATTRIBUTES_CONTROL:
             marker = marker_in(batch)
@@ -255,7 +258,7 @@ class ProducerState:
                     return None  # the next batch of a producer in order: nothing to look up
             elif (known := self.find_duplicate(producer_id, producer_epoch, sequence, last_delta)) is not None:
                 if attributes & ATTRIBUTES_TRANSACTIONAL and not entry.is_open(known):
-                    raise AppendRefused(
+                    raise AppendRefusedError(
                         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                         f"Producer {producer_id} repeats sequence {sequence} of a transaction that has ended.",
                     )
@@ -266,7 +269,7 @@ class ProducerState:
 
     def verify(self, producer_id: int, epoch: int, first: int, *, transactional: bool, client: bool) -> None:
         """Whether a data batch may be appended; for a coordinator's batch only the epoch is checked. Raises
-        AppendRefused."""
+        AppendRefusedError."""
         entry = self.entries.get(producer_id)
         if entry is None:
             return
@@ -275,7 +278,7 @@ class ProducerState:
         elif epoch < entry.epoch:
             raise _fenced(entry, epoch)
         if entry.current_txn_first_offset >= 0 and not transactional:
-            raise AppendRefused(
+            raise AppendRefusedError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"Producer {producer_id} has a transaction open since offset {entry.current_txn_first_offset}; a batch "
                 "outside of it can't be taken.",
@@ -312,10 +315,10 @@ class ProducerState:
 
     def guard(
         self, producer_id: int, epoch: int, first: int, wall_ms: WallMillis, *, second_version: bool
-    ) -> Guard | None:
+    ) -> VerificationGuard | None:
         """The guard that a batch needs to open a transaction; None if the transaction is open already.
 
-        Raises AppendRefused if the producer is fenced.
+        Raises AppendRefusedError if the producer is fenced.
         """
         entry = self.entries.get(producer_id)
         if entry is not None:
@@ -325,15 +328,17 @@ class ProducerState:
                 return None
         guard = self.guards.get(producer_id)
         if guard is None:
-            guard = self.guards[producer_id] = Guard(epoch, first, wall_ms, second_version=second_version)
+            guard = self.guards[producer_id] = VerificationGuard(epoch, first, wall_ms, second_version=second_version)
         elif epoch > guard.epoch:
             guard.epoch, guard.lowest_sequence = epoch, first
         elif first < guard.lowest_sequence:
             guard.lowest_sequence = first
         return guard
 
-    def verify_guard(self, producer_id: int, epoch: int, first: int, delta: int, guard: Guard | None) -> None:
-        """Whether a client's transactional batch may be appended with this guard. Raises AppendRefused."""
+    def verify_guard(
+        self, producer_id: int, epoch: int, first: int, delta: int, guard: VerificationGuard | None
+    ) -> None:
+        """Whether a client's transactional batch may be appended with this guard. Raises AppendRefusedError."""
         entry = self.entries.get(producer_id)
         if entry is not None:
             if epoch < entry.epoch:
@@ -344,13 +349,13 @@ class ProducerState:
                 return
         known = self.guards.get(producer_id)
         if known is None or known is not guard:
-            raise AppendRefused(
+            raise AppendRefusedError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"Producer {producer_id} has no transaction open here, and its coordinator was not asked, or a marker "
                 "has come since.",
             )
         if first > known.lowest_sequence or (first and entry is None and known.second_version):
-            raise AppendRefused(
+            raise AppendRefusedError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Producer {producer_id} sent sequence {first} first; {min(first, known.lowest_sequence)} is to come "
                 "before.",
@@ -368,15 +373,15 @@ class ProducerState:
     def verify_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, transaction_version: int = 0
     ) -> None:
-        """Whether a marker may be appended by its coordinator. Raises AppendRefused.
+        """Whether a marker may be appended by its coordinator. Raises AppendRefusedError.
 
         Under transaction version 2 every transaction has its own epoch: the marker's is above the known one, or equal
         with nothing open (the same marker once more).
         """
         if producer_id < 0:
-            raise AppendRefused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"There is no producer {producer_id}.")
+            raise AppendRefusedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"There is no producer {producer_id}.")
         if epoch < 0:
-            raise AppendRefused(ErrorCode.INVALID_PRODUCER_EPOCH, f"There is no epoch {epoch} of a producer.")
+            raise AppendRefusedError(ErrorCode.INVALID_PRODUCER_EPOCH, f"There is no epoch {epoch} of a producer.")
         entry = self.entries.get(producer_id)
         if entry is None:
             return
@@ -386,7 +391,7 @@ class ProducerState:
         if stale:
             raise _fenced(entry, epoch)
         if coordinator_epoch < entry.coordinator_epoch:
-            raise AppendRefused(
+            raise AppendRefusedError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"Marker for producer {producer_id} has coordinator epoch {coordinator_epoch}, below the last one, "
                 f"{entry.coordinator_epoch}.",
@@ -520,7 +525,7 @@ class ProducerState:
         """Replace the state by a snapshot taken at `end_offset`, without the producers that have expired since.
 
         Ended transactions are as at the time of the snapshot: the high watermark may have passed them since
-        (`high_watermark_moved`). Raises SnapshotUnreadable, and then nothing has changed.
+        (`high_watermark_moved`). Raises SnapshotUnreadableError, and then nothing has changed.
         """
         entries = decode_snapshot(snapshot)
         self.clear(end_offset)
@@ -544,17 +549,17 @@ class ProducerState:
 
 
 def decode_snapshot(snapshot: bytes) -> list[ProducerEntry]:
-    """The producers in a snapshot file. Raises SnapshotUnreadable."""
+    """The producers in a snapshot file. Raises SnapshotUnreadableError."""
     if len(snapshot) < SNAPSHOT_HEADER.size:
-        raise SnapshotUnreadable(f"a producer snapshot of {len(snapshot)} bytes is cut off")
+        raise SnapshotUnreadableError(f"a producer snapshot of {len(snapshot)} bytes is cut off")
     version, crc, count = SNAPSHOT_HEADER.unpack_from(snapshot)
     if version != SNAPSHOT_VERSION:
-        raise SnapshotUnreadable(f"producer snapshot version {version} is not {SNAPSHOT_VERSION}")
+        raise SnapshotUnreadableError(f"producer snapshot version {version} is not {SNAPSHOT_VERSION}")
     if crc != crc_of(memoryview(snapshot), CRC_COVERS_FROM, len(snapshot)):
-        raise SnapshotUnreadable("the checksum of the producer snapshot does not match")
+        raise SnapshotUnreadableError("the checksum of the producer snapshot does not match")
     end = SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size
     if len(snapshot) < end or (len(snapshot) - end) % SNAPSHOT_EARLIER.size:
-        raise SnapshotUnreadable(f"the producer snapshot does not hold the {count} entries it promises")
+        raise SnapshotUnreadableError(f"the producer snapshot does not hold the {count} entries it promises")
     earlier: dict[int, list[SequencedBatch]] = {}
     for producer_id, last, last_offset, delta, timestamp in SNAPSHOT_EARLIER.iter_unpack(memoryview(snapshot)[end:]):
         batch = SequencedBatch((last - delta) & SEQUENCE_MAX, last, last_offset, delta, timestamp)

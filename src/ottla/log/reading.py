@@ -13,7 +13,7 @@ from bisect import bisect_right
 from struct import Struct
 from typing import Any, Final
 
-from ottla.log.answers import Damage, DamagedLog, Isolation, OffsetOutOfRange, ReadResult, TimestampOffset
+from ottla.log.answers import Damage, DamagedLogError, Isolation, OffsetOutOfRangeError, ReadResult, TimestampOffset
 from ottla.log.files import FileSlice
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.order import verify_order
@@ -26,7 +26,7 @@ from ottla.protocol.records.batch import (
     LOG_OVERHEAD_BYTES,
 )
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, unpack
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.outline import PARTS_MAX, first_since
 
 BATCHES_VERIFIED_MAX: Final = 4096
@@ -55,7 +55,7 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
     offsets, segments = log.offsets, log.segments
     start, end, high_watermark = offsets.log_start_offset, offsets.log_end_offset, offsets.high_watermark
     if not start <= offset <= end:
-        raise OffsetOutOfRange(offset, start, end)
+        raise OffsetOutOfRangeError(offset, start, end)
     stable = offsets.last_stable_offset
     limit = high_watermark if isolation == 1 else end if isolation == 0 else stable
     file_slice: FileSlice | None = None
@@ -98,7 +98,7 @@ def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_o
 
 def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
     """The first batch that ends at or after `offset`; compaction may have left none in the segment it belongs to.
-    Raises DamagedLog if damage hides it: the batches behind the damage must not be mistaken for the next ones."""
+    Raises DamagedLogError if damage hides it: the batches behind the damage must not be mistaken for the next ones."""
     for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
         segment = log.segments[at]
         found = segment.find_in_order(offset)
@@ -113,15 +113,15 @@ def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
     return None
 
 
-def _damaged(segment: Segment, position: int, offset: int, why: str) -> DamagedLog:
-    return DamagedLog(Damage(segment.file.path, position, offset, -1, why))
+def _damaged(segment: Segment, position: int, offset: int, why: str) -> DamagedLogError:
+    return DamagedLogError(Damage(segment.file.path, position, offset, -1, why))
 
 
 def _verified(
     log: LogState, segment: Segment, position: int, stop: int, offset: int, *, with_epochs: bool
 ) -> tuple[int, int] | None:
     """(end of the slice before a batch that is out of order, the next offset), if that is before `stop`. A place that
-    was verified is not verified again. Raises DamagedLog if the slice would begin with such a batch."""
+    was verified is not verified again. Raises DamagedLogError if the slice would begin with such a batch."""
     wanted = min(stop, segment.inherited)
     start, end = segment.verified
     if start <= position and wanted <= end:
@@ -230,7 +230,7 @@ def _record_in(
         batch = segment.read_batch(position, header)
         plain = unpack(attributes & ATTRIBUTES_COMPRESSION, batch[HEADER_BYTES:], search.bytes_left)
         record = first_since(plain, count, timestamp - base_timestamp, start - base)
-    except CorruptRecords:  # too large, or a client's invalid bytes: only the header is known
+    except CorruptRecordsError:  # too large, or a client's invalid bytes: only the header is known
         return by_header
     search.records_left -= count
     search.bytes_left -= len(plain)

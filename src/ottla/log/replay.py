@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WINDOW_BYTES: Final = 128 << 10
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """Raised for a damaged batch. `str` names file, position and offset, as `damage` does."""
 
     def __init__(self, damage: Damage) -> None:
@@ -31,7 +31,7 @@ class Unreadable(Exception):
         self.damage = damage
 
 
-class Replaced(Exception):
+class ReplacedError(Exception):
     """The reader's segment was removed (compaction, deletion of records): start again."""
 
 
@@ -60,8 +60,8 @@ class Replay:
     def read(self, bytes_max: int) -> list[memoryview]:
         """The next batches, whole and sound, about `bytes_max` of them; none at the log's end.
 
-        Raises Unreadable, Replaced, OSError. After Unreadable the batches before the bad place count as returned only
-        if a former call returned them: the bad place comes up first in a call of its own.
+        Raises UnreadableError, ReplacedError, OSError. After Unreadable the batches before the bad place count as
+        returned only if a former call returned them: the bad place comes up first in a call of its own.
         """
         found: list[memoryview] = []
         size = 0
@@ -78,7 +78,7 @@ class Replay:
                         return found
                     if self._leap is not None and header[0] < self._expected:
                         fault = f"a batch claims the offsets up to {self._expected - 1}"
-                        raise Unreadable(Damage(segment.file.path, *self._leap, end, fault))
+                        raise UnreadableError(Damage(segment.file.path, *self._leap, end, fault))
                     raise self._unreadable(segment, fault)
                 self._leap = (position, self.next_offset) if header[0] > self._expected else None
                 self._position = position + len(batch)
@@ -125,7 +125,7 @@ class Replay:
                 return None
             following = log.segments[max(bisect_right(log.bases, self.next_offset) - 1, 0)]
         elif segment not in log.segments:
-            raise Replaced
+            raise ReplacedError
         elif self._position < segment.size:
             return segment
         else:
@@ -159,6 +159,6 @@ class Replay:
         in_place = segment.base_offset <= header[0] and header[0] + header[6] < self._end_of(segment)
         return header[3] == MAGIC and in_place and crc32c(batch[ATTRIBUTES_AT:]) == header[4]
 
-    def _unreadable(self, segment: Segment, fault: str) -> Unreadable:
+    def _unreadable(self, segment: Segment, fault: str) -> UnreadableError:
         self._leap, end = None, self._end_of(segment)
-        return Unreadable(Damage(segment.file.path, self._position, self.next_offset, end, fault))
+        return UnreadableError(Damage(segment.file.path, self._position, self.next_offset, end, fault))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from ottla.log.answers import AppendRefused, StorageFailed
+from ottla.log.answers import AppendRefusedError, StorageError
 from ottla.log.config import LONG_MAX, LogConfig
 from ottla.log.durability import Durability
 from ottla.log.files import FileSystem
@@ -244,10 +244,10 @@ class LogState:
     # ---- segments --------------------------------------------------------------------------------------------------
 
     def _segment_for(self, size: int, max_timestamp: int, last: int, now: int) -> Segment:
-        """The segment for the next batch: a new one if the active one is full, or there is none. Raises StorageFailed
+        """The segment for the next batch: a new one if the active one is full, or there is none. Raises StorageError
         with the log unchanged."""
         if size > self.config.segment_bytes:
-            raise AppendRefused(
+            raise AppendRefusedError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"A batch of {size} bytes does not fit into a segment of {self.config.segment_bytes} bytes.",
             )
@@ -260,7 +260,7 @@ class LogState:
             elif segments.must_roll(size, max_timestamp, last, now):
                 self._roll(now)
         except OSError as error:
-            raise StorageFailed(f"a new segment in {self.directory} failed: {error}") from error
+            raise StorageError(f"a new segment in {self.directory} failed: {error}") from error
         active = segments.active
         assert active is not None
         if active.size == 0:
@@ -290,7 +290,7 @@ class LogState:
         try:
             self._roll(now)
         except OSError as error:
-            raise StorageFailed(f"a new segment in {self.directory} failed: {error}") from error
+            raise StorageError(f"a new segment in {self.directory} failed: {error}") from error
         return True
 
     # ---- producers -------------------------------------------------------------------------------------------------
@@ -298,12 +298,12 @@ class LogState:
     def snapshot_when_due(self) -> None:
         """Write a snapshot if enough was appended since the last one. A failed one is postponed."""
         if self.durability.snapshot_due(len(self.producers.entries)):
-            with contextlib.suppress(StorageFailed):
+            with contextlib.suppress(StorageError):
                 self.write_snapshot()
             self.durability.replayed(0)
 
     def write_snapshot(self) -> None:
-        """Write the producer state as it is at the log end. Raises StorageFailed."""
+        """Write the producer state as it is at the log end. Raises StorageError."""
         end = self.producers.end_offset = self.log_end_offset
         self.durability.write_snapshot(end, self.producers, self.segments)
 

@@ -6,7 +6,7 @@ Source: Kafka's UnifiedLog.scala (truncateTo, truncateFullyAndStartAt), LocalLog
 from __future__ import annotations
 
 from ottla.log import removal
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.log.compaction import cleanable
 from ottla.log.recovery import state
 from ottla.log.state import LogState
@@ -15,7 +15,7 @@ from ottla.log.state import LogState
 def truncate_to(log: LogState, offset: int, now: int) -> bool:
     """See Log.truncate_to."""
     if log.failed is not None:
-        raise StorageFailed(log.failed)
+        raise StorageError(log.failed)
     return cut_to(log, offset, now)
 
 
@@ -63,7 +63,7 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
 def truncate_fully_and_start_at(log: LogState, offset: int, now: int) -> None:
     """See Log.truncate_fully_and_start_at."""
     if log.failed is not None:
-        raise StorageFailed(log.failed)
+        raise StorageError(log.failed)
     if log.segments and offset >= log.segments[0].base_offset:
         cut_to(log, offset, now)  # a segment that begins there already is empty then
     if log.on_disk:
@@ -87,7 +87,7 @@ def _begin_at(log: LogState, offset: int, now: int) -> None:
             fresh = log.segments.create(offset, now)
             log.files.sync_directory(log.directory)
     except OSError as error:
-        raise StorageFailed(f"a new segment in {log.directory} failed: {error}") from error
+        raise StorageError(f"a new segment in {log.directory} failed: {error}") from error
     old = [segment for segment in log.segments if segment is not fresh]
     log.segments.replaced([*old, fresh])
     try:

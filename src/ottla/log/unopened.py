@@ -1,14 +1,14 @@
 """Replaces a log that could not be opened while its partition is offline.
 
 It keeps the reason, and the checkpointed offsets, so that the next checkpoints keep them too. It touches no file of the
-partition, unless the partition is deleted. Appends, reads and look-ups raise StorageFailed.
+partition, unless the partition is deleted. Appends, reads and look-ups raise StorageError.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from ottla.log.answers import Isolation, ReadResult, StorageFailed, TimestampOffset
+from ottla.log.answers import Isolation, ReadResult, StorageError, TimestampOffset
 from ottla.log.config import LogConfig
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
@@ -60,16 +60,16 @@ class UnopenedLog(Log):
         isolation: Isolation = Isolation.HIGH_WATERMARK,
         min_one_batch: bool = True,
     ) -> ReadResult:
-        raise StorageFailed(self.why)
+        raise StorageError(self.why)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        raise StorageFailed(self.why)
+        raise StorageError(self.why)
 
     def max_timestamp(self) -> TimestampOffset | None:
-        raise StorageFailed(self.why)
+        raise StorageError(self.why)
 
     def delete_records_before(self, offset: int) -> bool:
-        raise StorageFailed(self.why)
+        raise StorageError(self.why)
 
     def assign_epoch(self, leader_epoch: int) -> None:
         """Do nothing: the epochs are in a file that could not be read."""

@@ -17,7 +17,7 @@ from collections.abc import Generator
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
-from ottla.log.answers import AppendRefused, Origin
+from ottla.log.answers import AppendRefusedError, Origin
 from ottla.log.config import LONG_MAX, LogConfig
 from ottla.log.cost import BEYOND_USUAL
 from ottla.machine import WallMillis
@@ -39,7 +39,7 @@ from ottla.protocol.records.batch import (
     stamp_log_append_time,
 )
 from ottla.protocol.records.compression import CODECS, GZIP, LZ4, NONE, UNPACKED_BYTES_MAX, ZSTD, compress, unpack
-from ottla.protocol.records.errors import CorruptRecords, TooManyBytes
+from ottla.protocol.records.errors import CorruptRecordsError, TooManyBytesError
 from ottla.protocol.records.outline import PARTS_MAX, outline_in_slices
 from ottla.protocol.records.record import RECORD_BYTES_MIN, can_hold
 
@@ -70,7 +70,7 @@ class Inside(NamedTuple):
     """Indexes of records without a key."""
 
 
-Known: TypeAlias = Inside | AppendRefused
+Known: TypeAlias = Inside | AppendRefusedError
 """The result of an earlier decoding of a batch: its records, or why they are refused."""
 
 
@@ -97,13 +97,13 @@ def look_ahead(batch: memoryview, config: LogConfig) -> Generator[None, None, Kn
     try:
         _check_client_header(header)
         _check_count(header)
-    except AppendRefused:
+    except AppendRefusedError:
         return None
     try:
         return (yield from _look_inside(batch, header))
-    except AppendRefused as refused:
+    except AppendRefusedError as refused:
         # Without the traceback, which would keep what the batch was unpacked to.
-        return AppendRefused(refused.error_code, refused.sentence, refused.record_errors)
+        return AppendRefusedError(refused.error_code, refused.sentence, refused.record_errors)
 
 
 def prepare_batch(
@@ -112,7 +112,7 @@ def prepare_batch(
     """The one batch in `batch`, checked and rewritten according to `config`; bytes behind it are dropped.
 
     Returns a writable view, of `batch` itself if possible. `known`: the result of `look_ahead`. Raises
-    AppendRefused.
+    AppendRefusedError.
     """
     batch = _single_batch(batch)
     header = peek(batch)
@@ -120,14 +120,14 @@ def prepare_batch(
     if origin is Origin.CLIENT and header.base_offset != 0:
         raise _invalid(f"The base offset of a produced batch must be 0, not {header.base_offset}.")
     if size > config.max_message_bytes:
-        raise AppendRefused(
+        raise AppendRefusedError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"A batch of {size} bytes exceeds max.message.bytes, {config.max_message_bytes}.",
         )
     if not has_valid_crc(batch, 0, header):
         raise _corrupt("The checksum of the batch does not match.")
     if header.compression > ZSTD:
-        raise AppendRefused(
+        raise AppendRefusedError(
             ErrorCode.UNKNOWN_SERVER_ERROR, f"There is no compression codec with the number {header.compression}."
         )
     if origin is Origin.CLIENT:
@@ -146,7 +146,7 @@ def prepare_batch(
         BEYOND_USUAL.steps += (COMPRESSING_GZIP if codec == GZIP else COMPRESSING) * len(inside.plain) // BYTES_A_STEP
         batch = _recompressed(batch, header, inside, codec, config)
         if len(batch) > config.max_message_bytes:
-            raise AppendRefused(
+            raise AppendRefusedError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"Recompressed to {len(batch)} bytes the batch exceeds max.message.bytes, {config.max_message_bytes}.",
             )
@@ -174,14 +174,14 @@ def _single_batch(view: memoryview) -> memoryview:
 
 
 def _batch_end(view: memoryview, pos: int) -> int | None:
-    """The end of the batch at `pos`, None if behind the view. Raises AppendRefused for a batch that is not of format
-    2."""
+    """The end of the batch at `pos`, None if behind the view. Raises AppendRefusedError for a batch that is not of
+    format 2."""
     (length,) = _length_of(view, pos + LENGTH_AT)
     if length < LEGACY_RECORD_BYTES_MIN:
         raise _corrupt(f"A batch of {length} bytes is smaller than any record.")
     magic = view[pos + MAGIC_AT]
     if magic in (0, 1):
-        raise AppendRefused(
+        raise AppendRefusedError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"Message format {magic} is not stored any more; 2 is."
         )
     if magic != MAGIC:
@@ -216,7 +216,7 @@ def _unpacked(batch: memoryview, header: BatchHeader) -> bytes | bytearray:
     """The decompressed records, enough bytes for the number of records in the header."""
     try:
         plain = unpack(header.compression, batch[HEADER_BYTES:])
-    except CorruptRecords as error:
+    except CorruptRecordsError as error:
         BEYOND_USUAL.steps += UNPACKED_BYTES_MAX // BYTES_A_STEP  # at most: the unpacked size is unknown
         raise _not_unpacked(error) from error
     BEYOND_USUAL.steps += len(plain) // BYTES_A_STEP
@@ -234,8 +234,8 @@ def _looks_inside(config: LogConfig, origin: Origin) -> bool:
 
 
 def _inside(batch: memoryview, header: BatchHeader, known: Known | None) -> Inside:
-    """The decoded records: the known result, or else the result of decoding all of them. Raises AppendRefused."""
-    if isinstance(known, AppendRefused):
+    """The decoded records: the known result, or else the result of decoding all of them. Raises AppendRefusedError."""
+    if isinstance(known, AppendRefusedError):
         raise known
     if known is not None:
         return known
@@ -249,7 +249,7 @@ def _inside(batch: memoryview, header: BatchHeader, known: Known | None) -> Insi
 
 def _look_inside(batch: memoryview, header: BatchHeader) -> Generator[None, None, Inside]:
     if header.record_count > PARTS_MAX:
-        raise AppendRefused(
+        raise AppendRefusedError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"A batch of {header.record_count} records; this topic's configs can be applied to {PARTS_MAX}.",
         )
@@ -257,9 +257,9 @@ def _look_inside(batch: memoryview, header: BatchHeader) -> Generator[None, None
     BEYOND_USUAL.steps += header.record_count // RECORDS_A_STEP
     try:
         deltas, keyless = yield from outline_in_slices(plain, header.record_count)
-    except TooManyBytes as error:
+    except TooManyBytesError as error:
         raise _not_unpacked(error) from error
-    except CorruptRecords as error:
+    except CorruptRecordsError as error:
         raise _invalid(f"The records can't be read: {error}.") from error
     if header.attributes & ATTRIBUTES_LOG_APPEND_TIME:
         return Inside(plain, [header.max_timestamp] * len(deltas), keyless)
@@ -287,7 +287,7 @@ def _check_timestamps(
 ) -> None:
     if config.message_timestamp_type == "LogAppendTime":
         if header.attributes & ATTRIBUTES_LOG_APPEND_TIME:
-            raise AppendRefused(
+            raise AppendRefusedError(
                 ErrorCode.INVALID_TIMESTAMP, "Producers must not set the timestamp type to LogAppendTime."
             )
         return
@@ -297,7 +297,7 @@ def _check_timestamps(
         if _is_in_range(header.max_timestamp, config, wall_ms):
             return
         if header.record_count > RECORDS_NAMED_MAX:
-            raise AppendRefused(
+            raise AppendRefusedError(
                 ErrorCode.INVALID_TIMESTAMP,
                 f"The batch's timestamp {header.max_timestamp} is not within [{lowest}, {highest}].",
             )
@@ -308,7 +308,7 @@ def _check_timestamps(
         named = tuple(
             (at, f"Timestamp {timestamps[at]} is not within [{lowest}, {highest}].") for at in wrong[:RECORDS_NAMED_MAX]
         )
-        raise AppendRefused(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records have an invalid timestamp.", named)
+        raise AppendRefusedError(ErrorCode.INVALID_TIMESTAMP, f"{len(wrong)} records have an invalid timestamp.", named)
     if not lowest <= header.max_timestamp <= highest:
         # Only the header is wrong: retention and lookups by time go by it, so it is put right, as Kafka does.
         _pack_timestamp(batch, MAX_TIMESTAMP_AT, max(inside.timestamps, default=-1))
@@ -319,7 +319,7 @@ def _check_keys(inside: Inside) -> None:
     sentence = "A compacted topic can't take a message without a key."
     wrong = tuple((index, sentence) for index in inside.keyless[:RECORDS_NAMED_MAX])
     if wrong:
-        raise AppendRefused(ErrorCode.INVALID_RECORD, sentence, wrong)
+        raise AppendRefusedError(ErrorCode.INVALID_RECORD, sentence, wrong)
 
 
 def _target_codec(config: LogConfig, header: BatchHeader) -> int:
@@ -348,16 +348,16 @@ def _recompressed(batch: memoryview, header: BatchHeader, inside: Inside, codec:
     return memoryview(out)
 
 
-def _not_unpacked(error: CorruptRecords) -> AppendRefused:
+def _not_unpacked(error: CorruptRecordsError) -> AppendRefusedError:
     """The error for records that can't be unpacked. If they are too large, a producer splits the batch, if it can, and
     sends it again."""
-    code = ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, TooManyBytes) else ErrorCode.UNKNOWN_SERVER_ERROR
-    return AppendRefused(code, f"The records can't be unpacked: {error}.")
+    code = ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, TooManyBytesError) else ErrorCode.UNKNOWN_SERVER_ERROR
+    return AppendRefusedError(code, f"The records can't be unpacked: {error}.")
 
 
-def _invalid(sentence: str) -> AppendRefused:
-    return AppendRefused(ErrorCode.INVALID_RECORD, sentence)
+def _invalid(sentence: str) -> AppendRefusedError:
+    return AppendRefusedError(ErrorCode.INVALID_RECORD, sentence)
 
 
-def _corrupt(sentence: str) -> AppendRefused:
-    return AppendRefused(ErrorCode.CORRUPT_MESSAGE, sentence)
+def _corrupt(sentence: str) -> AppendRefusedError:
+    return AppendRefusedError(ErrorCode.CORRUPT_MESSAGE, sentence)

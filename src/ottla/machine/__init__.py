@@ -107,7 +107,7 @@ class Answer(NamedTuple):
     reply: object
 
 
-class Ask(NamedTuple):
+class ShardCall(NamedTuple):
     """A request to a node of the cluster, possibly this one; `message` is a wire message.
 
     The answer is passed to `AskingShard.answered` with `number`, which the shard chooses.
@@ -136,7 +136,7 @@ class Decision(NamedTuple):
 
     records: tuple[ShardRecord, ...] = ()
     answers: tuple[Answer, ...] = ()
-    asks: tuple[Ask, ...] = ()
+    asks: tuple[ShardCall, ...] = ()
     writer: Writer | None = None
 
 

@@ -142,12 +142,12 @@ def changed(image: MetadataImage, delta: MetadataDelta) -> MetadataImage:
 
 
 def read_image(store: MetadataStore) -> MetadataImage:
-    """Everything in the store now. Raises StoreFailed."""
+    """Everything in the store now. Raises StoreError."""
     return changed(MetadataImage(), _difference(store, MetadataImage()))
 
 
 def delta_since(store: MetadataStore, image: MetadataImage) -> MetadataDelta:
-    """The changes in the store since this image. Raises StoreFailed."""
+    """The changes in the store since this image. Raises StoreError."""
     return _followed(store, image, image.generation, {}) or _difference(store, image)
 
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from ottla.metadata.store import (
     CHANGES_MAX,
     Changes,
-    Conflict,
+    ConflictError,
     Delete,
-    Guard,
     Put,
     Versioned,
+    VersionGuard,
     Write,
     check_batch,
 )
@@ -45,14 +45,14 @@ class MemoryStore:
     def list(self, prefix: str) -> Sequence[tuple[str, Versioned]]:
         return sorted((key, row) for key, row in self._rows.items() if key.startswith(prefix))
 
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+    def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
         check_batch(writes)
         for item in (*guards, *writes):
             if item.expected is not None:
                 row = self._rows.get(item.key)
                 found = row.version if row else 0
                 if found != item.expected:
-                    raise Conflict(item.key, item.expected, found)
+                    raise ConflictError(item.key, item.expected, found)
         self._generation = max(self._generation, self._floor) + 1
         for write in writes:
             match write:

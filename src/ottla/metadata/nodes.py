@@ -29,7 +29,7 @@ from ottla.metadata.features import UNSET
 from ottla.metadata.row_kinds import table
 from ottla.protocol.uuids import parse_uuid, uuid_text
 
-Place: TypeAlias = tuple[bytes, int]
+TopicIdPartition: TypeAlias = tuple[bytes, int]
 """A topic's id and the index of a partition."""
 PREFIX: Final = "nodes/"
 NODE_PROOF: Final = "node.proof"
@@ -98,13 +98,15 @@ class NodeRecord:
     intact: bool = True
     broker_epoch: int = 0
     version: int = 0
-    offline: tuple[Place, ...] = ()
+    offline: tuple[TopicIdPartition, ...] = ()
     by_fsync: bool = False
     features: Mapping[str, int] = field(default_factory=lambda: UNSET)
     emptied: bool = False
-    incomplete: tuple[Place, ...] = ()
-    refusing: Mapping[Place, int] = field(default_factory=dict[Place, int])
-    log_ends: Mapping[Place, tuple[int, LogEnd]] = field(default_factory=dict[Place, tuple[int, LogEnd]])
+    incomplete: tuple[TopicIdPartition, ...] = ()
+    refusing: Mapping[TopicIdPartition, int] = field(default_factory=dict[TopicIdPartition, int])
+    log_ends: Mapping[TopicIdPartition, tuple[int, LogEnd]] = field(
+        default_factory=dict[TopicIdPartition, tuple[int, LogEnd]]
+    )
     lost_commits: int = 0
     knows_store: bool = True
 
@@ -120,7 +122,7 @@ class NodeRecord:
         request."""
         return self.features.get(NODE_PROOF, 0) > 0
 
-    def may_count(self, place: Place) -> bool:
+    def may_count(self, place: TopicIdPartition) -> bool:
         """Whether the node's log of this partition accepts records, and lacks none of those that it had."""
         return place not in self.offline and place not in self.incomplete
 
@@ -196,7 +198,7 @@ class NodeRecord:
         )
 
 
-def _places(columns: Iterable[tuple[str, int]]) -> tuple[Place, ...]:
+def _places(columns: Iterable[tuple[str, int]]) -> tuple[TopicIdPartition, ...]:
     return tuple((parse_uuid(topic_id), int(index)) for topic_id, index in columns)
 
 

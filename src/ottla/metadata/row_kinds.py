@@ -78,7 +78,7 @@ class RowKind(Generic[_Part]):
         return key == self.prefix if self.is_single else key.startswith(self.prefix)
 
     def read(self, store: MetadataStore, key: str, value: bytes, known: _Part) -> Record:
-        """The record in the value of a key. `known`: the part of the image. Raises StoreDamaged."""
+        """The record in the value of a key. `known`: the part of the image. Raises StoreDamagedError."""
         name = key[len(self.prefix) :]
         return decoded(store, key, lambda text: self.decode(text, name, known), value)
 

@@ -37,15 +37,15 @@ from ottla import private
 from ottla.metadata.store import (
     CHANGES_MAX,
     Changes,
-    CommitUnknown,
-    Conflict,
-    Guard,
+    CommitUnknownError,
+    ConflictError,
     Put,
-    StoreBusy,
-    StoreDamaged,
-    StoreFailed,
-    StoreGone,
+    StoreBusyError,
+    StoreDamagedError,
+    StoreError,
+    StoreGoneError,
     Versioned,
+    VersionGuard,
     Write,
     check_batch,
 )
@@ -91,7 +91,7 @@ _DAMAGED: Final = (11, 26)
 
 
 class SqliteStore:
-    """See `store.MetadataStore`. Calls of several threads wait for each other. Raises StoreFailed. `is_shared`: cluster
+    """See `store.MetadataStore`. Calls of several threads wait for each other. Raises StoreError. `is_shared`: cluster
     nodes share it, and their commits wait for each other."""
 
     __slots__ = (
@@ -155,7 +155,7 @@ class SqliteStore:
 
     def hurry(self) -> None:
         """Note that clients are served from now on. A lock that another process holds then makes calls fail soon, with
-        StoreBusy."""
+        StoreBusyError."""
         self._patience_ms = SHARED_TIMEOUT_MS if self._is_shared else SERVING_TIMEOUT_MS
         self._wait_at_most(self._patience_ms)
 
@@ -177,7 +177,7 @@ class SqliteStore:
             rows = self._rows("SELECT key, value, version, crc FROM row ORDER BY key")
         return [self._checked(row) for row in rows]
 
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+    def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
         check_batch(writes)
         with self._one:
             return self._commit(writes, guards)
@@ -216,10 +216,10 @@ class SqliteStore:
         except (*self._failure, TypeError, ValueError):
             return self._merged
 
-    def _commit(self, writes: Sequence[Write], guards: Sequence[Guard]) -> int:
+    def _commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard]) -> int:
         connection = self._connection
         if (why := self.gone()) is not None:
-            raise StoreGone(why)
+            raise StoreGoneError(why)
         try:
             connection.execute("BEGIN IMMEDIATE")
             self._wait_at_most(self._patience_ms)
@@ -236,7 +236,9 @@ class SqliteStore:
         except self._failure as error:
             raise self._failed("written", error) from error
         if (why := self.gone()) is not None:
-            raise CommitUnknown(why)  # it may be in the log that the next start finds, or in no file that has a name
+            raise CommitUnknownError(
+                why
+            )  # it may be in the log that the next start finds, or in no file that has a name
         self._write_mark(generation)
         return generation
 
@@ -268,7 +270,7 @@ class SqliteStore:
         row = self._connection.execute("SELECT version FROM row WHERE key = ?", (key.encode(),)).fetchone()
         found = row[0] if row else 0
         if found != expected:
-            raise Conflict(key, expected, found)
+            raise ConflictError(key, expected, found)
 
     def _write(self, writes: Sequence[Write]) -> int:
         connection = self._connection
@@ -310,12 +312,12 @@ class SqliteStore:
                 time.sleep(RETRY_S)
 
     def _upgrade(self) -> None:
-        """Make the tables of a new file, or the checksums of one of format 1. Raises StoreFailed for a newer format."""
+        """Make the tables of a new file, or the checksums of one of format 1. Raises StoreError for a newer format."""
         execute = self._connection.execute
         if (found := execute("PRAGMA user_version").fetchone()[0]) == FORMAT:
             return
         if found > FORMAT:
-            raise StoreFailed(f"the metadata store {self.place} has format {found}, written by a newer Ottla")
+            raise StoreError(f"the metadata store {self.place} has format {found}, written by a newer Ottla")
         execute("BEGIN IMMEDIATE")
         columns = {row[1] for row in execute("PRAGMA table_info(row)")}
         for statement in () if b"crc" in columns else _FROM_FORMAT_1 if columns else _TABLES:
@@ -330,12 +332,12 @@ class SqliteStore:
         execute("COMMIT")
 
     def _verified_generation(self) -> int:
-        """Verify the whole store, and return the number of the newest commit. Raises StoreDamaged."""
+        """Verify the whole store, and return the number of the newest commit. Raises StoreDamagedError."""
         execute = self._connection.execute
         execute("BEGIN")  # one picture, whatever others commit
         found = execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != b"ok":
-            raise StoreDamaged(
+            raise StoreDamagedError(
                 f"the metadata store {self.place} is damaged: {found.decode(errors='replace')}. {WAY_ON}"
             )
         digest = 0
@@ -345,28 +347,30 @@ class SqliteStore:
         heads = execute("SELECT generation, digest, crc FROM head").fetchall()
         execute("COMMIT")
         if len(heads) != 1 or not all(isinstance(each, int) for each in heads[0]):
-            raise StoreDamaged(f"the head of the metadata store {self.place} is damaged. {WAY_ON}")
+            raise StoreDamagedError(f"the head of the metadata store {self.place} is damaged. {WAY_ON}")
         generation, expected, crc = heads[0]
         if crc != crc32(_HEAD.pack(generation, expected)):
-            raise StoreDamaged(f"the head of the metadata store {self.place} does not match its checksum. {WAY_ON}")
+            raise StoreDamagedError(
+                f"the head of the metadata store {self.place} does not match its checksum. {WAY_ON}"
+            )
         if expected != digest & _DIGEST_MASK:
-            raise StoreDamaged(f"keys of the metadata store {self.place} are missing. {WAY_ON}")
+            raise StoreDamagedError(f"keys of the metadata store {self.place} are missing. {WAY_ON}")
         return int(generation)
 
     def _checked(self, row: Sequence[Any]) -> tuple[str, Versioned]:
-        """A row as it was written. Raises StoreDamaged."""
+        """A row as it was written. Raises StoreDamagedError."""
         key, value, version, crc = row
         typed = isinstance(key, bytes) and isinstance(value, bytes) and isinstance(version, int)
         if not typed or crc != _crc(key, value, version):
             name = key.decode(errors="backslashreplace") if isinstance(key, bytes) else repr(key)
-            raise StoreDamaged(
+            raise StoreDamagedError(
                 f"the value of {name} in the metadata store {self.place} does not match its checksum. {WAY_ON}"
             )
         return key.decode(), Versioned(value, version)
 
     def _rows(self, query: str, values: tuple[object, ...] = ()) -> Sequence[Any]:
         if self._gone is not None:
-            raise StoreGone(self._gone)
+            raise StoreGoneError(self._gone)
         with self._one:
             try:
                 rows = self._connection.execute(query, values).fetchall()
@@ -375,15 +379,15 @@ class SqliteStore:
                 raise self._failed("read", error) from error
         return rows
 
-    def _failed(self, done: str, error: Exception) -> StoreFailed:
+    def _failed(self, done: str, error: Exception) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _BUSY:
             if self._patience_ms == SERVING_TIMEOUT_MS:
                 self._wait_at_most(0)  # once is enough: the next ones fail at once, until one gets through
-            return StoreBusy(f"the metadata store {self.place} is locked by another process; try again")
+            return StoreBusyError(f"the metadata store {self.place} is locked by another process; try again")
         sentence = f"the metadata store {self.place} can't be {done}: {error}"
         damaged = code in _DAMAGED or isinstance(error, UnicodeDecodeError)
-        return StoreDamaged(f"{sentence}. {WAY_ON}") if damaged else StoreFailed(sentence)
+        return StoreDamagedError(f"{sentence}. {WAY_ON}") if damaged else StoreError(sentence)
 
     def _wait_at_most(self, ms: int) -> None:
         if ms != self._waits_ms:

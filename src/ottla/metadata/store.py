@@ -51,7 +51,7 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class VersionGuard:
     """A key that is only checked: the batch needs it to have this version (ABSENT: not to exist)."""
 
     key: str
@@ -62,7 +62,7 @@ Write: TypeAlias = Put | Delete
 _T = TypeVar("_T")
 
 
-class Conflict(Exception):
+class ConflictError(Exception):
     """A key was not at the version a write or guard expected; nothing was written."""
 
     def __init__(self, key: str, expected: int, found: int) -> None:
@@ -72,27 +72,27 @@ class Conflict(Exception):
         self.found = found
 
 
-class StoreFailed(Exception):
+class StoreError(Exception):
     """The store can't be read or written (disk full, file damaged, locked too long): one sentence why.
 
     What failed so was not done, and will not be.
     """
 
 
-class CommitUnknown(Exception):
+class CommitUnknownError(Exception):
     """The outcome of a commit is unknown, because its answer was lost. It may be committed, so this is not a
-    StoreFailed."""
+    StoreError."""
 
 
-class StoreBusy(StoreFailed):
+class StoreBusyError(StoreError):
     """Another process has the store locked: the same call may succeed soon."""
 
 
-class StoreDamaged(StoreFailed):
+class StoreDamagedError(StoreError):
     """The stored data differs from what was written."""
 
 
-class StoreGone(StoreFailed):
+class StoreGoneError(StoreError):
     """The store that was opened no longer exists: another one, or none, is in its place."""
 
 
@@ -108,7 +108,7 @@ class Changes:
 
 
 class MetadataStore(Protocol):
-    """Any store raises StoreFailed if its medium fails.
+    """Any store raises StoreError if its medium fails.
 
     `place` is its address in sentences, and `way_on` the remedy if it is damaged. `lost` counts commits that the medium
     has lost, as far as that is known.
@@ -134,9 +134,9 @@ class MetadataStore(Protocol):
         of a concurrent commit. A caller that needs a consistent snapshot compares the generation before and after."""
         ...
 
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
-        """Do all writes or none; returns the new generation. Raises Conflict, and CommitUnknown if the store is not on
-        this machine. A batch may write a key once."""
+    def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
+        """Do all writes or none; returns the new generation. Raises ConflictError, and CommitUnknownError if the store
+        is not on this machine. A batch may write a key once."""
         ...
 
     def changes_since(self, generation: int) -> Changes | None:
@@ -152,7 +152,7 @@ class MetadataStore(Protocol):
 
 
 def decoded(store: MetadataStore, key: str, decode: Callable[[bytes], _T], value: bytes) -> _T:
-    """The decoded value of a key. Raises StoreDamaged if `decode` fails.
+    """The decoded value of a key. Raises StoreDamagedError if `decode` fails.
 
     Values have checksums. But a value that was damaged before a store of format 1 got its checksums has a valid
     checksum and invalid content.
@@ -160,7 +160,7 @@ def decoded(store: MetadataStore, key: str, decode: Callable[[bytes], _T], value
     try:
         return decode(value)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreDamaged(
+        raise StoreDamagedError(
             f"the value of {key} in the metadata store {store.place} can't be read ({error}). {store.way_on}"
         ) from error
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from struct import Struct as Format
 from typing import Any, TypeVar
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.messages._records import RECORD_TABLE
 from ottla.protocol.wire import Buffer, Message
 
@@ -31,7 +31,7 @@ _KINDS: dict[tuple[str, int], tuple[str, str, str]] = {
 _loaded: dict[tuple[str, int], tuple[Any, Any]] = {}
 
 
-class UnknownRecordType(MalformedFrame):
+class UnknownRecordTypeError(MalformedFrameError):
     """A key of a type that this version does not know. Replay skips such records, as Kafka's does."""
 
     def __init__(self, record_type: int) -> None:
@@ -40,11 +40,11 @@ class UnknownRecordType(MalformedFrame):
 
 
 def record_classes(topic: str, record_type: int) -> tuple[Any, Any]:
-    """The message classes of key and value. Raises UnknownRecordType."""
+    """The message classes of key and value. Raises UnknownRecordTypeError."""
     kind = (topic, record_type)
     if kind not in _loaded:
         if kind not in _KINDS:
-            raise UnknownRecordType(record_type)
+            raise UnknownRecordTypeError(record_type)
         module, key, value = _KINDS[kind]
         loaded = import_module(f"ottla.protocol.messages.{module}")
         _loaded[kind] = getattr(loaded, key), getattr(loaded, value)
@@ -64,32 +64,33 @@ def encode_value(value: Message, version: int) -> bytes:
 
 
 def type_of(key: Buffer) -> int:
-    """A record's type, the number at the beginning of its key. Raises MalformedFrame."""
+    """A record's type, the number at the beginning of its key. Raises MalformedFrameError."""
     if len(key) < 2:
-        raise MalformedFrame("the key of a coordinator record is cut short")
+        raise MalformedFrameError("the key of a coordinator record is cut short")
     record_type: int = _unpack_int16(key, 0)[0]
     return record_type
 
 
 def decode_key(key_class: type[MessageT], key: Buffer) -> MessageT:
-    """A key of the type of this class. Raises MalformedFrame."""
+    """A key of the type of this class. Raises MalformedFrameError."""
     return key_class.decode(key, 2, 0)[0]
 
 
 def decode_value(value_class: type[MessageT], value: Buffer) -> MessageT:
-    """A value in whichever version it was written. Raises MalformedFrame."""
+    """A value in whichever version it was written. Raises MalformedFrameError."""
     if len(value) < 2:
-        raise MalformedFrame("the value of a coordinator record is cut short")
+        raise MalformedFrameError("the value of a coordinator record is cut short")
     (version,) = _unpack_int16(value, 0)
     if not value_class.MIN_VERSION <= version <= value_class.MAX_VERSION:
-        raise MalformedFrame(f"{value_class.__name__} has no version {version}")
+        raise MalformedFrameError(f"{value_class.__name__} has no version {version}")
     return value_class.decode(value, 2, version)[0]
 
 
 def decode_record(topic: str, key: Buffer, value: Buffer | None) -> tuple[Any, Any]:
     """(key, value) as messages; the value is None for a tombstone.
 
-    Raises UnknownRecordType for a key of a later version, MalformedFrame for anything else that cannot be read.
+    Raises UnknownRecordTypeError for a key of a later version, MalformedFrameError for anything else that cannot be
+    read.
     """
     key_class, value_class = record_classes(topic, type_of(key))
     decoded_key = decode_key(key_class, key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class MalformedFrame(Exception):
+class MalformedFrameError(Exception):
     """Bytes that are not a message: too short, an invalid length, text that is not UTF-8, or null in a field that
     cannot be null."""
 

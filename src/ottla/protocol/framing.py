@@ -11,7 +11,7 @@ from struct import Struct as Format
 from typing import Any
 
 from ottla.protocol.apis import APIS, ApiKey
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     Buffer,
@@ -34,7 +34,7 @@ REQUEST_SIZE_MAX = 104857600
 """Kafka's default of `socket.request.max.bytes`."""
 
 
-class UnsupportedApi(MalformedFrame):
+class UnsupportedApiError(MalformedFrameError):
     """A request with an API key that is not in `APIS`: the length of its header is unknown. Kafka closes the
     connection."""
 
@@ -45,7 +45,7 @@ class UnsupportedApi(MalformedFrame):
         self.correlation_id = correlation_id
 
 
-class FrameTooLarge(MalformedFrame):
+class FrameTooLargeError(MalformedFrameError):
     """A frame with a negative length or one above the bound: nothing after it can be read."""
 
 
@@ -65,21 +65,21 @@ class RequestHeader(Struct):
 def decode_request_header(view: Buffer, pos: int = 0) -> tuple[RequestHeader, int]:
     """The header of a frame without its length, and the position where the request begins.
 
-    The request's version is not checked: the broker answers an unsupported one. Raises MalformedFrame, and its subclass
-    UnsupportedApi for a key that is not in `APIS`.
+    The request's version is not checked: the broker answers an unsupported one. Raises MalformedFrameError, and its
+    subclass UnsupportedApiError for a key that is not in `APIS`.
     """
     try:
         key, version, correlation_id, length = _unpack_header(view, pos)
         pos += 10
         since = FLEXIBLE_SINCE.get(key)
         if since is None:
-            raise UnsupportedApi(key, version, correlation_id)
+            raise UnsupportedApiError(key, version, correlation_id)
         if length < 0:
             client_id = None
         else:
             end = pos + length
             if end > len(view):
-                raise MalformedFrame("the client id is longer than the frame")
+                raise MalformedFrameError("the client id is longer than the frame")
             client_id = str(view[pos:end], "utf-8", "replace")  # a label; Kafka is as lenient
             pos = end
         if version >= since:
@@ -88,19 +88,19 @@ def decode_request_header(view: Buffer, pos: int = 0) -> tuple[RequestHeader, in
             else:
                 pos += 1
     except SHORT_INPUT as error:
-        raise MalformedFrame("the request header is cut short or holds bad text") from error
+        raise MalformedFrameError("the request header is cut short or holds bad text") from error
     return RequestHeader(key, version, correlation_id, client_id), pos
 
 
 def decode_request(view: Buffer, pos: int = 0) -> tuple[RequestHeader, Any]:
     """The header and the request of a frame without its length; bytes after the request are ignored, as in Kafka.
 
-    Raises MalformedFrame, also if the codec does not support the API or the version.
+    Raises MalformedFrameError, also if the codec does not support the API or the version.
     """
     header, pos = decode_request_header(view, pos)
     api = APIS[header.api_key]
     if not api.has_messages(header.api_version):
-        raise MalformedFrame(f"{api.name} has no messages of version {header.api_version}")
+        raise MalformedFrameError(f"{api.name} has no messages of version {header.api_version}")
     message, _ = api.request.decode(view, pos, header.api_version)
     return header, message
 
@@ -129,14 +129,14 @@ def encode_response(header: RequestHeader, message: Message) -> bytearray:
 
 
 def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]:
-    """(correlation id, response) of a frame without its length. Raises MalformedFrame."""
+    """(correlation id, response) of a frame without its length. Raises MalformedFrameError."""
     try:
         (correlation_id,) = _unpack_int32(view, 0)
         pos = 4
         if version >= FLEXIBLE_SINCE[api_key] and api_key != _API_VERSIONS:
             pos = skip_tags(memoryview(view), pos)
     except SHORT_INPUT as error:
-        raise MalformedFrame("the response header is cut short") from error
+        raise MalformedFrameError("the response header is cut short") from error
     message, _ = APIS[api_key].response.decode(view, pos, version)
     return correlation_id, message
 
@@ -153,7 +153,7 @@ class FrameSplitter:
     def feed(self, chunk: Buffer) -> Iterator[memoryview]:
         """The frames that `chunk` completes, without their lengths. Each is a writable copy.
 
-        Consume every frame before feeding again. Raises FrameTooLarge as soon as a length is out of bounds.
+        Consume every frame before feeding again. Raises FrameTooLargeError as soon as a length is out of bounds.
         """
         self._buffer += chunk
         start = 0
@@ -161,7 +161,7 @@ class FrameSplitter:
             while len(self._buffer) - start >= 4:
                 (length,) = _unpack_int32(self._buffer, start)
                 if not 0 <= length <= self.frame_bytes_max:
-                    raise FrameTooLarge(f"a frame of {length} bytes; at most {self.frame_bytes_max} are accepted")
+                    raise FrameTooLargeError(f"a frame of {length} bytes; at most {self.frame_bytes_max} are accepted")
                 end = start + 4 + length
                 if len(self._buffer) < end:
                     break

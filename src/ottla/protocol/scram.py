@@ -29,7 +29,7 @@ ITERATIONS_ACCEPTED: Final = 1_000_000
 _SERVER_FIRST = re.compile(rb"r=(?P<nonce>[!-+\--~]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>[0-9]{1,9})(?:,.*)?")
 
 
-class ScramFailed(Exception):
+class ScramError(Exception):
     """The server's message is malformed, or the server does not know the password. The text is a sentence."""
 
 
@@ -74,15 +74,15 @@ class ScramClient:
         return b"n,," + self._bare
 
     def final(self, server_first: bytes) -> bytes:
-        """The message that proves the password. Raises ScramFailed."""
+        """The message that proves the password. Raises ScramError."""
         found = _SERVER_FIRST.fullmatch(server_first)
         if found is None:
-            raise ScramFailed("the server's first message is malformed")
+            raise ScramError("the server's first message is malformed")
         if not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
-            raise ScramFailed("the server has not extended the client's nonce")
+            raise ScramError("the server has not extended the client's nonce")
         iterations = int(found["iterations"])
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_ACCEPTED:
-            raise ScramFailed(f"the server asks for {iterations} iterations")
+            raise ScramError(f"the server asks for {iterations} iterations")
         salted_password = salted(self._mechanism, self._password.encode(), decoded(found["salt"]), iterations)
         unproved = b"c=biws,r=" + found["nonce"]
         signed = b",".join((self._bare, server_first, unproved))
@@ -93,9 +93,9 @@ class ScramClient:
         return b"%b,p=%b" % (unproved, base64.b64encode(proof))
 
     def verify(self, server_final: bytes) -> None:
-        """Raise ScramFailed unless the server has proved that it knows the password."""
+        """Raise ScramError unless the server has proved that it knows the password."""
         if not hmac.compare_digest(server_final, b"v=" + base64.b64encode(self._signature)):
-            raise ScramFailed("the server has not proved that it knows the password")
+            raise ScramError("the server has not proved that it knows the password")
 
 
 def xor(one: bytes, other: bytes) -> bytes:
@@ -103,8 +103,8 @@ def xor(one: bytes, other: bytes) -> bytes:
 
 
 def decoded(text: bytes) -> bytes:
-    """The bytes of a Base64 text. Raises ScramFailed."""
+    """The bytes of a Base64 text. Raises ScramError."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise ScramFailed("a part of the message is not Base64") from None
+        raise ScramError("a part of the message is not Base64") from None

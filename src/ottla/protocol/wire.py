@@ -5,8 +5,8 @@ flexible (KIP-482) encoding. Source: Kafka's protocol guide and ByteBufferAccess
 
 Invariants: a reader takes `(view, pos)` and returns `(value, next position)`. Every length and count is checked against
 the remaining bytes before anything of that size is allocated, so a false length claims no memory. Short input raises
-MalformedFrame, struct.error or IndexError; the generated `decode` turns all of them into MalformedFrame. As in Kafka,
-any negative length of a nullable field means null.
+MalformedFrameError, struct.error or IndexError; the generated `decode` turns all of them into MalformedFrameError. As
+in Kafka, any negative length of a nullable field means null.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias, cast
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -30,7 +30,7 @@ UNSET: Any = object()
 """Means "a new struct with defaults" in a signature where None means null."""
 
 SHORT_INPUT = (struct.error, IndexError, UnicodeDecodeError)
-"""The exceptions, besides MalformedFrame, that readers raise for short input and for text that is not UTF-8."""
+"""The exceptions, besides MalformedFrameError, that readers raise for short input and for text that is not UTF-8."""
 
 _STRING_LENGTH_MAX = 0x7FFF
 
@@ -81,7 +81,7 @@ class Message(Struct):
 
     @staticmethod
     def decode(view: Buffer, pos: int, version: int) -> tuple[Any, int]:
-        """(message, next position). Raises only MalformedFrame; `records` fields remain slices of `view`."""
+        """(message, next position). Raises only MalformedFrameError; `records` fields remain slices of `view`."""
         raise NotImplementedError
 
 
@@ -134,7 +134,7 @@ def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
             if value > 0x7FFFFFFF:
                 break
             return value, pos + 1
-    raise MalformedFrame(f"a varint before byte {pos + 1} is too long")
+    raise MalformedFrameError(f"a varint before byte {pos + 1} is too long")
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
@@ -376,8 +376,8 @@ def write_array_length(out: bytearray, count: int) -> None:
     out += _pack_int32(count)
 
 
-def null_array(pos: int) -> MalformedFrame:
-    return MalformedFrame(f"the array before byte {pos} may not be null")
+def null_array(pos: int) -> MalformedFrameError:
+    return MalformedFrameError(f"the array before byte {pos} may not be null")
 
 
 # ---- tagged fields -------------------------------------------------------------------------------------------------
@@ -409,8 +409,8 @@ def read_tag(view: memoryview, pos: int) -> tuple[int, int, int]:
     return tag, pos, end
 
 
-def bad_tag(tag: int, end: int) -> MalformedFrame:
-    return MalformedFrame(f"tagged field {tag} does not end at byte {end} as it claims")
+def bad_tag(tag: int, end: int) -> MalformedFrameError:
+    return MalformedFrameError(f"tagged field {tag} does not end at byte {end} as it claims")
 
 
 def write_tags(out: bytearray, tagged: list[tuple[int, bytearray]]) -> None:
@@ -422,9 +422,9 @@ def write_tags(out: bytearray, tagged: list[tuple[int, bytearray]]) -> None:
         out += value
 
 
-def _bad_length(what: str, length: int, pos: int) -> MalformedFrame:
+def _bad_length(what: str, length: int, pos: int) -> MalformedFrameError:
     if length < 0:
-        return MalformedFrame(f"the {what} before byte {pos} may not be null")
-    return MalformedFrame(
+        return MalformedFrameError(f"the {what} before byte {pos} may not be null")
+    return MalformedFrameError(
         f"the {what} of length {length} at byte {pos} is longer than the input or the protocol allows"
     )

@@ -17,10 +17,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
+from ottla.escaping import UNSEEN
 from ottla.private import opener
 from ottla.server.beside import Beside
-from ottla.server.refusals import SettingsRefused
-from ottla.visible import UNSEEN
+from ottla.server.refusals import SettingsRefusedError
 
 WAITING_MAX = 10_000
 """How many records may wait for the thread. Further ones are lost, and counted."""
@@ -29,7 +29,7 @@ log = logging.getLogger("ottla.audit")
 
 
 class AuditLog:
-    """The file. Raises SettingsRefused if it can't be opened."""
+    """The file. Raises SettingsRefusedError if it can't be opened."""
 
     def __init__(self, path: str, bytes_max: int, files_max: int) -> None:
         self._path = path
@@ -44,7 +44,7 @@ class AuditLog:
         try:
             self._file = self._open()
         except OSError as error:
-            raise SettingsRefused(
+            raise SettingsRefusedError(
                 f"The audit log {path} can't be opened: {error.strerror or error}. Name a file in a directory that the "
                 "node can write to in ottla.audit.location."
             ) from None

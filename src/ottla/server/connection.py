@@ -28,7 +28,7 @@ from typing import Protocol, cast
 from ottla.broker.channel import PRODUCE, Channel, Owed
 from ottla.broker.client_identity import Address, Identity
 from ottla.broker.effects import Parked, Part
-from ottla.broker.requests import Decoded, Refused
+from ottla.broker.requests import Decoded, RequestRefusedError
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket
 from ottla.protocol.apis import ApiKey
@@ -36,8 +36,8 @@ from ottla.server.buffers import Buffers
 from ottla.server.clocks import moment
 from ottla.server.decoding import Decoding
 from ottla.server.listeners import Listener
-from ottla.server.strangers import stranger
-from ottla.server.transport import INLINE_BYTES, Octets, PlainTransport, SliceUnreadable, Transport, read_slice
+from ottla.server.protocol_sniffer import stranger
+from ottla.server.transport import INLINE_BYTES, Octets, PlainTransport, SliceUnreadableError, Transport, read_slice
 from ottla.server.turns import COSTLY_NS, TURN_NS, Turns
 
 CHUNK_BYTES = 1 << 18
@@ -159,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _require_authentication(self) -> None:
         """The client has had its time to shake hands and to authenticate. A client that has sent nothing only checks
-        whether the node is alive; other nodes do that too (`doors.py`)."""
+        whether the node is alive; other nodes do that too (`port_probe.py`)."""
         self._authentication = None
         if not (self._is_secured and self._channel.authenticated):
             is_silent = self.last_active_ms == self._opened_ms
@@ -381,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _failed(self, error: Exception) -> None:
         """A request could not be served."""
-        if isinstance(error, Refused):
+        if isinstance(error, RequestRefusedError):
             if self._outgoing and not self._channel.unsent:
                 self._send()
             self.close(str(error))
@@ -511,7 +511,7 @@ class Connection(asyncio.BufferedProtocol):
                     return
         except ConnectionError:
             self.close("the client is gone", expected=True)
-        except SliceUnreadable as unreadable:
+        except SliceUnreadableError as unreadable:
             # The head of the answer has left, or covers other partitions too. The client asks again, and gets the error
             # then.
             self._node.unreadable(unreadable.part, str(unreadable))

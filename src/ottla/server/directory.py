@@ -20,7 +20,7 @@ import sys
 from typing import Final
 
 from ottla import private
-from ottla.server.listeners import ServeRefused, SettingsRefused
+from ottla.server.listeners import ServeRefusedError, SettingsRefusedError
 
 LOCK_FILE: Final = ".lock"
 BOOT_FILE: Final = ".boot-id"
@@ -34,7 +34,7 @@ log = logging.getLogger("ottla.server")
 
 
 class DirectoryLock:
-    """The locks on one data directory, held from construction to `release`. Raises ServeRefused."""
+    """The locks on one data directory, held from construction to `release`. Raises ServeRefusedError."""
 
     def __init__(self, directory: str) -> None:
         """Creates the directory if it does not exist."""
@@ -47,13 +47,13 @@ class DirectoryLock:
             self._open(os.path.join(directory, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except (FileExistsError, NotADirectoryError) as error:
             self.release()
-            raise SettingsRefused(
+            raise SettingsRefusedError(
                 f"The data directory {directory} is not a directory: a file is in its place or above it. Choose "
                 "another one with --data."
             ) from error
         except OSError as error:
             self.release()
-            raise ServeRefused(
+            raise ServeRefusedError(
                 f"The data directory {directory} is not writable: {error.strerror or error}. "
                 "Change its owner or choose another one with --data."
             ) from error
@@ -65,11 +65,11 @@ class DirectoryLock:
         except OSError as error:
             self.release()
             if error.errno in _HELD_BY_OTHERS:
-                raise ServeRefused(
+                raise ServeRefusedError(
                     f"The data directory {directory} is locked by another node. Stop that node or choose another "
                     "directory."
                 ) from error
-            raise ServeRefused(
+            raise ServeRefusedError(
                 f"The data directory {directory} can't be locked: {error.strerror or error}. Choose one on a file "
                 "system that has locks."
             ) from error

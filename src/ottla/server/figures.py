@@ -20,7 +20,7 @@ from ottla.broker.cluster.members import NOBODY
 from ottla.broker.metrics import Traffic
 from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage
-from ottla.metadata.nodes import Place
+from ottla.metadata.nodes import TopicIdPartition
 from ottla.protocol.apis import APIS
 from ottla.server import share_groups
 
@@ -86,7 +86,7 @@ class Figures:
     is_controller: bool
     certificates: dict[str, float]
     """Seconds until the certificate of each listener expires; negative afterwards."""
-    offline: frozenset[Place]
+    offline: frozenset[TopicIdPartition]
     """Partitions that this node leads and cannot write to."""
     damaged: int
     groups: dict[tuple[str, str], int]
@@ -131,11 +131,11 @@ async def take(node: Node, now: Millis) -> Figures:
     )
 
 
-async def _partitions(node: Node, now: Millis) -> tuple[list[PartitionFigures], frozenset[Place]]:
+async def _partitions(node: Node, now: Millis) -> tuple[list[PartitionFigures], frozenset[TopicIdPartition]]:
     """Every replica here, and what this node leads and can't write to."""
     late_ms = node.wall.at(now) - node.settings["transaction.max.timeout.ms"] - LATE_MS
     found: list[PartitionFigures] = []
-    offline: list[Place] = []
+    offline: list[TopicIdPartition] = []
     for name in sorted(node.replicas.by_name):
         topic = node.replicas.by_name.get(name)
         for partition in list(topic.partitions.values()) if topic is not None else ():
@@ -188,12 +188,12 @@ def coordinated(node: Node, now: Millis, found: ShardHost | None) -> Iterator[Sh
         yield from (shard for partition, shard in found.loaded() if node.leadership.holds(partition))
 
 
-def offline_partitions(image: MetadataImage, node_id: int, here: frozenset[Place]) -> int:
+def offline_partitions(image: MetadataImage, node_id: int, here: frozenset[TopicIdPartition]) -> int:
     """The number of the cluster's partitions that accept no records: they have no leader, or it has reported that its
     log fails. `here`: those that this node leads and can't write to."""
     reported = {int(name): frozenset(record.offline) for name, record in image.nodes.items()}
     reported[node_id] = here
-    nothing: frozenset[Place] = frozenset()
+    nothing: frozenset[TopicIdPartition] = frozenset()
     return sum(
         placed.leader == NOBODY or (topic.id, index) in reported.get(placed.leader, nothing)
         for topic in image.topics.values()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from ottla.broker.config.unserved import protocols_of, why_no_listener
 from ottla.broker.config.values import BrokerSettings
-from ottla.server.refusals import ServeRefused, SettingsRefused
+from ottla.server.refusals import ServeRefusedError, SettingsRefusedError
 from ottla.server.tls import Tls
 from ottla.server.tls_settings import TlsSettings
 
@@ -64,14 +64,14 @@ class Listener:
 
 def open_listeners(texts: Sequence[str], settings: BrokerSettings) -> list[Listener]:
     """Bind [NAME://]HOST:PORT texts (port 0: any free port), all or none. No client can connect yet. Raises
-    ServeRefused.
+    ServeRefusedError.
 
     `settings` define the advertised addresses, the protocol of each listener name, and whether the network is
     trusted.
     """
     wanted = [_split_name(text) for text in texts]
     if not wanted:
-        raise SettingsRefused("A node needs an address to listen on, for example --listen 127.0.0.1:9092.")
+        raise SettingsRefusedError("A node needs an address to listen on, for example --listen 127.0.0.1:9092.")
     names = [name or PLAINTEXT for name, _ in wanted]
     protocols = _protocols([name for name, _ in wanted if name], str(settings["listener.security.protocol.map"]))
     addresses = [split_address(address) for _, address in wanted]
@@ -106,10 +106,10 @@ def open_listeners(texts: Sequence[str], settings: BrokerSettings) -> list[Liste
 
 
 def refuse_elsewhere(settings: Mapping[str, str]) -> None:
-    """Raise SettingsRefused for a setting without effect, because the server gets its value in another way."""
+    """Raise SettingsRefusedError for a setting without effect, because the server gets its value in another way."""
     for name in NOT_SETTINGS:
         if name in settings:
-            raise SettingsRefused(
+            raise SettingsRefusedError(
                 f"{name} can't be one of the settings here: give the server its port and its data directory instead, "
                 "as EmbeddedBroker(port=..., directory=...) does."
             )
@@ -118,19 +118,19 @@ def refuse_elsewhere(settings: Mapping[str, str]) -> None:
 def between_nodes(listeners: Sequence[Listener], settings: BrokerSettings) -> Listener:
     """The listener that other nodes of the cluster use: that of inter.broker.listener.name, or of
     security.inter.broker.protocol; without both PLAINTEXT, or the first listener if none has this name. Raises
-    SettingsRefused."""
+    SettingsRefusedError."""
     by_name = {listener.name: listener for listener in reversed(listeners)}
     name, protocol = settings["inter.broker.listener.name"], settings["security.inter.broker.protocol"]
     if name is None and protocol == PLAINTEXT:
         return by_name.get(PLAINTEXT, listeners[0])
     if name is not None and protocol != PLAINTEXT:
-        raise SettingsRefused(
+        raise SettingsRefusedError(
             "inter.broker.listener.name and security.inter.broker.protocol both say which listener nodes use: set one."
         )
     setting = "security.inter.broker.protocol" if name is None else "inter.broker.listener.name"
     found = by_name.get(str(name or protocol).upper())
     if found is None:
-        raise SettingsRefused(f"{setting} is {name or protocol}, but listeners names {', '.join(by_name)}.")
+        raise SettingsRefusedError(f"{setting} is {name or protocol}, but listeners names {', '.join(by_name)}.")
     return found
 
 
@@ -142,26 +142,26 @@ def _split_name(text: str) -> tuple[str, str]:
 
 def _protocols(names: Sequence[str], protocol_map: str) -> dict[str, str]:
     """The security protocols by listener name. Each name may be given once, and its protocol has to be served. Raises
-    SettingsRefused."""
+    SettingsRefusedError."""
     protocols = {each: each for each in SECURITY_PROTOCOLS} | protocols_of(protocol_map)
     for name in names:
         if names.count(name) > 1:
-            raise SettingsRefused(f"listeners names {name} twice.")
+            raise SettingsRefusedError(f"listeners names {name} twice.")
         if name not in protocols:
-            raise SettingsRefused(
+            raise SettingsRefusedError(
                 f"listener.security.protocol.map does not say what the listener {name} speaks: add {name}:PLAINTEXT, "
                 f"{name}:SSL or {name}:SASL_SSL."
             )
         if protocols[name] not in SECURITY_PROTOCOLS:
-            raise SettingsRefused(why_no_listener(name, protocols[name]))
+            raise SettingsRefusedError(why_no_listener(name, protocols[name]))
     return protocols
 
 
 def _refuse_unused_tls(settings: BrokerSettings) -> None:
-    """Raise SettingsRefused for settings of TLS that no listener uses: the operator counts on it."""
+    """Raise SettingsRefusedError for settings of TLS that no listener uses: the operator counts on it."""
     for name in ("ssl.keystore.location", "ssl.keystore.key", "ssl.client.auth"):
         if settings[name] not in (None, "", "none"):
-            raise SettingsRefused(
+            raise SettingsRefusedError(
                 f"{name} would protect nothing: no listener speaks TLS. Name one SSL://HOST:PORT, or say so in "
                 "listener.security.protocol.map."
             )
@@ -169,17 +169,17 @@ def _refuse_unused_tls(settings: BrokerSettings) -> None:
 
 def _told(names: Sequence[str], advertised: Sequence[str]) -> list[tuple[str, int] | None]:
     """The address that clients of each listener get; None where the settings give none. Listeners without names get the
-    addresses in order. Raises SettingsRefused."""
+    addresses in order. Raises SettingsRefusedError."""
     if not advertised:
         return [None] * len(names)
     said = [_split_name(text) for text in advertised]
     addresses = [split_address(address) for _, address in said]
     for host, _ in addresses:
         if _is_wildcard(host):
-            raise SettingsRefused(f"advertised.listeners can't be {host}: no client can connect to it.")
+            raise SettingsRefusedError(f"advertised.listeners can't be {host}: no client can connect to it.")
     if not any(names):
         if len(addresses) != len(names):
-            raise SettingsRefused(
+            raise SettingsRefusedError(
                 f"advertised.listeners names {len(addresses)} addresses for {len(names)} listeners: give one for each."
             )
         return [*addresses]
@@ -188,29 +188,35 @@ def _told(names: Sequence[str], advertised: Sequence[str]) -> list[tuple[str, in
     unknown = [name for name in by_name if name not in wanted]
     missing = [name for name in wanted if name not in by_name]
     if unknown:
-        raise SettingsRefused(f"advertised.listeners names {', '.join(unknown)}, which listeners does not.")
+        raise SettingsRefusedError(f"advertised.listeners names {', '.join(unknown)}, which listeners does not.")
     if missing:
-        raise SettingsRefused(f"advertised.listeners does not name an address for clients of listener {missing[0]}.")
+        raise SettingsRefusedError(
+            f"advertised.listeners does not name an address for clients of listener {missing[0]}."
+        )
     return [by_name[name] for name in wanted]
 
 
 def refuse_public(host: str, allowed: bool, why: str) -> None:
-    """Raise SettingsRefused if other machines can reach the host, unless the settings declare the network trusted."""
+    """Raise SettingsRefusedError if other machines can reach the host, unless the settings declare the network
+    trusted."""
     if not allowed and not is_loopback(host):
-        raise SettingsRefused(
+        raise SettingsRefusedError(
             f"{host} can be reached from other machines, and {why}. If the network is trusted, add --set "
             "ottla.allow.public.plaintext=true; otherwise listen on 127.0.0.1."
         )
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """HOST:PORT, [HOST]:PORT, or either behind PLAINTEXT://; an empty host is this machine. Raises SettingsRefused."""
+    """HOST:PORT, [HOST]:PORT, or either behind PLAINTEXT://; an empty host is this machine. Raises
+    SettingsRefusedError."""
     protocol, scheme, address = text.rpartition("://")
     if scheme and protocol.upper() in SECURITY_PROTOCOLS:
         text = address
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise SettingsRefused(f"{text!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:9092.")
+        raise SettingsRefusedError(
+            f"{text!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:9092."
+        )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -232,9 +238,9 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def taken(host: str, port: int, error: OSError) -> ServeRefused:
+def taken(host: str, port: int, error: OSError) -> ServeRefusedError:
     """Explain why this address can't be bound. Only the operator can help if the process may not use the port."""
-    kind = SettingsRefused if error.errno in (errno.EACCES, errno.EPERM) else ServeRefused
+    kind = SettingsRefusedError if error.errno in (errno.EACCES, errno.EPERM) else ServeRefusedError
     return kind(
         f"Can't listen on {join_address(host, port)}: {error.strerror or error}. "
         "Stop what uses the port, or choose another one."

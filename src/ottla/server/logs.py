@@ -15,7 +15,7 @@ import sys
 from textwrap import indent
 from typing import Literal, TextIO
 
-from ottla.visible import UNSEEN, visible, visible_lines
+from ottla.escaping import UNSEEN, visible, visible_lines
 
 Shape = Literal["text", "json"]
 

@@ -18,10 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.client_identity import Address
-from ottla.broker.config.values import BrokerSettings, ConfigRefused
+from ottla.broker.config.values import BrokerSettings, ConfigRefusedError
 from ottla.broker.connection_quotas import TOO_OFTEN
 from ottla.broker.effects import (
-    Ask,
     Audited,
     Close,
     Commit,
@@ -29,6 +28,7 @@ from ottla.broker.effects import (
     Derive,
     FetchKeys,
     Mute,
+    PeerRequest,
     Reading,
     Reply,
     Reread,
@@ -39,12 +39,11 @@ from ottla.broker.effects import (
 from ottla.broker.node import Node
 from ottla.broker.requests import Listening
 from ottla.broker.schedule import NEVER
-from ottla.broker.upkeep.identity import StartRefused
+from ottla.broker.upkeep.identity import StartRefusedError
 from ottla.log.files import OPEN_FILES_MAX
 from ottla.machine import Millis, Unanswered, WallClock
-from ottla.metadata.store import CommitUnknown, MetadataStore, StoreFailed
+from ottla.metadata.store import CommitUnknownError, MetadataStore, StoreError
 from ottla.server import certificate_ends
-from ottla.server.alone import note_shared, open_own
 from ottla.server.buffers import Buffers
 from ottla.server.clocks import DRIFT_MS, microseconds, moment, wall_ahead
 from ottla.server.connection import Connection
@@ -53,8 +52,8 @@ from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
 from ottla.server.disk import DiskThread, NodeFiles, sync_beside
 from ottla.server.listeners import (
     Listener,
-    ServeRefused,
-    SettingsRefused,
+    ServeRefusedError,
+    SettingsRefusedError,
     join_address,
     open_listeners,
     refuse_elsewhere,
@@ -63,6 +62,7 @@ from ottla.server.listeners import (
 )
 from ottla.server.passwords import Passwords
 from ottla.server.peers import Peers, Way, routes_of
+from ottla.server.standalone_metadata import note_shared, open_own
 from ottla.server.store import NodeStore, StoreThread
 from ottla.server.tls import TlsTransport
 from ottla.server.transport import Transport
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
     from ottla.server.audit_log import AuditLog
-    from ottla.server.following import Following
+    from ottla.server.metadata_follower import Following
     from ottla.server.metrics import MetricsListener
     from ottla.server.metrics_access import MetricsAccess
     from ottla.server.shared_metadata import Shared
@@ -121,9 +121,9 @@ class ServerOptions:
 class Server:
     """A node and its listeners on the running event loop.
 
-    `start` raises ServeRefused. After it, `port` is the first listener's port and `address` its HOST:PORT; `listening`
-    has all listeners. `ended` is set when the server stops serving. If that was not requested, `fault` has the reason.
-    Then call `stop`.
+    `start` raises ServeRefusedError. After it, `port` is the first listener's port and `address` its HOST:PORT;
+    `listening` has all listeners. `ended` is set when the server stops serving. If that was not requested, `fault` has
+    the reason. Then call `stop`.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -176,8 +176,8 @@ class Server:
         self._loop = asyncio.get_running_loop()
         try:
             settings = BrokerSettings.load(self.options.settings, {})
-        except ConfigRefused as refused:
-            raise SettingsRefused(str(refused)) from refused
+        except ConfigRefusedError as refused:
+            raise SettingsRefusedError(str(refused)) from refused
         refuse_elsewhere(self.options.settings)
         if settings.ignored:
             log.info("Ignored settings (no effect in Ottla): %s", ", ".join(sorted(settings.ignored)))
@@ -200,7 +200,7 @@ class Server:
         try:
             for listener in listeners:
                 await self._listen(listener)
-        except ServeRefused:
+        except ServeRefusedError:
             await self.stop()
             raise
         if self.options.metrics is not None and access is not None:
@@ -209,7 +209,7 @@ class Server:
             self.metrics = MetricsListener(self.node, self.options.metrics, access)
             try:
                 await self.metrics.start()
-            except ServeRefused:
+            except ServeRefusedError:
                 await self.stop()
                 raise
         for each in self._token_keys.values():
@@ -223,7 +223,7 @@ class Server:
         self.settle()
 
     async def _listen(self, listener: Listener) -> None:
-        """Let clients connect. Raises ServeRefused if another process has bound the port meanwhile."""
+        """Let clients connect. Raises ServeRefusedError if another process has bound the port meanwhile."""
         factory = partial(self._accept, listener)
         backlog: int = self.node.settings["socket.listen.backlog.size"]
         try:
@@ -289,17 +289,17 @@ class Server:
             if shared is not None:
                 shared.presence.leave()
             if isinstance(error, OSError):
-                raise ServeRefused(unusable(directory, error)) from error
-            if isinstance(error, ConfigRefused | StartRefused):
-                raise SettingsRefused(str(error)) from error
-            if isinstance(error, StoreFailed | CommitUnknown):
-                raise ServeRefused(str(error)) from error
+                raise ServeRefusedError(unusable(directory, error)) from error
+            if isinstance(error, ConfigRefusedError | StartRefusedError):
+                raise SettingsRefusedError(str(error)) from error
+            if isinstance(error, StoreError | CommitUnknownError):
+                raise ServeRefusedError(str(error)) from error
             raise
         self._read_limits()
 
     def _follow(self, shared: Shared, store: NodeStore, settings: BrokerSettings) -> None:
         """Begin to follow the other nodes of the cluster."""
-        from ottla.server.following import Following
+        from ottla.server.metadata_follower import Following
 
         self._following = Following(
             self.node, self._store, shared.presence, store.marked, self.now, self.settle, self._end
@@ -317,7 +317,7 @@ class Server:
 
     def _open_helpers(self, settings: BrokerSettings, directory: str, listeners: list[Listener]) -> None:
         """Open what works for the node on threads of its own: decoding, the audit log, the keys of tokens. Raises
-        SettingsRefused."""
+        SettingsRefusedError."""
         self.decoding = Decoding(self.node.decode)
         if self.node.audit is not None:
             from ottla.server.audit_log import AuditLog
@@ -491,7 +491,7 @@ class Server:
                 if tls.reload():
                     log.info("the listener %s uses a new certificate", tls.listener)
                     self._tell_listeners(listeners)
-            except SettingsRefused as refused:
+            except SettingsRefusedError as refused:
                 log.warning("%s The old certificate stays in force.", refused)
         if self._stopped:
             return
@@ -542,7 +542,7 @@ class Server:
                             connection = self._connections.get(connection_id)
                             if connection is not None:
                                 connection.mute(max(0, until - moment()) / 1000)
-                        case Ask():
+                        case PeerRequest():
                             self._peers.send(effect)
                         case Derive():
                             self._passwords.derive(effect)
@@ -619,7 +619,7 @@ class Server:
 
 
 async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefused, also if the node ends because of a
+    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises ServeRefusedError, also if the node ends because of a
     fault."""
     server = Server(options)
     loop = asyncio.get_running_loop()
@@ -632,7 +632,7 @@ async def serve(options: ServerOptions, ready: Callable[[Server], None]) -> None
     finally:
         await server.stop()
     if server.fault is not None:
-        raise ServeRefused(f"{server.fault[:1].upper()}{server.fault[1:]}.")
+        raise ServeRefusedError(f"{server.fault[:1].upper()}{server.fault[1:]}.")
 
 
 def _log_fault(what: str, error: Exception) -> None:

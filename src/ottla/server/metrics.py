@@ -35,7 +35,7 @@ from ottla.metadata.nodes import NodeState
 from ottla.server import share_groups
 from ottla.server.clocks import moment
 from ottla.server.figures import Figures, offline_partitions, take
-from ottla.server.listeners import ServeRefused, join_address, split_address
+from ottla.server.listeners import ServeRefusedError, join_address, split_address
 from ottla.server.metrics_access import LISTENER, MetricsAccess
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def quantile_micros(buckets: list[int], quantile: float) -> float:
 
 
 class MetricsListener:
-    """The port for scrapes. `start` raises ServeRefused; `address` is where it listens, `url` with the scheme."""
+    """The port for scrapes. `start` raises ServeRefusedError; `address` is where it listens, `url` with the scheme."""
 
     def __init__(self, node: Node, address: str, access: MetricsAccess) -> None:
         self._node = node
@@ -274,7 +274,7 @@ class MetricsListener:
             self._bound = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
             await self._listen(self._bound)
         except OSError as error:
-            raise ServeRefused(
+            raise ServeRefusedError(
                 f"Can't serve metrics on {join_address(host, port)}: {error.strerror or error}. "
                 "Stop what uses the port, or choose another one with --metrics."
             ) from error

@@ -21,7 +21,7 @@ import stat
 
 from ottla.broker.config.values import BrokerSettings
 from ottla.server.listeners import is_loopback, refuse_public
-from ottla.server.refusals import SettingsRefused
+from ottla.server.refusals import SettingsRefusedError
 from ottla.server.tls import Tls
 from ottla.server.tls_settings import TlsSettings
 
@@ -34,8 +34,8 @@ log = logging.getLogger("ottla.server")
 
 
 class MetricsAccess:
-    """The access rules of the metrics port. Raises SettingsRefused for settings that can't be used, and for a port that
-    other machines can reach without being asked for a token or a certificate."""
+    """The access rules of the metrics port. Raises SettingsRefusedError for settings that can't be used, and for a port
+    that other machines can reach without being asked for a token or a certificate."""
 
     def __init__(self, settings: BrokerSettings, host: str) -> None:
         self._path: str | None = settings["ottla.metrics.token.location"]
@@ -80,11 +80,11 @@ class MetricsAccess:
             if self._path and self._version(self._path) != self._seen:
                 self._read_token(self._path)
                 log.info("the metrics port uses a new token")
-        except SettingsRefused as refused:
+        except SettingsRefusedError as refused:
             log.warning("%s The old token stays in force.", refused)
         try:
             return self.tls is not None and self.tls.reload()
-        except SettingsRefused as refused:
+        except SettingsRefusedError as refused:
             log.warning("%s The old certificate stays in force.", refused)
             return False
 
@@ -100,16 +100,16 @@ class MetricsAccess:
         try:
             with open(path, "rb") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-                    raise SettingsRefused(
+                    raise SettingsRefusedError(
                         f"Other users can read {path}, the token of the metrics port: set its mode to 0600."
                     )
                 token = file.read(TOKEN_BYTES_MAX + 1).strip()
         except OSError as error:
-            raise SettingsRefused(
+            raise SettingsRefusedError(
                 f"{path}, the token of the metrics port, can't be read: {error.strerror or error}."
             ) from None
         if not TOKEN_MIN <= len(token) <= TOKEN_BYTES_MAX or not all(33 <= octet < 127 for octet in token):
-            raise SettingsRefused(
+            raise SettingsRefusedError(
                 f"{path} has to hold one token for the metrics port: {TOKEN_MIN} characters or more, without spaces, "
                 "for example from `openssl rand -hex 32`."
             )

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
-from ottla.broker.effects import Ask
+from ottla.broker.effects import PeerRequest
 from ottla.machine import Unanswered
 from ottla.server.buffers import Buffers
-from ottla.server.listeners import SettingsRefused, split_address
+from ottla.server.listeners import SettingsRefusedError, split_address
 from ottla.server.tls import Tls, binding_of
 from ottla.server.tls_settings import reason
 
@@ -87,7 +87,7 @@ class Peers:
         """The nodes whose last connection ended without a proof."""
         self._connections: dict[tuple[int, int], _PeerConnection] = {}
 
-    def send(self, ask: Ask) -> None:
+    def send(self, ask: PeerRequest) -> None:
         """Send this frame; `answered` is called once, later."""
         connection = self._connections.get((ask.node_id, ask.line))
         if connection is not None and connection.is_bare and self._trust().introduces(ask.node_id):
@@ -116,12 +116,12 @@ class Peers:
 
 
 def routes_of(texts: Iterable[str]) -> dict[int, tuple[str, int]]:
-    """The addresses of nodes, by id, from NODE=HOST:PORT texts. Raises SettingsRefused."""
+    """The addresses of nodes, by id, from NODE=HOST:PORT texts. Raises SettingsRefusedError."""
     routes: dict[int, tuple[str, int]] = {}
     for text in texts:
         node_id, equals, address = text.partition("=")
         if not equals or not node_id.strip().isdigit():
-            raise SettingsRefused(
+            raise SettingsRefusedError(
                 f"ottla.cluster.routes takes NODE=HOST:PORT, for example 2=127.0.0.1:9192, not {text!r}."
             )
         routes[int(node_id)] = split_address(address.strip())

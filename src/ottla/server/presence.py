@@ -25,8 +25,8 @@ from typing import Final
 from ottla import private
 from ottla.machine import Millis
 from ottla.server.clocks import moment
-from ottla.server.file_news import FileNews
-from ottla.server.listeners import ServeRefused
+from ottla.server.inotify import FileNews
+from ottla.server.listeners import ServeRefusedError
 
 RENEW_MS: Final = 500
 AFTER_NEWS: Final = 10
@@ -42,7 +42,7 @@ log = logging.getLogger("ottla.cluster")
 
 class LockedPresence:
     """Keeps this node's file locked from construction to `leave`, and polls the files of the other nodes. `mark`: the
-    file beside the store that every commit writes. Raises ServeRefused."""
+    file beside the store that every commit writes. Raises ServeRefusedError."""
 
     def __init__(self, directory: str, node_id: int, incarnation: str, lease_ms: int, mark: str) -> None:
         self._directory = directory
@@ -66,7 +66,7 @@ class LockedPresence:
             os.close(self._file)
             if error.errno not in _HELD_BY_OTHERS:
                 raise
-            raise ServeRefused(
+            raise ServeRefusedError(
                 f"Node {node_id} of this cluster runs already. Stop it, or give this one another --node-id."
             ) from error
         self._renew()
@@ -131,8 +131,8 @@ class LockedPresence:
 
 
 def lock_all(directory: str) -> list[int]:
-    """Lock the files of all nodes, so that none of them starts, and return their descriptors. Raises ServeRefused if a
-    node runs, and OSError."""
+    """Lock the files of all nodes, so that none of them starts, and return their descriptors. Raises ServeRefusedError
+    if a node runs, and OSError."""
     held: list[int] = []
     for name in sorted(os.listdir(directory), key=int):
         held.append(os.open(f"{directory}/{name}", os.O_RDWR | os.O_CLOEXEC))
@@ -143,7 +143,7 @@ def lock_all(directory: str) -> list[int]:
                 os.close(file)
             if error.errno not in _HELD_BY_OTHERS:
                 raise
-            raise ServeRefused(f"Node {name} of this cluster runs. Stop it first.") from error
+            raise ServeRefusedError(f"Node {name} of this cluster runs. Stop it first.") from error
     return held
 
 

@@ -31,11 +31,11 @@ from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
 from ottla.client.sasl import Login
 from ottla.client.set_up import ClientSetUp
 from ottla.metadata.credentials import credential_of, key_of
-from ottla.metadata.store import CommitUnknown, MetadataStore, Put, StoreFailed
+from ottla.metadata.store import CommitUnknownError, MetadataStore, Put, StoreError
 from ottla.protocol.scram import DIGESTS
 from ottla.server.authority import Authority
 from ottla.server.listeners import is_loopback, join_address
-from ottla.server.refusals import ServeRefused, SettingsRefused
+from ottla.server.refusals import ServeRefusedError, SettingsRefusedError
 from ottla.server.secure_setup import (
     AUTHORITY,
     AUTHORITY_KEY,
@@ -70,22 +70,24 @@ class ClusterSetUp:
 
 def set_up_cluster(folder: str, metadata: str, nodes: Mapping[int, tuple[str, int]], admin: str) -> ClusterSetUp | None:
     """Set up a cluster of these nodes; None if the folder exists. `metadata`: as in `ottla serve --metadata`.
-    Raises ServeRefused, OSError."""
+    Raises ServeRefusedError, OSError."""
     folder = os.path.abspath(folder)
     if os.path.exists(folder):
         return None
     taken = [port for _, port in nodes.values()]
     for node_id, (host, port) in nodes.items():
         if not 0 < port < 65535:
-            raise SettingsRefused(f"Node {node_id} needs a port below 65535: the next one is for the other nodes.")
+            raise SettingsRefusedError(f"Node {node_id} needs a port below 65535: the next one is for the other nodes.")
         same_machine = [other for other, (name, _) in nodes.items() if name == host]
         if len(same_machine) > 1 and port + 1 in taken:
-            raise SettingsRefused(f"Port {port + 1} of {host} is for the other nodes of node {node_id}: leave it free.")
+            raise SettingsRefusedError(
+                f"Port {port + 1} of {host} is for the other nodes of node {node_id}: leave it free."
+            )
     try:
         with _opened(metadata) as store:
             return _set_up(folder, nodes, admin, store)
-    except (StoreFailed, CommitUnknown) as error:
-        raise ServeRefused(str(error)) from None
+    except (StoreError, CommitUnknownError) as error:
+        raise ServeRefusedError(str(error)) from None
 
 
 def _set_up(folder: str, nodes: Mapping[int, tuple[str, int]], admin: str, store: MetadataStore) -> ClusterSetUp:
@@ -93,7 +95,7 @@ def _set_up(folder: str, nodes: Mapping[int, tuple[str, int]], admin: str, store
     if os.path.exists(unfinished):  # the user, if it is there, is of the run that was interrupted
         shutil.rmtree(unfinished)
     elif any(store.get(key_of(admin, each)) is not None for each in DIGESTS):
-        raise SettingsRefused(f"There is a user {admin} already: choose another name with --admin.")
+        raise SettingsRefusedError(f"There is a user {admin} already: choose another name with --admin.")
     authority = Authority.made()
     password, secret = secrets.token_urlsafe(PASSWORD_BYTES), secrets.token_hex(SECRET_BYTES)
     bootstrap = ",".join(join_address(*each) for each in nodes.values())
@@ -109,7 +111,7 @@ def _set_up(folder: str, nodes: Mapping[int, tuple[str, int]], admin: str, store
         try:
             issued = authority.issue(names)
         except ValueError as error:
-            raise SettingsRefused(f"No certificate can have the names {', '.join(names)}: {error}.") from None
+            raise SettingsRefusedError(f"No certificate can have the names {', '.join(names)}: {error}.") from None
         until = min(until, issued.until)
         texts[f"{node_id}/{NODE_CERTIFICATE}"] = issued.key + issued.certificate
         texts[f"{node_id}/{AUTHORITY}"] = authority.itself.certificate
@@ -156,7 +158,7 @@ def _node_properties(folder: str, node_id: int, host: str, port: int, admin: str
 
 @contextmanager
 def _opened(metadata: str) -> Iterator[MetadataStore]:
-    """The store that nodes share. Raises SettingsRefused, StoreFailed, OSError."""
+    """The store that nodes share. Raises SettingsRefusedError, StoreError, OSError."""
     from ottla.metadata.zookeeper.ensemble import SCHEME, ensemble_of
 
     if metadata.startswith(SCHEME):
@@ -166,7 +168,7 @@ def _opened(metadata: str) -> Iterator[MetadataStore]:
         try:
             session = Session(ensemble_of(metadata), SESSION_TIMEOUT_MS)
         except ValueError as error:
-            raise SettingsRefused(f"--metadata {metadata}: {error}") from error
+            raise SettingsRefusedError(f"--metadata {metadata}: {error}") from error
         session.open()
         try:
             yield ZooKeeperStore(session)

@@ -29,13 +29,13 @@ from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
 from ottla.client.sasl import Login
 from ottla.client.set_up import ClientSetUp
 from ottla.metadata.credentials import credential_of, key_of
-from ottla.metadata.store import CommitUnknown, MetadataStore, Put, StoreFailed
+from ottla.metadata.store import CommitUnknownError, MetadataStore, Put, StoreError
 from ottla.protocol.scram import DIGESTS
-from ottla.server.alone import open_own
 from ottla.server.authority import Authority, hosts_of
 from ottla.server.directory import DirectoryLock, replace_file
 from ottla.server.listeners import join_address, split_address
-from ottla.server.refusals import ServeRefused, SettingsRefused
+from ottla.server.refusals import ServeRefusedError, SettingsRefusedError
+from ottla.server.standalone_metadata import open_own
 
 FOLDER: Final = "security"
 UNFINISHED: Final = "security.new"
@@ -81,19 +81,21 @@ class Renewed:
 
 def address_of(listen: str, hosts: Sequence[str]) -> Address:
     """`listen`: HOST:PORT. `hosts`: the names by which clients reach the node; the first one is advertised. Raises
-    SettingsRefused."""
+    SettingsRefusedError."""
     host, port = split_address(listen)
     if port == 0:
-        raise SettingsRefused("A node with a set-up needs a fixed port: name one in --listen HOST:PORT.")
+        raise SettingsRefusedError("A node with a set-up needs a fixed port: name one in --listen HOST:PORT.")
     if host in EVERYWHERE and not hosts:
-        raise SettingsRefused(f"A node that listens on {host} needs a name by which clients reach it: add --host NAME.")
+        raise SettingsRefusedError(
+            f"A node that listens on {host} needs a name by which clients reach it: add --host NAME."
+        )
     own = () if host in EVERYWHERE else (host,)
     names = tuple(dict.fromkeys((*hosts, *own, *LOCAL_NAMES)))
     return Address((host, port), (names[0], port), names)
 
 
 def set_up(directory: str, address: Address, admin: str) -> SetUp | None:
-    """Set up the node of this directory; None if it is set up already. Raises ServeRefused, OSError."""
+    """Set up the node of this directory; None if it is set up already. Raises ServeRefusedError, OSError."""
     directory = os.path.abspath(directory)
     if os.path.exists(os.path.join(directory, FOLDER)):
         return None
@@ -104,15 +106,15 @@ def set_up(directory: str, address: Address, admin: str) -> SetUp | None:
             return _set_up(directory, address, admin, store)
         finally:
             store.close()
-    except (StoreFailed, CommitUnknown) as error:
-        raise ServeRefused(str(error)) from None
+    except (StoreError, CommitUnknownError) as error:
+        raise ServeRefusedError(str(error)) from None
     finally:
         lock.release()
 
 
 def renew(directory: str, hosts: Sequence[str], node: int | None = None) -> Renewed:
     """Issue a new certificate for the node, which a running node uses soon. `hosts`: more names for it. `node`: which
-    one of a cluster, whose set-up is in this directory. Raises SettingsRefused, OSError."""
+    one of a cluster, whose set-up is in this directory. Raises SettingsRefusedError, OSError."""
     folder = os.path.abspath(directory) if node is not None else os.path.join(os.path.abspath(directory), FOLDER)
     name = NODE_CERTIFICATE if node is None else f"{node}/{NODE_CERTIFICATE}"
     path = os.path.join(folder, name)
@@ -121,12 +123,12 @@ def renew(directory: str, hosts: Sequence[str], node: int | None = None) -> Rene
         names = tuple(dict.fromkeys((*hosts, *hosts_of(_read(folder, name)))))
         issued = authority.issue(names)
     except FileNotFoundError as error:
-        raise SettingsRefused(
+        raise SettingsRefusedError(
             f"{error.filename} is missing: `ottla security init --data {directory}` makes a set-up; a key that is "
             "kept elsewhere has to be put back for a moment."
         ) from None
     except ValueError as error:
-        raise SettingsRefused(f"No certificate can be issued from {folder}: {error}.") from None
+        raise SettingsRefusedError(f"No certificate can be issued from {folder}: {error}.") from None
     replace_file(path, issued.key + issued.certificate)
     return Renewed(path, names, issued.until)
 
@@ -136,12 +138,12 @@ def _set_up(directory: str, address: Address, admin: str, store: MetadataStore) 
     if os.path.exists(unfinished):  # the user, if it is there, is of the run that was interrupted
         shutil.rmtree(unfinished)
     elif any(store.get(key_of(admin, each)) is not None for each in DIGESTS):
-        raise SettingsRefused(f"There is a user {admin} already: choose another name with --admin.")
+        raise SettingsRefusedError(f"There is a user {admin} already: choose another name with --admin.")
     authority = Authority.made()
     try:
         node = authority.issue(address.names)
     except ValueError as error:
-        raise SettingsRefused(f"No certificate can have the names {', '.join(address.names)}: {error}.") from None
+        raise SettingsRefusedError(f"No certificate can have the names {', '.join(address.names)}: {error}.") from None
     made = SetUp(folder, address, authority.itself.until, node.until)
     password = secrets.token_urlsafe(PASSWORD_BYTES)
     private.make_directory(unfinished, is_ours=True)

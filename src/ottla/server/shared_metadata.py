@@ -18,9 +18,9 @@ from ottla.broker.config.values import BrokerSettings
 from ottla.metadata.nodes import BETWEEN_NODES
 from ottla.metadata.sqlite import SqliteStore, mark_beside
 from ottla.server.directory import identity
-from ottla.server.doors import Life
-from ottla.server.following import Presence
-from ottla.server.listeners import Listener, SettingsRefused, between_nodes
+from ottla.server.listeners import Listener, SettingsRefusedError, between_nodes
+from ottla.server.metadata_follower import Presence
+from ottla.server.port_probe import Life
 from ottla.server.presence import LockedPresence
 from ottla.server.store import NodeStore
 from ottla.server.zookeeper_settings import protection_of, refuse_unused
@@ -47,7 +47,7 @@ class Shared:
 
 def share(text: str, settings: BrokerSettings, listeners: Sequence[Listener], directory: str) -> Shared:
     """Open the shared store, and announce this node. `directory`: the node's own data directory, which it has locked.
-    Raises ServeRefused, StoreFailed, OSError."""
+    Raises ServeRefusedError, StoreError, OSError."""
     between = between_nodes(listeners, settings)
     if between.tls is not None:
         between.tls.connect_nodes()
@@ -62,7 +62,7 @@ def share(text: str, settings: BrokerSettings, listeners: Sequence[Listener], di
         life = Life(node_id, incarnation, *told, identity(directory))
         store, presence, lease_ms = _over_machines(text, life, lease_ms, settings)
     elif colon and scheme != SQLITE:
-        raise SettingsRefused(
+        raise SettingsRefusedError(
             f"--metadata {text}: there is no store {scheme}. Name a SQLite file of this machine, or "
             "zookeeper://HOST:PORT,.../PATH."
         )
@@ -75,7 +75,7 @@ def share(text: str, settings: BrokerSettings, listeners: Sequence[Listener], di
 
 def _endpoint(listener: Listener) -> tuple[str, int]:
     if listener.advertised is None:
-        raise SettingsRefused(
+        raise SettingsRefusedError(
             "A node of a cluster tells the others where it is: listen on one address, or say which one in "
             "advertised.listeners."
         )
@@ -104,7 +104,7 @@ def _over_machines(text: str, life: Life, lease_ms: int, settings: BrokerSetting
     try:
         ensemble = ensemble_of(text)
     except ValueError as error:
-        raise SettingsRefused(f"--metadata {text}: {error}") from error
+        raise SettingsRefusedError(f"--metadata {text}: {error}") from error
     session = Session(ensemble, lease_ms, log.warning, protection_of(settings))
     session.open()
     try:
@@ -117,7 +117,7 @@ def _over_machines(text: str, life: Life, lease_ms: int, settings: BrokerSetting
 
 
 def open_shared(text: str, lease_ms: int = 18_000) -> NodeStore:
-    """Open the shared store without announcing a node. Raises StoreFailed, OSError, and ValueError for an address that
+    """Open the shared store without announcing a node. Raises StoreError, OSError, and ValueError for an address that
     is none."""
     if not text.startswith(f"{ZOOKEEPER}://"):
         return SqliteStore(os.path.abspath(text.removeprefix(f"{SQLITE}:")), is_shared=True)

@@ -12,9 +12,9 @@ from typing import Protocol, TypeAlias
 from ottla.broker.cluster import store_work
 from ottla.broker.effects import Commit, CommitOutcome, OutcomeUnknown, Reading, Reread, Unread
 from ottla.metadata.image import MetadataDelta, MetadataImage, delta_since
-from ottla.metadata.store import MetadataStore, StoreFailed
+from ottla.metadata.store import MetadataStore, StoreError
 
-Told: TypeAlias = MetadataDelta | StoreFailed | None
+Told: TypeAlias = MetadataDelta | StoreError | None
 """The result of polling the store."""
 
 log = logging.getLogger("ottla.metadata")
@@ -69,10 +69,10 @@ class StoreThread:
         try:
             if self._store.generation != image.generation:
                 told = delta_since(self._store, image)
-        except StoreFailed as failed:
+        except StoreError as failed:
             told = failed
         except Exception as error:  # unexpected: the caller would wait for this result indefinitely
-            told = StoreFailed(repr(error))
+            told = StoreError(repr(error))
         self._loop.call_soon_threadsafe(heard, told)
 
     def _commit(self, effect: Commit) -> None:

@@ -67,15 +67,15 @@ class Contexts(Protocol):
         ...
 
     def context(self) -> ssl.SSLContext:
-        """A new context. Raises SettingsRefused."""
+        """A new context. Raises SettingsRefusedError."""
         ...
 
     def outgoing_context(self) -> ssl.SSLContext:
-        """A new context for connections to other nodes. Raises SettingsRefused."""
+        """A new context for connections to other nodes. Raises SettingsRefusedError."""
         ...
 
     def principal_rules(self) -> list[Rule]:
-        """The rules that make principals of clients' certificates. Raises SettingsRefused."""
+        """The rules that make principals of clients' certificates. Raises SettingsRefusedError."""
         ...
 
     def valid_until_ms(self) -> int | None:
@@ -85,7 +85,7 @@ class Contexts(Protocol):
 
 class Tls:
     """The TLS of one listener: its certificate, protocols and ciphers are those of the context. Raises
-    SettingsRefused."""
+    SettingsRefusedError."""
 
     def __init__(self, contexts: Contexts) -> None:
         self._contexts = contexts
@@ -99,7 +99,7 @@ class Tls:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def connect_nodes(self) -> None:
-        """This listener is the one between nodes: make `outgoing`. Raises SettingsRefused."""
+        """This listener is the one between nodes: make `outgoing`. Raises SettingsRefusedError."""
         self.outgoing = self._contexts.outgoing_context()
 
     def principal_of(self, certificate: bytes) -> Principal | None:
@@ -108,8 +108,8 @@ class Tls:
         return None if name is None else Principal("User", name)
 
     def reload(self) -> bool:
-        """Use the files as they are now for new connections; whether they had changed. Raises SettingsRefused if they
-        can't be used: then the old ones stay in force."""
+        """Use the files as they are now for new connections; whether they had changed. Raises SettingsRefusedError if
+        they can't be used: then the old ones stay in force."""
         seen = self._versions()
         if seen == self._seen:
             return False

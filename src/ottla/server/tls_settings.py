@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from ottla.broker.security.certificates import Rule, rules_of
-from ottla.server.refusals import SettingsRefused
+from ottla.server.refusals import SettingsRefusedError
 
 PEM: Final = "PEM"
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -51,7 +51,7 @@ class TlsSettings:
         return [path for path in map(self.__getitem__, named) if path]
 
     def context(self) -> ssl.SSLContext:
-        """A server's context. Raises SettingsRefused with one sentence."""
+        """A server's context. Raises SettingsRefusedError with one sentence."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.options |= ssl.OP_NO_RENEGOTIATION
         self._choose_versions(context)
@@ -63,7 +63,7 @@ class TlsSettings:
 
     def outgoing_context(self) -> ssl.SSLContext:
         """The context of a node that connects to this listener of another node: it presents the same certificate.
-        Raises SettingsRefused."""
+        Raises SettingsRefusedError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self["ssl.endpoint.identification.algorithm"] == "https"
         self._choose_versions(context)
@@ -72,7 +72,7 @@ class TlsSettings:
         return context
 
     def principal_rules(self) -> list[Rule]:
-        """The rules that make principals of certificates. Raises SettingsRefused."""
+        """The rules that make principals of certificates. Raises SettingsRefusedError."""
         try:
             return rules_of(self["ssl.principal.mapping.rules"])
         except ValueError as error:
@@ -144,8 +144,8 @@ class TlsSettings:
                 f"a PKCS12 file; then set ssl.{store}.type=PEM"
             )
 
-    def _refused(self, why: str) -> SettingsRefused:
-        return SettingsRefused(f"The listener {self.listener} can't serve TLS: {why}.")
+    def _refused(self, why: str) -> SettingsRefusedError:
+        return SettingsRefusedError(f"The listener {self.listener} can't serve TLS: {why}.")
 
 
 def reason(error: OSError) -> str:

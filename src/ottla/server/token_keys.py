@@ -21,10 +21,10 @@ from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from ottla.broker.config.values import BrokerSettings
-from ottla.broker.security.jwks import KEY_SET_BYTES_MAX, NO_KEYS, KeySet, KeysRefused, key_set_of
-from ottla.client.https import FetchFailed, UrlRefused, fetch, place_of
+from ottla.broker.security.jwks import KEY_SET_BYTES_MAX, NO_KEYS, KeySet, KeysRefusedError, key_set_of
+from ottla.client.https import FetchFailedError, UrlRefusedError, fetch, place_of
 from ottla.server.beside import Beside
-from ottla.server.refusals import SettingsRefused
+from ottla.server.refusals import SettingsRefusedError
 
 OAUTHBEARER = "OAUTHBEARER"
 URL = "sasl.oauthbearer.jwks.endpoint.url"
@@ -36,8 +36,8 @@ log = logging.getLogger("ottla.server")
 
 
 class TokenKeys:
-    """The keys of one listener. `changed`: called on the loop with new keys. Raises SettingsRefused for settings that
-    can't be used."""
+    """The keys of one listener. `changed`: called on the loop with new keys. Raises SettingsRefusedError for settings
+    that can't be used."""
 
     def __init__(self, settings: BrokerSettings, listener: str, changed: Callable[[str, KeySet], None]) -> None:
         def of(name: str) -> object:
@@ -63,7 +63,7 @@ class TokenKeys:
         if not self._is_file:
             try:
                 place_of(self._url)
-            except UrlRefused as refused:
+            except UrlRefusedError as refused:
                 raise self._refused(f"{URL} can't be used. {refused}") from None
         self._beside = Beside("ottla-keys")
         self._timer: asyncio.TimerHandle | None = None
@@ -72,8 +72,8 @@ class TokenKeys:
         self._wait_s = 0.0
         self.keys = self._of_file() if self._is_file else NO_KEYS
 
-    def _refused(self, why: str) -> SettingsRefused:
-        return SettingsRefused(f"The listener {self.listener} can't be used: {why}")
+    def _refused(self, why: str) -> SettingsRefusedError:
+        return SettingsRefusedError(f"The listener {self.listener} can't be used: {why}")
 
     def _of_file(self) -> KeySet:
         found = self._read()
@@ -122,9 +122,9 @@ class TokenKeys:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     return f"{path} is not a file"
                 return key_set_of(file.read(KEY_SET_BYTES_MAX + 1))
-        except KeysRefused as refused:
+        except KeysRefusedError as refused:
             return f"the key set can't be used: {refused}"
-        except FetchFailed as failed:
+        except FetchFailedError as failed:
             return str(failed)
         except OSError as error:
             return f"the key set can't be read: {error.strerror or error}"
@@ -163,7 +163,7 @@ class TokenKeys:
 def token_keys(
     settings: BrokerSettings, listeners: Sequence[str], changed: Callable[[str, KeySet], None]
 ) -> dict[str, TokenKeys]:
-    """The keys of each of these SASL listeners that has OAUTHBEARER. Raises SettingsRefused."""
+    """The keys of each of these SASL listeners that has OAUTHBEARER. Raises SettingsRefusedError."""
     enabled = [name for name in listeners if OAUTHBEARER in settings.of_listener(name, "sasl.enabled.mechanisms")]
     make = partial(TokenKeys, settings, changed=changed)
     return {name: make(name) for name in enabled}

@@ -49,7 +49,8 @@ class Transport(Protocol):
         ...
 
     def send_file(self, part: FileSlice, offset: int) -> int:
-        """The same for what follows `offset` in a slice of a file. Raises SliceUnreadable for an error of the disk."""
+        """The same for what follows `offset` in a slice of a file. Raises SliceUnreadableError for an error of the
+        disk."""
         ...
 
     def queue(self, chunk: bytes, /) -> None:
@@ -107,13 +108,13 @@ class PlainTransport:
         except (BlockingIOError, ConnectionError):
             raise
         except OSError as error:
-            raise SliceUnreadable(part, offset, error) from error
+            raise SliceUnreadableError(part, offset, error) from error
         if sent == 0:
             raise OSError(SHORT_SEGMENT)
         return sent
 
 
-class SliceUnreadable(OSError):
+class SliceUnreadableError(OSError):
     """Raised for a disk error in a slice that was being sent; `part` is the slice."""
 
     def __init__(self, part: FileSlice, offset: int, error: OSError) -> None:
@@ -122,11 +123,11 @@ class SliceUnreadable(OSError):
 
 
 def read_slice(part: FileSlice, offset: int, length: int) -> bytes:
-    """These bytes of a slice. Raises SliceUnreadable; OSError if the file has fewer."""
+    """These bytes of a slice. Raises SliceUnreadableError; OSError if the file has fewer."""
     try:
         content = part.file.read(part.position + offset, length)
     except OSError as error:
-        raise SliceUnreadable(part, offset, error) from error
+        raise SliceUnreadableError(part, offset, error) from error
     if len(content) < length:
         raise OSError(SHORT_SEGMENT)
     return content

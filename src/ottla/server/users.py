@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
 from ottla.broker.config.values import BrokerSettings
 from ottla.metadata.credentials import PREFIX, credential_of, key_of
-from ottla.metadata.store import ABSENT, Conflict, MetadataStore, Put
+from ottla.metadata.store import ABSENT, ConflictError, MetadataStore, Put
 from ottla.protocol.scram import DIGESTS
 from ottla.server.listeners import Listener
 
@@ -32,7 +32,7 @@ def add_first_user(store: MetadataStore, name: str, password: Callable[[], str])
     rows = [Put(key_of(name, each), credential_of(each, secret).encode(), ABSENT) for each in DIGESTS]
     try:
         store.commit(rows)
-    except Conflict:  # another node of the cluster has added it
+    except ConflictError:  # another node of the cluster has added it
         return
     log.info("Added the user %s.", name)
 

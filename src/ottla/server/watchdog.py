@@ -5,7 +5,7 @@ other nodes take it for dead once its lease has expired, and replace it as leade
 this node does not learn that before its own time-outs: librdkafka 10 to 20 s (bench/RESULTS.md). If the connection is
 closed, the client asks another node.
 
-The process is `hang_up.py`; this module starts it and gives it beats while the event loop runs.
+The process is `watchdog_process.py`; this module starts it and gives it beats while the event loop runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 from ottla.machine import Millis
-from ottla.server import hang_up
+from ottla.server import watchdog_process
 from ottla.server.clocks import moment
 
 START_S = 1.0
@@ -50,7 +50,14 @@ class Watchdog:
             self._process.wait()
 
     def _start(self) -> None:
-        program = [sys.executable, "-I", "-S", hang_up.__file__, str(os.getpid()), str(self._silence_ms / 1000)]
+        program = [
+            sys.executable,
+            "-I",
+            "-S",
+            watchdog_process.__file__,
+            str(os.getpid()),
+            str(self._silence_ms / 1000),
+        ]
         reading, self._beats = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._beats, False)
         try:

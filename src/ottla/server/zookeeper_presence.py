@@ -7,7 +7,7 @@ of them that the session was alive when the write began. The thread then reads w
 node trusts its knowledge for a part of the session's time-out, counted from the beginning of the write by its own clock
 (membership.py). It stops before the servers let another node replace it.
 
-If a node's process ends, its port refuses connections (doors.py). The other nodes notice that before its session
+If a node's process ends, its port refuses connections (port_probe.py). The other nodes notice that before its session
 expires.
 
 A start may find a znode of this node's id. If the process of that znode had locked the data directory that this process
@@ -28,12 +28,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ottla.machine import Millis
-from ottla.metadata.store import CommitUnknown, StoreFailed
-from ottla.metadata.zookeeper.session import Create, Raced, Remove, Set, Znode
+from ottla.metadata.store import CommitUnknownError, StoreError
+from ottla.metadata.zookeeper.session import ConcurrentWriteError, Create, Remove, Set, Znode
 from ottla.metadata.zookeeper.store import ZooKeeperStore
 from ottla.server.clocks import moment
-from ottla.server.doors import Doors, Life
-from ottla.server.listeners import ServeRefused
+from ottla.server.listeners import ServeRefusedError
+from ottla.server.port_probe import Doors, Life
 
 RENEWALS: Final = 9
 """Number of writes of the znode within a session time-out."""
@@ -48,8 +48,8 @@ log = logging.getLogger("ottla.cluster")
 
 
 class ZooKeeperPresence:
-    """Keeps this node's znode from construction to `leave`, and reads those of the others. Raises ServeRefused,
-    StoreFailed. Belongs to the running event loop."""
+    """Keeps this node's znode from construction to `leave`, and reads those of the others. Raises ServeRefusedError,
+    StoreError. Belongs to the running event loop."""
 
     def __init__(self, store: ZooKeeperStore, life: Life) -> None:
         self._store = store
@@ -107,7 +107,7 @@ class ZooKeeperPresence:
     # ---- the znode -------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """Create the znode. Raises ServeRefused if another process is this node."""
+        """Create the znode. Raises ServeRefusedError if another process is this node."""
         until = time.monotonic() + SESSION_MAX_S
         seen: Znode | None = None
         renewals = 0
@@ -126,7 +126,7 @@ class ZooKeeperPresence:
             elif found.version != seen.version:
                 renewals += 1
             if renewals >= ALIVE_AFTER or time.monotonic() > until:
-                raise ServeRefused(
+                raise ServeRefusedError(
                     f"Node {other.node_id} of this cluster runs already, at {other.host}:{other.port}. Stop it, or "
                     "give this one another --node-id."
                 )
@@ -137,11 +137,11 @@ class ZooKeeperPresence:
         return znode.session == self._session.id and znode.content == self._life.encode()
 
     def _place(self, found: Znode | None) -> None:
-        """Create this node's znode, or replace the one found. Raises StoreFailed."""
+        """Create this node's znode, or replace the one found. Raises StoreError."""
         create = Create(self._path, self._life.encode(), ephemeral=True)
         try:
             self._session.carry_out([create] if found is None else [Remove(self._path, found.version), create])
-        except (Raced, CommitUnknown):
+        except (ConcurrentWriteError, CommitUnknownError):
             return  # the next poll reads the current state
 
     # ---- the thread ------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class ZooKeeperPresence:
         while not self._left:
             try:
                 self._renew()
-            except (StoreFailed, CommitUnknown) as failed:
+            except (StoreError, CommitUnknownError) as failed:
                 log.debug("this node's place in ZooKeeper could not be renewed: %s", failed)
             except Exception:
                 log.exception("this node's place in ZooKeeper could not be renewed")
@@ -158,11 +158,11 @@ class ZooKeeperPresence:
             self._wake.clear()
 
     def _renew(self) -> None:
-        """Renew this node's znode, and read those of the others. Raises StoreFailed, CommitUnknown."""
+        """Renew this node's znode, and read those of the others. Raises StoreError, CommitUnknownError."""
         begun = moment()
         version, self._version = self._version, None
         if version is not None:
-            with suppress(Raced):
+            with suppress(ConcurrentWriteError):
                 self._session.carry_out([Set(self._path, self._life.encode(), version)])
                 self._version = version + 1
         names = [name for name in self._session.children(self._ids, self._called) if name.isdigit()]

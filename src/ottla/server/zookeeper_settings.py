@@ -14,7 +14,7 @@ from typing import Final
 
 from ottla.broker.config.values import BrokerSettings
 from ottla.metadata.zookeeper.protection import Protection
-from ottla.server.refusals import SettingsRefused
+from ottla.server.refusals import SettingsRefusedError
 
 ENABLED: Final = "zookeeper.ssl.client.enable"
 PRIVATE: Final = "zookeeper.set.acl"
@@ -23,20 +23,20 @@ LOGIN_BYTES_MAX: Final = 4096
 
 
 def refuse_unused(settings: BrokerSettings) -> None:
-    """Raise SettingsRefused for settings that protect a session with ZooKeeper, on a node that has none."""
+    """Raise SettingsRefusedError for settings that protect a session with ZooKeeper, on a node that has none."""
     for name in (ENABLED, PRIVATE, LOGIN):
         if settings[name]:
-            raise SettingsRefused(
+            raise SettingsRefusedError(
                 f"{name} would protect nothing: this node keeps its metadata in a file. --metadata zookeeper://... "
                 "keeps it in ZooKeeper."
             )
 
 
 def protection_of(settings: BrokerSettings) -> Protection:
-    """How this node's sessions are protected. Raises SettingsRefused."""
+    """How this node's sessions are protected. Raises SettingsRefusedError."""
     login = settings[LOGIN]
     if settings[PRIVATE] and not login:
-        raise SettingsRefused(
+        raise SettingsRefusedError(
             f"{PRIVATE} needs {LOGIN}: the znodes are for one login alone, which all nodes of the cluster share."
         )
     found = Protection(
@@ -48,13 +48,13 @@ def protection_of(settings: BrokerSettings) -> Protection:
         private=settings[PRIVATE],
     )
     if not found.uses_tls and (found.authorities or found.certificate):
-        raise SettingsRefused(f"zookeeper.ssl.* would protect nothing without {ENABLED}=true.")
+        raise SettingsRefusedError(f"zookeeper.ssl.* would protect nothing without {ENABLED}=true.")
     _check(found)
     return found
 
 
 def _check(found: Protection) -> None:
-    """Raise SettingsRefused for files that can't be used: kazoo would try again and again."""
+    """Raise SettingsRefusedError for files that can't be used: kazoo would try again and again."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if found.authorities:
@@ -63,18 +63,20 @@ def _check(found: Protection) -> None:
             context.load_cert_chain(found.certificate, password="")
     except OSError as error:  # ssl.SSLError too
         path = found.certificate if found.authorities is None else f"{found.authorities} or {found.certificate}"
-        raise SettingsRefused(f"{path} can't be used for TLS with ZooKeeper: {error.strerror or error}.") from None
+        raise SettingsRefusedError(f"{path} can't be used for TLS with ZooKeeper: {error.strerror or error}.") from None
 
 
 def _login(path: str) -> str:
     try:
         with open(path, "rb") as file:
             if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-                raise SettingsRefused(f"Other users can read {path}, the login for ZooKeeper: set its mode to 0600.")
+                raise SettingsRefusedError(
+                    f"Other users can read {path}, the login for ZooKeeper: set its mode to 0600."
+                )
             text = file.read(LOGIN_BYTES_MAX).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsRefused(f"{path}, the login for ZooKeeper, can't be read: {error}.") from None
+        raise SettingsRefusedError(f"{path}, the login for ZooKeeper, can't be read: {error}.") from None
     user, colon, password = text.partition(":")
     if not (user and colon and password) or "\n" in text:
-        raise SettingsRefused(f"{path} has to hold the login for ZooKeeper as USER:PASSWORD.")
+        raise SettingsRefusedError(f"{path} has to hold the login for ZooKeeper as USER:PASSWORD.")
     return text

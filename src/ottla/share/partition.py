@@ -38,10 +38,10 @@ from ottla.share.standing import (
     AcknowledgeBatch,
     Back,
     Change,
+    DeliverableRange,
+    DeliveryState,
     Held,
     Letter,
-    Piece,
-    Standing,
     State,
     StateBatch,
     Write,
@@ -53,11 +53,11 @@ RUNS_PER_STEP: Final = 2_000
 
 _AVAILABLE, _ACQUIRED, _ACKNOWLEDGED, _ARCHIVING, _ARCHIVED = map(int, State)
 _TERMINAL = (_ACKNOWLEDGED, _ARCHIVED)
-_DONE = Standing(_ARCHIVED)
+_DONE = DeliveryState(_ARCHIVED)
 _SAME_TYPES = re.compile(rb"(.)\1*", re.DOTALL)
 
 
-class _NotHeld(Exception):
+class _NotHeldError(Exception):
     """Some of the records cannot be acknowledged; `error` says why."""
 
     def __init__(self, error: ErrorCode) -> None:
@@ -94,7 +94,7 @@ class SharePartition:
         available. The delay of returned records starts now, because their return time is unknown, unless `resume` gives
         it."""
         self.settings = settings
-        self.runs: Runs[Standing] = Runs(start_offset)
+        self.runs: Runs[DeliveryState] = Runs(start_offset)
         self.in_flight = 0
         """Acquired records, including those with a pending write."""
         self.archiving = 0
@@ -109,7 +109,7 @@ class SharePartition:
         self.pace_ms: float | None = None
         """The recent average time of members for a record, from its delivery to its acknowledgement."""
         self._next_write = 1
-        self._last_released = Standing(_AVAILABLE)  # a million records released alike share one object
+        self._last_released = DeliveryState(_AVAILABLE)  # a million records released alike share one object
         self._deadlines = Deadlines()
         self._leaving: dict[str, tuple[Millis, int]] = {}
         """Members that left and may still have acquired records: the time they left, and the offset to continue the
@@ -125,9 +125,9 @@ class SharePartition:
         for first, last, state, delivery_count in sorted(batches):
             if last < runs.start:
                 continue
-            runs.append(first, Standing(_AVAILABLE))
+            runs.append(first, DeliveryState(_AVAILABLE))
             is_back = state == _AVAILABLE and delivery_count > 0
-            runs.append(last + 1, self._back(now, delivery_count) if is_back else Standing(state, delivery_count))
+            runs.append(last + 1, self._back(now, delivery_count) if is_back else DeliveryState(state, delivery_count))
         for first, end, standing in runs.within(runs.start, runs.end):
             self._arrive(first, end, standing)
         self._advance()
@@ -176,7 +176,7 @@ class SharePartition:
         piece = self.next_piece(now)
         return piece is not None and piece.first < log_end
 
-    def next_piece(self, now: Millis) -> Piece | None:
+    def next_piece(self, now: Millis) -> DeliverableRange | None:
         """The first deliverable records, returned ones first; None while the limit is reached."""
         if self.in_flight >= self.settings.record_locks_max:
             return None
@@ -190,17 +190,17 @@ class SharePartition:
             heappop(ready)
         if runs.count > RUNS_MAX:
             return None
-        return Piece(runs.end, None, fresh=True)
+        return DeliverableRange(runs.end, None, fresh=True)
 
-    def _piece(self, first: int, end: int, standing: Standing) -> Piece:
+    def _piece(self, first: int, end: int, standing: DeliveryState) -> DeliverableRange:
         """The part of a run to deliver next: all of it, or half of it or one record if it may contain a poison
         message."""
         limit, count = self.settings.delivery_count_limit, standing.delivery_count
         if limit > 2 and count >= limit - 1:
-            return Piece(first, first + 1, True)
+            return DeliverableRange(first, first + 1, True)
         if count >= self.settings.isolating_from:
-            return Piece(first, first + max(1, (end - first) // 2), True)
-        return Piece(first, end, fresh=not count and not standing.time)
+            return DeliverableRange(first, first + max(1, (end - first) // 2), True)
+        return DeliverableRange(first, end, fresh=not count and not standing.time)
 
     def acquire(self, now: Millis, member: str, first: int, end: int) -> int:
         """Acquire [first, end), a part of one piece, for this member. Returns the delivery count, including this
@@ -210,13 +210,13 @@ class SharePartition:
         if first >= runs.end:
             assert first == runs.end, (first, runs.end)
             count = 1
-            runs.append(end, Standing(_ACQUIRED, 1, member, lock_deadline, now))
+            runs.append(end, DeliveryState(_ACQUIRED, 1, member, lock_deadline, now))
         else:
             _, run_end, standing = runs.at(first)
             assert end <= run_end, (end, run_end)
             assert standing.state == _AVAILABLE, standing
             count = standing.delivery_count + 1
-            runs.assign(first, end, Standing(_ACQUIRED, count, member, lock_deadline, now))
+            runs.assign(first, end, DeliveryState(_ACQUIRED, count, member, lock_deadline, now))
             if end < run_end:
                 heappush(self._ready, end)
         self._deadlines.add(lock_deadline, first, end)
@@ -242,7 +242,7 @@ class SharePartition:
     def hold_back(self, first: int, end: int, until: Millis) -> None:
         """Delay [first, end), which was never delivered, until `until`."""
         until = rounded(until)
-        runs, standing = self.runs, Standing(_AVAILABLE, 0, "", until)
+        runs, standing = self.runs, DeliveryState(_AVAILABLE, 0, "", until)
         if first >= runs.end:
             runs.append(end, standing)
         else:
@@ -288,7 +288,7 @@ class SharePartition:
             taken = list(islice(named, runs_max))
             if not is_rest:
                 deque(named, maxlen=0)  # validate the rest before any change
-        except _NotHeld as refused:
+        except _NotHeldError as refused:
             return refused.error, None, ()
         rest = _behind(batches, taken[-1][2]) if len(taken) == runs_max else ()
         said: list[tuple[int, Change]] = []
@@ -325,42 +325,42 @@ class SharePartition:
             pace_ms = (now - since) / count
             self.pace_ms = pace_ms if self.pace_ms is None else 0.8 * self.pace_ms + 0.2 * pace_ms
 
-    def _named(self, member: str, batches: Sequence[AcknowledgeBatch]) -> Iterator[tuple[int, int, int, Standing]]:
-        """(type, first, end, standing) of every run in the batches, cut to their ranges. Raises _NotHeld."""
+    def _named(self, member: str, batches: Sequence[AcknowledgeBatch]) -> Iterator[tuple[int, int, int, DeliveryState]]:
+        """(type, first, end, standing) of every run in the batches, cut to their ranges. Raises _NotHeldError."""
         runs = self.runs
         for first, last, types in batches:
             if last < runs.start:
                 continue
             if runs.start == runs.end:
-                raise _NotHeld(ErrorCode.INVALID_RECORD_STATE)
+                raise _NotHeldError(ErrorCode.INVALID_RECORD_STATE)
             if last >= runs.end or (not self.settings.renew_enabled and Acknowledge.RENEW in types):
-                raise _NotHeld(ErrorCode.INVALID_REQUEST)
+                raise _NotHeldError(ErrorCode.INVALID_REQUEST)
             for low, high, kind in _spans(first, last, types):
                 for at, end, standing in runs.within(low, high):
                     if standing.state != _ACQUIRED or standing.member != member or standing.write:
-                        raise _NotHeld(ErrorCode.INVALID_RECORD_STATE)
+                        raise _NotHeldError(ErrorCode.INVALID_RECORD_STATE)
                     yield kind, at, end, standing
 
-    def _after(self, now: Millis, standing: Standing, kind: int) -> Standing:
+    def _after(self, now: Millis, standing: DeliveryState, kind: int) -> DeliveryState:
         """The state of an acquired record after this acknowledgement."""
         count = standing.delivery_count
         if kind == Acknowledge.ACCEPT:
-            return Standing(_ACKNOWLEDGED, count)
+            return DeliveryState(_ACKNOWLEDGED, count)
         if kind == Acknowledge.GAP:
-            return Standing(_ARCHIVED, count)
+            return DeliveryState(_ARCHIVED, count)
         if kind == Acknowledge.REJECT or count >= self.settings.delivery_count_limit:
             if not self.settings.dead_letters:
-                return Standing(_ARCHIVED, count)
-            return Standing(_ARCHIVING, count, rejected=kind == Acknowledge.REJECT)
+                return DeliveryState(_ARCHIVED, count)
+            return DeliveryState(_ARCHIVING, count, rejected=kind == Acknowledge.REJECT)
         return self._back(now, count)
 
-    def _back(self, now: Millis, count: int) -> Standing:
+    def _back(self, now: Millis, count: int) -> DeliveryState:
         """The state of a record that is returned after this many deliveries."""
         delay_ms = self.settings.delay_ms(count)
         time = rounded(now + delay_ms) if delay_ms else 0
         last = self._last_released
         if last.delivery_count != count or last.time != time:
-            last = self._last_released = Standing(_AVAILABLE, count, "", time)
+            last = self._last_released = DeliveryState(_AVAILABLE, count, "", time)
         return last
 
     def persisted(self, write: Write) -> None:
@@ -393,7 +393,7 @@ class SharePartition:
             self._arrive(first, end, after)
         self._advance()
 
-    def _arrive(self, first: int, end: int, standing: Standing) -> None:
+    def _arrive(self, first: int, end: int, standing: DeliveryState) -> None:
         """Count [first, end) in its new state, and set its next deadline."""
         state = standing.state
         if state in _TERMINAL:
@@ -611,7 +611,7 @@ class SharePartition:
         changes: list[Change] = []
         for low, high, standing in self.runs.within(first, end):
             if standing.state == _ARCHIVING:
-                after = Standing(_ARCHIVED, standing.delivery_count)
+                after = DeliveryState(_ARCHIVED, standing.delivery_count)
                 changes.append(Change(low, high, standing, after))
         for low, high, _, after in changes:
             self.runs.assign(low, high, after)

@@ -82,7 +82,7 @@ def encode_tombstone(key: Key) -> ShardRecord:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[Key, Snapshot | Update | None]:
-    """Decode a record; None deletes the key. Raises MalformedFrame, or its subclass UnknownRecordType."""
+    """Decode a record; None deletes the key. Raises MalformedFrameError, or its subclass UnknownRecordTypeError."""
     raw_key, raw = decode_record(SHARE_GROUP_STATE_TOPIC, key, value)
     owner = Key(raw_key.group_id, bytes(raw_key.topic_id), raw_key.partition)
     match raw:

@@ -38,7 +38,7 @@ AcknowledgeBatch: TypeAlias = tuple[int, int, bytes]
 NO_WRITE: Final = 0
 
 
-class Standing(NamedTuple):
+class DeliveryState(NamedTuple):
     """The state of a run of records.
 
     `time`: for ACQUIRED, when the lock ends; for AVAILABLE, when the delay ends, 0 without one. `since`: when it was
@@ -60,8 +60,8 @@ class Change(NamedTuple):
 
     first: int
     end: int
-    before: Standing
-    after: Standing
+    before: DeliveryState
+    after: DeliveryState
 
 
 class StateBatch(NamedTuple):
@@ -106,7 +106,7 @@ class Letter(NamedTuple):
     rejected: bool
 
 
-class Piece(NamedTuple):
+class DeliverableRange(NamedTuple):
     """The position of the next deliverable records. `end` None: all records from `first` on are new.
 
     `exact`: deliver at most these, and no others in the same answer (poison isolation). `fresh`: the records were

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from ottla.machine import NOTHING, Answer, AppliedBatch, Call, Decision, Millis, ShardRecord, Ticket, WallClock
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.messages import delete_share_group_state as delete
 from ottla.protocol.messages import initialize_share_group_state as initialize
 from ottla.protocol.messages import read_share_group_state as read
@@ -299,7 +299,7 @@ class ShareStateShard:
             self._next_offset = each.offset + 1
             try:
                 key, stored = decode(each.key or b"", each.value)
-            except MalformedFrame as error:
+            except MalformedFrameError as error:
                 self._notes(f"{self.TOPIC}: the record at offset {each.offset} does not parse and is skipped: {error}")
                 continue
             size = len(each.value or b"")

@@ -19,7 +19,7 @@ from typing import Any
 
 from ottla.ship import scan, topic
 from ottla.ship.catalog import Catalog, SeenFile, fits, named_after
-from ottla.ship.failures import ProducerLost, ShipFailed
+from ottla.ship.failures import ProducerLostError, ShipFailedError
 from ottla.ship.follow import HEAD_SIZE, Bounds, Follower, Look, Mark, Stage, Verdict, advance
 from ottla.ship.lines import Record
 from ottla.ship.rules import Rule
@@ -73,7 +73,7 @@ class Totals:
 def ship(shipping: Shipping, *, say: Say, stopped: Stopped) -> Totals:
     """Ship until `stopped`, or with `once` until everything that exists now is acknowledged.
 
-    Raises ShipFailed. Waits indefinitely for the broker, and reports that it waits.
+    Raises ShipFailedError. Waits indefinitely for the broker, and reports that it waits.
     """
     totals = Totals()
     state = StateFile(shipping.state, shipping.topic)
@@ -84,10 +84,10 @@ def ship(shipping: Shipping, *, say: Say, stopped: Stopped) -> Totals:
             try:
                 run(shipping, state, totals, say, stopped)
                 return totals
-            except ProducerLost as error:
+            except ProducerLostError as error:
                 lost = lost + 1 if totals.records == before else 0
                 if lost > LOST_MAX:
-                    raise ShipFailed(f"The producer failed {lost} times in a row: {error}.") from None
+                    raise ShipFailedError(f"The producer failed {lost} times in a row: {error}.") from None
                 say(f"The producer failed ({error}); continuing with a new one after the last acknowledged record.")
                 time.sleep(min(lost, 5))
     finally:
@@ -139,7 +139,7 @@ class Loop:
         marks: Sequence[Mark] = ()
         if saved is not None:
             if self._topic.cluster and saved.cluster not in {"", self._topic.cluster}:
-                raise ShipFailed(
+                raise ShipFailedError(
                     f"The state in {self._shipping.state} is of cluster {saved.cluster}, not {self._topic.cluster}:"
                     " give another --state."
                 )

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla.ship.failures import ShipFailed
+from ottla.ship.failures import ShipFailedError
 from ottla.ship.follow import Mark
 
 VERSION = 1
@@ -39,7 +39,7 @@ def default_directory() -> Path:
 
 
 class StateFile:
-    """The state of one topic in a directory. Raises ShipFailed if the directory cannot be used."""
+    """The state of one topic in a directory. Raises ShipFailedError if the directory cannot be used."""
 
     __slots__ = ("_lock", "_path")
 
@@ -49,24 +49,24 @@ class StateFile:
             self._path = directory / f"{topic}.json"
             self._lock = os.open(directory / f"{topic}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise ShipFailed(f"The state can't be kept in {directory}: {error.strerror}.") from None
+            raise ShipFailedError(f"The state can't be kept in {directory}: {error.strerror}.") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise ShipFailed(
+            raise ShipFailedError(
                 f"Another shipper to {topic} uses the state in {directory}: give this one a --state of its own."
             ) from None
 
     def load(self) -> Saved | None:
-        """The last saved state; None if there is none. Raises ShipFailed if it cannot be read."""
+        """The last saved state; None if there is none. Raises ShipFailedError if it cannot be read."""
         try:
             read = json.loads(self._path.read_bytes())
             return saved(read)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ShipFailed(
+            raise ShipFailedError(
                 f"The state in {self._path} can't be read ({error}); moved away, all files are sent again."
             ) from None
 
@@ -83,7 +83,7 @@ class StateFile:
             os.replace(beside, self._path)
             sync_directory(self._path.parent)
         except OSError as error:
-            raise ShipFailed(f"The state can't be saved in {self._path}: {error.strerror}.") from None
+            raise ShipFailedError(f"The state can't be saved in {self._path}: {error.strerror}.") from None
 
     def close(self) -> None:
         os.close(self._lock)

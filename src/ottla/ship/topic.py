@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.ship.failures import ProducerLost, ShipFailed
+from ottla.ship.failures import ProducerLostError, ShipFailedError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, Producer
@@ -51,7 +51,7 @@ class Sent:
 
 
 class Topic:
-    """A producer for one topic. Raises ShipFailed if the topic or the settings are invalid."""
+    """A producer for one topic. Raises ShipFailedError if the topic or the settings are invalid."""
 
     __slots__ = (
         "_consumer",
@@ -89,7 +89,7 @@ class Topic:
                 }
             )
         except KafkaException as error:
-            raise ShipFailed(f"{said(error.args[0])}.") from None
+            raise ShipFailedError(f"{said(error.args[0])}.") from None
         self.cluster, self.partitions = self._described(say, stopped)
 
     def _described(self, say: Say, stopped: Stopped) -> tuple[str, int]:
@@ -113,24 +113,24 @@ class Topic:
                 lasting = time.monotonic() - since > 1
             if lasting:
                 why = said(found.error) if found.error else "it has no partitions"
-                raise ShipFailed(
+                raise ShipFailedError(
                     f"Topic {self.name} can't be written to ({why}): `ottla topics create {self.name}` makes it."
                 )
             time.sleep(0.2)
         return "", 0
 
     def end(self, partition: int) -> int:
-        """The partition's high watermark. Raises ProducerLost if no broker answers."""
+        """The partition's high watermark. Raises ProducerLostError if no broker answers."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
             _, high = self._reader().get_watermark_offsets(TopicPartition(self.name, partition), timeout=ANSWER_S)
         except KafkaException as error:
-            raise ProducerLost(said(error.args[0])) from None
+            raise ProducerLostError(said(error.args[0])) from None
         return high
 
     def sent(self, tails: Mapping[int, int], ids: Iterable[str]) -> list[Sent]:
-        """Records of these files in the topic, from `tails` (offset per partition) on. Raises ProducerLost."""
+        """Records of these files in the topic, from `tails` (offset per partition) on. Raises ProducerLostError."""
         time.sleep(SETTLE_S)  # let the broker append what a killed shipper sent, before asking for the ends
         wanted = {each.encode() for each in ids}
         untils = {partition: self.end(partition) for partition in tails}
@@ -154,15 +154,15 @@ class Topic:
                         deadline = time.monotonic() + ANSWER_S
                     elif error.code() != KafkaError._PARTITION_EOF:
                         if not error.retriable():
-                            raise ProducerLost(said(error))
+                            raise ProducerLostError(said(error))
                         continue
                     if offset + (error is None) >= untils[message.partition() or 0]:
                         left.discard(message.partition() or 0)
                 if time.monotonic() > deadline:
-                    raise ProducerLost("the topic's end can't be read")
+                    raise ProducerLostError("the topic's end can't be read")
             reader.unassign()
         except KafkaException as error:
-            raise ProducerLost(said(error.args[0])) from None
+            raise ProducerLostError(said(error.args[0])) from None
 
     def _reader(self) -> Consumer:
         from confluent_kafka import Consumer
@@ -190,7 +190,8 @@ class Topic:
         return True
 
     def poll(self, timeout_s: float) -> None:
-        """Process acknowledgements. Raises ProducerLost, or ShipFailed if a record was rejected permanently."""
+        """Process acknowledgements. Raises ProducerLostError, or ShipFailedError if a record was rejected
+        permanently."""
         self._producer.poll(timeout_s)
         if self._failure is not None:
             self._refused(self._failure)
@@ -220,12 +221,12 @@ class Topic:
         from confluent_kafka import KafkaError
 
         if error.fatal() or error.code() in {KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}:
-            raise ProducerLost(said(error))
+            raise ProducerLostError(said(error))
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            raise ShipFailed(
+            raise ShipFailedError(
                 f"A record is larger than topic {self.name} takes: give a smaller --record-max (max.message.bytes)."
             )
-        raise ShipFailed(f"Topic {self.name} refused a record: {said(error)}.")
+        raise ShipFailedError(f"Topic {self.name} refused a record: {said(error)}.")
 
 
 def said(error: Any) -> str:

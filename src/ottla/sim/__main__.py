@@ -18,7 +18,7 @@ from ottla.sim.workloads.clustered_run import ClusteredRun
 from ottla.sim.workloads.clustered_share import ClusteredShareRun
 from ottla.sim.workloads.clustered_transactions import ClusteredTransactionsRun
 from ottla.sim.workloads.groups_run import GroupsRun
-from ottla.sim.workloads.run import Outcome, Run
+from ottla.sim.workloads.run import Run, SeedResult
 from ottla.sim.workloads.share_run import ShareRun
 from ottla.sim.workloads.spoiled_run import SpoiledRun
 from ottla.sim.workloads.transactions_run import TransactionsRun
@@ -59,7 +59,7 @@ def _run_seeds(workload: str, seeds: Sequence[int], *, traced: bool) -> bool:
     began = time.monotonic()
     failed: list[int] = []
     lives = acknowledged = deliveries = transactions = simulated_ms = 0
-    outcome: Outcome | None = None
+    outcome: SeedResult | None = None
     for seed in seeds:
         outcome = WORKLOADS[workload](seed, keep_all=traced).outcome()
         lives += outcome.lives
@@ -87,7 +87,7 @@ def _run_seeds(workload: str, seeds: Sequence[int], *, traced: bool) -> bool:
     return not failed
 
 
-def _tell(workload: str, outcome: Outcome, *, traced: bool) -> None:
+def _tell(workload: str, outcome: SeedResult, *, traced: bool) -> None:
     print(f"\nseed {outcome.seed} FAILED: {outcome.failure}")
     if not traced:
         print(*list(outcome.lines)[-TAIL_LINES:], sep="\n")

@@ -2,8 +2,8 @@
 
 The archive supplies the offsets that it has; the log supplies those before and after them.
 
-Invariant: the parts of a plan are disjoint, and together they are the whole requested range. Otherwise `PipelineFailed`
-says which offsets neither source has.
+Invariant: the parts of a plan are disjoint, and together they are the whole requested range. Otherwise
+`PipelineFailedError` says which offsets neither source has.
 
 Times are those of the records, whose order in a topic is arbitrary. A time range is therefore read from the first
 record that is late enough to the end of the log. Only if the broker sets the times (LogAppendTime) does reading stop at
@@ -26,7 +26,7 @@ from ottla.spark.archive.opening import open_table
 from ottla.spark.archive.ranges import next_offsets
 from ottla.spark.archive.reading import between, chosen, frame_of
 from ottla.spark.archive.table import Table
-from ottla.spark.platform.failures import OptionsRefused, PipelineFailed
+from ottla.spark.platform.failures import OptionsRefusedError, PipelineFailedError
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import stream_options
 from ottla.spark.running.run import RunOptions, source_options
@@ -40,7 +40,7 @@ TOPIC_RESOURCE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReplayRange:
     """The requested range: record times in [since_ms, until_ms), offsets in [first, until); None: no bound."""
 
     since_ms: int | None = None
@@ -62,7 +62,9 @@ class Plan:
     gaps: dict[TopicPartition, Bounds] = field(default_factory=dict)
 
 
-def plan(wanted: Wanted, archived: Mapping[TopicPartition, Bounds], logged: Mapping[TopicPartition, Bounds]) -> Plan:
+def plan(
+    wanted: ReplayRange, archived: Mapping[TopicPartition, Bounds], logged: Mapping[TopicPartition, Bounds]
+) -> Plan:
     """Plan each offset that archive or log has, once. `archived`, `logged`: each source's offsets per partition."""
     made = Plan()
     for place in sorted(archived.keys() | logged.keys()):
@@ -99,12 +101,12 @@ def replay(
     partition), in the source's columns with headers; each offset once.
 
     `bootstrap` None: of the archive alone. `archive` None: of the log alone. The log's end is that of the call.
-    Raises PipelineFailed for a topic that neither has, and for offsets that neither holds, unless `allow_gaps`.
+    Raises PipelineFailedError for a topic that neither has, and for offsets that neither holds, unless `allow_gaps`.
     """
-    wanted = Wanted(millis(since), millis(until), first or {}, end or {})
+    wanted = ReplayRange(millis(since), millis(until), first or {}, end or {})
     table = open_table(archive) if isinstance(archive, str) else archive
     if table is None and bootstrap is None:
-        raise OptionsRefused("Nothing to replay from: neither a broker nor an archive was given.")
+        raise OptionsRefusedError("Nothing to replay from: neither a broker nor an archive was given.")
     kafka = dict(kafka or {}) if table is None else table.settings.properties(kafka or {})
     options = None if bootstrap is None else RunOptions(bootstrap, None, kafka=kafka)
     called = {topic: topic for topic in topics} if table is None else names_of(table, options, topics)
@@ -114,7 +116,7 @@ def replay(
     made = plan(wanted, archived, logged)
     if made.gaps and not allow_gaps:
         some = ", ".join(f"{topic}-{part} {a} to {b - 1}" for (topic, part), (a, b) in list(made.gaps.items())[:4])
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"Neither the log nor the archive holds these offsets any more: {some}. Replay without them?"
         )
     frames = (
@@ -143,11 +145,11 @@ def millis(time: datetime | int | None) -> int | None:
 
 
 def names_of(table: Table, options: RunOptions | None, topics: Sequence[str]) -> dict[str, str]:
-    """Return the topics' names in an archive. Raises PipelineFailed if the log's topic of that name is a different
+    """Return the topics' names in an archive. Raises PipelineFailedError if the log's topic of that name is a different
     one."""
     ids = {} if options is None else ids_at(options, topics)
     if others := [topic for topic in sorted(ids) if table.names.is_another(topic, ids[topic])]:
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"{', '.join(others)} was deleted and created again since it was archived: {table.path} and the log are of "
             "two topics. Replay from one of them: --archive-only, or without --table."
         )
@@ -169,7 +171,7 @@ def require_all(
 ) -> None:
     there = {topic for topic, _ in archived.keys() | logged.keys()}
     if missing := [topic for topic in topics if topic not in there]:
-        raise PipelineFailed(f"There is no topic {', '.join(missing)}, neither at the broker nor in the archive.")
+        raise PipelineFailedError(f"There is no topic {', '.join(missing)}, neither at the broker nor in the archive.")
 
 
 def broker_times(options: RunOptions, topics: Sequence[str]) -> set[str]:
@@ -187,7 +189,9 @@ def broker_times(options: RunOptions, topics: Sequence[str]) -> set[str]:
     return found
 
 
-def narrow(options: RunOptions, part: Mapping[TopicPartition, Bounds], wanted: Wanted) -> dict[TopicPartition, Bounds]:
+def narrow(
+    options: RunOptions, part: Mapping[TopicPartition, Bounds], wanted: ReplayRange
+) -> dict[TopicPartition, Bounds]:
     """Return the part of the log's ranges that can hold records of the requested time."""
     found = dict(part)
     if not found or (wanted.since_ms is None and wanted.until_ms is None):
@@ -217,7 +221,7 @@ def from_archive(
     table: Table,
     part: Mapping[TopicPartition, Bounds],
     archived: Mapping[TopicPartition, Bounds],
-    wanted: Wanted,
+    wanted: ReplayRange,
     called: Mapping[str, str],
 ) -> DataFrame:
     """Return the records that come from the archive, where the topics may have other names."""

@@ -14,9 +14,9 @@ Both can be secured: `EmbeddedBroker(tls=True, sasl="scram-sha-256", users={"ada
 With pytest, ask for the fixtures `ottla_broker` and `ottla_topic`; they come with the package.
 """
 
-from ottla.server.listeners import ServeRefused
+from ottla.server.listeners import ServeRefusedError
 from ottla.testing.cluster import EmbeddedCluster
 from ottla.testing.embedded import EmbeddedBroker
 from ottla.testing.security import Acl
 
-__all__ = ["Acl", "EmbeddedBroker", "EmbeddedCluster", "ServeRefused"]
+__all__ = ["Acl", "EmbeddedBroker", "EmbeddedCluster", "ServeRefusedError"]

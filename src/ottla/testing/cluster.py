@@ -396,11 +396,11 @@ class EmbeddedCluster(SecuredClients):
 
     def _until(self, timeout_s: float, missing: str, ask: Callable[[], T | None]) -> T:
         """The first answer that is not None. Raises TimeoutError saying what is missing."""
-        from ottla.client import ClientFailure
+        from ottla.client import ClientError
 
         until = time.monotonic() + timeout_s
         while True:
-            with suppress(ClientFailure):  # the node does not serve yet, or has just died
+            with suppress(ClientError):  # the node does not serve yet, or has just died
                 if (answer := ask()) is not None:
                     return answer
             if time.monotonic() > until:

@@ -113,7 +113,7 @@ class EmbeddedBroker(SecuredClients):
 
     `settings`: Kafka's property names, over the defaults of this module. `directory`: where the data is kept; without
     one, a temporary directory that is removed with the broker. `port`: 0 lets the system choose. `start` raises
-    `ServeRefused` with one sentence if the node cannot start.
+    `ServeRefusedError` with one sentence if the node cannot start.
 
     `tls`: True for a listener with TLS, by an authority that is made for this broker; "mutual" if clients need a
     certificate of their own. `sasl`: "scram-sha-256", "scram-sha-512" or "plain". `users`: passwords by name, or names
@@ -163,7 +163,7 @@ class EmbeddedBroker(SecuredClients):
         return directory
 
     def start(self) -> None:
-        """Start and return when clients can connect. Raises ServeRefused."""
+        """Start and return when clients can connect. Raises ServeRefusedError."""
         if self._running is not None:
             raise RuntimeError("the broker runs already")
         from ottla.server.main import ServerOptions
@@ -197,7 +197,7 @@ class EmbeddedBroker(SecuredClients):
     ) -> str:
         """Create a topic and return its name; without `name`, a unique one is chosen.
 
-        Raises `ottla.client.ErrorAnswer` if the broker rejects it.
+        Raises `ottla.client.BrokerError` if the broker rejects it.
         """
         from ottla.client.errors import check
         from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -211,7 +211,7 @@ class EmbeddedBroker(SecuredClients):
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic. Raises `ottla.client.ErrorAnswer` if the broker rejects it."""
+        """Delete a topic. Raises `ottla.client.BrokerError` if the broker rejects it."""
         from ottla.client.errors import check
         from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 

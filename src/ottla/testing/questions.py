@@ -1,6 +1,6 @@
 """Asks nodes of a test's cluster who is active, who leads, who coordinates, and which replicas are in sync.
 
-Each function asks once, over the wire as any client does, and raises `ottla.client.ClientFailure` if a node does not
+Each function asks once, over the wire as any client does, and raises `ottla.client.ClientError` if a node does not
 answer.
 """
 

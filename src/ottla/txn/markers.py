@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from ottla.machine import Ask
+from ottla.machine import ShardCall
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -28,7 +28,7 @@ _FENCED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDI
 """The partition has seen a later coordinator or producer epoch: this coordinator's markers are no longer accepted."""
 
 
-class Outcome(Enum):
+class MarkerProgress(Enum):
     """The progress of a transaction's markers after an answer."""
 
     WRITTEN = "every partition has its marker"
@@ -54,12 +54,12 @@ class _Sending:
         self.under_way: dict[int, _Request] = {}
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> MarkerProgress:
         """The progress of the markers."""
         if not self.missing:
-            return Outcome.WRITTEN
+            return MarkerProgress.WRITTEN
         asked = {partition for each in self.under_way.values() for partition in each.partitions}
-        return Outcome.UNDER_WAY if asked.issuperset(self.missing) else Outcome.AGAIN
+        return MarkerProgress.UNDER_WAY if asked.issuperset(self.missing) else MarkerProgress.AGAIN
 
     def is_asked(self, partition: TopicPartition, leader: int) -> bool:
         """Whether a request for the partition's marker is in flight to this leader."""
@@ -78,13 +78,13 @@ class Markers:
         self._asked: dict[int, str] = {}
         self._next_number = 1
 
-    def begin(self, transactional_id: str, transaction: Transaction) -> tuple[list[Ask], Outcome]:
+    def begin(self, transactional_id: str, transaction: Transaction) -> tuple[list[ShardCall], MarkerProgress]:
         """Start sending the markers of a prepared transaction. Returns the requests to send, and the progress."""
         self.forget(transactional_id)
         self._sending[transactional_id] = _Sending(transaction.partitions)
         return self.send(transactional_id, transaction)
 
-    def send(self, transactional_id: str, transaction: Transaction) -> tuple[list[Ask], Outcome]:
+    def send(self, transactional_id: str, transaction: Transaction) -> tuple[list[ShardCall], MarkerProgress]:
         """Request missing markers from the present leaders, unless a request to them is in flight. Deleted partitions
         need no marker."""
         sending = self._sending[transactional_id]
@@ -95,12 +95,12 @@ class Markers:
                 del sending.missing[partition]
             elif leader != NO_LEADER and not sending.is_asked(partition, leader):
                 by_leader.setdefault(leader, []).append(partition)
-        asks: list[Ask] = []
+        asks: list[ShardCall] = []
         for leader, partitions in by_leader.items():
             number, self._next_number = self._next_number, self._next_number + 1
             sending.under_way[number] = _Request(leader, tuple(partitions))
             self._asked[number] = transactional_id
-            asks.append(Ask(number, leader, self._request(transaction, partitions)))
+            asks.append(ShardCall(number, leader, self._request(transaction, partitions)))
         return asks, sending.outcome
 
     def _request(self, transaction: Transaction, partitions: list[TopicPartition]) -> WriteTxnMarkersRequest:
@@ -117,7 +117,7 @@ class Markers:
         )
         return WriteTxnMarkersRequest([marker])
 
-    def answered(self, number: int, answer: object) -> tuple[str, Outcome] | None:
+    def answered(self, number: int, answer: object) -> tuple[str, MarkerProgress] | None:
         """The transactional id of these markers, and their progress; None for an answer that no longer matters."""
         transactional_id = self._asked.pop(number, None)
         sending = None if transactional_id is None else self._sending.get(transactional_id)
@@ -134,7 +134,7 @@ class Markers:
             for partition in partitions:
                 error = told.get(partition)
                 if error in _FENCED:
-                    return transactional_id, Outcome.FENCED
+                    return transactional_id, MarkerProgress.FENCED
                 if error == 0:
                     sending.missing.pop(partition, None)
         return transactional_id, sending.outcome

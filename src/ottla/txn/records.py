@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ottla.machine import ShardRecord, WallMillis
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC, decode_record, encode_key, encode_value
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.messages.transaction_log_record import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from ottla.txn.transaction import NO_ID, State, TopicPartition, Transaction
 
@@ -52,14 +52,14 @@ def _key_of(transactional_id: str) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> Stored:
-    """Decode a record. Raises MalformedFrame, also for an unknown state."""
+    """Decode a record. Raises MalformedFrameError, also for an unknown state."""
     raw_key, raw = decode_record(TRANSACTION_STATE_TOPIC, key, value)
     if raw is None:
         return Stored(raw_key.transactional_id, None)
     try:
         state = State(raw.transaction_status)
     except ValueError as error:
-        raise MalformedFrame(f"there is no state {raw.transaction_status} of a transaction") from error
+        raise MalformedFrameError(f"there is no state {raw.transaction_status} of a transaction") from error
     partitions = tuple(
         TopicPartition(topic.topic, index)
         for topic in raw.transaction_partitions or ()

@@ -27,10 +27,10 @@ from ottla.expressions import matching
 from ottla.machine import (
     Answer,
     AppliedBatch,
-    Ask,
     Call,
     Decision,
     Millis,
+    ShardCall,
     ShardRecord,
     Ticket,
     WallClock,
@@ -39,7 +39,7 @@ from ottla.machine import (
 from ottla.machine.timers import Timers
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnResult,
@@ -56,7 +56,7 @@ from ottla.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from ottla.protocol.messages.list_transactions import TransactionState as ListedTransaction
-from ottla.txn.markers import Markers, Outcome
+from ottla.txn.markers import MarkerProgress, Markers
 from ottla.txn.records import Stored, decode, encode
 from ottla.txn.refusals import partitions_answer, refuse, said_to
 from ottla.txn.settings import NodeView, TransactionSettings
@@ -115,7 +115,7 @@ class _Building:
     def __init__(self) -> None:
         self.records: list[ShardRecord] = []
         self.answers: list[Answer] = []
-        self.asks: list[Ask] = []
+        self.asks: list[ShardCall] = []
 
     def answer(self, ticket: Ticket, reply: object) -> None:
         self.answers.append(Answer(ticket, reply))
@@ -334,17 +334,17 @@ class TransactionShard:
         self._go_on(now, transactional_id, after, outcome, decision)
 
     def _go_on(
-        self, now: Millis, transactional_id: str, known: Transaction, outcome: Outcome, decision: _Building
+        self, now: Millis, transactional_id: str, known: Transaction, outcome: MarkerProgress, decision: _Building
     ) -> None:
         """Continue according to the progress of the markers."""
         match outcome:
-            case Outcome.WRITTEN:
+            case MarkerProgress.WRITTEN:
                 self._markers.forget(transactional_id)
                 self._timers.cancel((_Timer.MARKERS, transactional_id))
                 self._record(transactional_id, completed(known, self._at(now)), decision)
-            case Outcome.AGAIN:
+            case MarkerProgress.AGAIN:
                 self._timers.set((_Timer.MARKERS, transactional_id), now + MARKERS_AGAIN_MS)
-            case Outcome.FENCED:
+            case MarkerProgress.FENCED:
                 self._notes(
                     f"the markers of transaction {transactional_id} (producer {known.producer_id}, epoch "
                     f"{known.producer_epoch}, coordinator epoch {self.coordinator_epoch}) were refused: a later "
@@ -352,7 +352,7 @@ class TransactionShard:
                 )
                 self._markers.forget(transactional_id)
                 self._timers.set((_Timer.MARKERS, transactional_id), now + FENCED_AGAIN_MS)
-            case Outcome.UNDER_WAY:
+            case MarkerProgress.UNDER_WAY:
                 self._timers.set((_Timer.MARKERS, transactional_id), now + UNDER_WAY_AGAIN_MS)
 
     def answered(self, now: Millis, number: int, answer: object) -> Decision:
@@ -428,7 +428,7 @@ class TransactionShard:
         for each in batch.records:
             try:
                 stored = each.meaning if isinstance(each.meaning, Stored) else decode(each.key or b"", each.value)
-            except MalformedFrame as error:
+            except MalformedFrameError as error:
                 self._notes(f"{self.TOPIC}: the record at offset {each.offset} does not parse and is skipped: {error}")
                 continue
             transactional_id, after = stored

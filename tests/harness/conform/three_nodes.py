@@ -8,7 +8,7 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
-from ottla.client import Client, ClientFailure
+from ottla.client import Client, ClientError
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.testing import EmbeddedBroker, EmbeddedCluster
 from tests.harness.waiting import soon
@@ -33,7 +33,7 @@ def wait_until_known(bootstrap: str, topic: str) -> None:
 
 
 def knows(address: str, asked: MetadataRequest) -> bool:
-    with suppress(ClientFailure), Client(address) as client:
+    with suppress(ClientError), Client(address) as client:
         return client.send(asked).topics[0].error_code == 0
     return False
 
@@ -85,7 +85,7 @@ class ThreeNodes(EmbeddedCluster):
                     topics = client.send(MetadataRequest(topics=None)).topics
                 if any(len(part.isr_nodes) < len(part.replica_nodes) for each in topics for part in each.partitions):
                     return True
-        except ClientFailure:
+        except ClientError:
             return True
         return False
 

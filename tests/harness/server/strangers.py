@@ -33,7 +33,7 @@ from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRe
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from ottla.protocol.scram import ITERATIONS_MIN, ScramClient, ScramFailed, salted
+from ottla.protocol.scram import ITERATIONS_MIN, ScramClient, ScramError, salted
 from ottla.protocol.wire import Message
 from tests.harness.certificates import Authority
 from tests.harness.server.fairness import NodeProcess, running_node
@@ -153,7 +153,7 @@ class Strangers:
         first = client.first()
         try:
             final = client.final(b"r=%bserver,s=c2FsdA==,i=4096" % (b"n" * 20))
-        except ScramFailed:
+        except ScramError:
             final = b"c=biws,r=nserver,p=" + b"A" * 44
         return [first, final]
 

@@ -75,7 +75,8 @@ class AskedCluster(HandCluster):
     def ask_until(
         self, node_of: Callable[[], int | None], message: Any, good: Callable[[Any], bool], version: int | None = None
     ) -> Any:
-        """Ask again and again, whoever it is then, until the answer is good. Raises Broken where it never is."""
+        """Ask again and again, whoever it is then, until the answer is good. Raises InvariantError where it never
+        is."""
         answer: Any = None
         for _ in range(200):
             node_id = node_of()

@@ -41,7 +41,7 @@ from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.sim.kernel.clock import MS, HostClock, Micros
 from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.host import Host, Life
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.kernel.world import World
 from ottla.sim.workloads.following import LEASE_MS, TRUST_MS, Following
 from ottla.sim.workloads.watched_store import OwnStore, WatchedStore
@@ -65,11 +65,11 @@ class Proposal:
             for part in topic.partitions:
                 self.cluster.proposals += not part.error_code
                 if self.stale and not part.error_code:
-                    raise Broken(f"a proposal with an old epoch was taken: {part.isr}")
+                    raise InvariantError(f"a proposal with an old epoch was taken: {part.isr}")
 
 
 class ControllerCluster:
-    """See the module's docstring. `run` raises Broken where a rule is broken, and ends with all well again."""
+    """See the module's docstring. `run` raises InvariantError where a rule is broken, and ends with all well again."""
 
     def __init__(self, seed: int, nodes: int = 3) -> None:
         self.world = World(seed)
@@ -121,7 +121,9 @@ class ControllerCluster:
                     epoch = ((topic.id, partition.index), partition.leader_epoch)
                     who = (node_id, self.hosts[node_id].lives)
                     if self.led.setdefault(epoch, who) != who:
-                        raise Broken(f"{partition.name} is led by {who} and {self.led[epoch]} in epoch {epoch[1]}")
+                        raise InvariantError(
+                            f"{partition.name} is led by {who} and {self.led[epoch]} in epoch {epoch[1]}"
+                        )
 
     # ---- what happens ----------------------------------------------------------------------------------------------
 
@@ -264,24 +266,26 @@ class ControllerCluster:
         images = []
         for node_id, host in self.hosts.items():
             if not host.up or host.life is None:
-                raise Broken(f"node {node_id} is down")
+                raise InvariantError(f"node {node_id} is down")
             node: Any = host.life.node
             images.append(node.image)
             if node.image.generation != self.store.generation:
-                raise Broken(f"node {node_id} is at {node.image.generation}, the store at {self.store.generation}")
+                raise InvariantError(
+                    f"node {node_id} is at {node.image.generation}, the store at {self.store.generation}"
+                )
             if not node.membership.is_fresh(host.clock.now_ms):
-                raise Broken(f"node {node_id} does not trust what it knows")
+                raise InvariantError(f"node {node_id} does not trust what it knows")
         if any(image != images[0] for image in images):
-            raise Broken("the images of the nodes differ")
+            raise InvariantError("the images of the nodes differ")
         states = {name: record.state for name, record in images[0].nodes.items()}
         if set(states.values()) != {NodeState.ACTIVE}:
-            raise Broken(f"not all nodes are active: {states}")
+            raise InvariantError(f"not all nodes are active: {states}")
         for topic in images[0].topics.values():
             for index, placed in enumerate(topic.partitions):
                 if placed.is_moving and set(placed.target) <= set(placed.isr):
-                    raise Broken(f"{topic.name}-{index} has arrived, and nobody says so: {placed}")
+                    raise InvariantError(f"{topic.name}-{index} has arrived, and nobody says so: {placed}")
                 if placed.leader == -1 and (placed.isr or placed.elr):
-                    raise Broken(f"{topic.name}-{index} has no leader: {placed}")
+                    raise InvariantError(f"{topic.name}-{index} has no leader: {placed}")
         led = {
             (t.id, p.index)
             for node in self._nodes()
@@ -292,7 +296,7 @@ class ControllerCluster:
         for topic in images[0].topics.values():
             for index, placed in enumerate(topic.partitions):
                 if placed.leader != -1 and (topic.id, index) not in led:
-                    raise Broken(f"{topic.name}-{index} is led by nobody: {placed}")
+                    raise InvariantError(f"{topic.name}-{index} is led by nobody: {placed}")
         self.elections = sum(p.leader_epoch for t in images[0].topics.values() for p in t.partitions)
 
     def _nodes(self) -> list[Any]:

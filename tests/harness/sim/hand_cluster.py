@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from ottla.broker.node import Node
 from ottla.metadata.image import MetadataImage, delta_since
 from ottla.metadata.memory import MemoryStore
-from ottla.sim.clients.replicated import Place
+from ottla.sim.clients.replicated import TopicPartition
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host, Life
 from ottla.sim.kernel.network import Endpoint
@@ -47,7 +47,7 @@ class HandCluster(Cluster):
     def build(self, host: Host, settings: Mapping[str, str], same_boot: bool) -> Node:
         return self._make(host, self.store, settings, same_boot)
 
-    def believed_leader(self, place: Place) -> Endpoint | None:
+    def believed_leader(self, place: TopicPartition) -> Endpoint | None:
         """As the store says: in stories, who believes in whom is part of the story."""
         leader = self.leader(place[1])
         return None if leader is None else self.hosts[leader].endpoint

@@ -11,7 +11,7 @@ from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.disk import Disk, SimFile
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Connection
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 DIRECTORY = "/data"
 PATH = "/data/notes"
@@ -140,7 +140,7 @@ class ToyClient(Client):
     def frame_arrived(self, connection: Connection, frame: memoryview) -> None:
         number = int.from_bytes(frame, "big")
         if number != self.asked.pop(0):
-            raise Broken(f"{self.name} got an answer out of turn: {number}")
+            raise InvariantError(f"{self.name} got an answer out of turn: {number}")
         self.acknowledged.append(number)
         self.world.trace.add(self.name, f"acknowledged {number}")
         self.after(self.rng.randrange(20 * MS), self.ask_again)
@@ -158,10 +158,10 @@ def check_notes(host: Host, clients: list[ToyClient]) -> None:
     """Every acknowledged note is in the file, once, each client's in order."""
     notes, end = decode_notes(host.disk.read_bytes(PATH))
     if end != host.disk.size(PATH):
-        raise Broken("there is something else behind the notes")
+        raise InvariantError("there is something else behind the notes")
     for client in clients:
         mine = set(client.acknowledged)
         found = [number for number in notes if number in mine]
         if found != client.acknowledged:
             lost = sorted(mine - set(found))
-            raise Broken(f"{client.name}: acknowledged and lost or reordered: {lost[:5]}")
+            raise InvariantError(f"{client.name}: acknowledged and lost or reordered: {lost[:5]}")

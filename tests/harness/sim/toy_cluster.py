@@ -13,7 +13,7 @@ from ottla.broker.effects import Effect, Parked
 from ottla.protocol.framing import FrameSplitter
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Connection, Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from tests.harness.sim.toy import PATH, ToyClient, ToyNode, decode_notes
 
 PATIENCE_MS = 1_000
@@ -119,7 +119,7 @@ def check_copies(hosts: list[Host], clients: list[ToyClient]) -> None:
         for number in client.acknowledged:
             copies = sum(number in each for each in notes)
             if copies < 2:
-                raise Broken(f"{client.name}: {number} is acknowledged, and {copies} of {len(hosts)} have it")
+                raise InvariantError(f"{client.name}: {number} is acknowledged, and {copies} of {len(hosts)} have it")
 
 
 LEASE_MS = 1_000
@@ -236,4 +236,4 @@ def check_lease(holders: list[Host]) -> None:
     """At most one of them takes the lease for its own."""
     holding = [host.name for host in holders if host.up and host.life is not None and host.life.node.holds()]  # type: ignore[attr-defined]
     if len(holding) > 1:
-        raise Broken(f"{' and '.join(holding)} have the lease")
+        raise InvariantError(f"{' and '.join(holding)} have the lease")

@@ -20,7 +20,7 @@ from tests.harness.spark.activity import activity_twin as twin
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ottla.spark.activity import Outcome, Tables
+    from ottla.spark.activity import ActivityResult, Tables
     from ottla.testing import EmbeddedBroker
 
 WINDOW_S, GAP_S, TOP, GOAL = 300, 1800.0, 20, "^/projects/"
@@ -117,9 +117,9 @@ def compare_pages(rows: list[Any], events: list[twin.Event]) -> None:
 @pytest.fixture(scope="module")
 def real(
     spark: SparkSession, broker: EmbeddedBroker, real_logs: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Outcome, dict[str, list[Any]], list[tuple[tuple[str, int, int], str]], str]:
+) -> tuple[ActivityResult, dict[str, list[Any]], list[tuple[tuple[str, int, int], str]], str]:
     """One run over the whole log: its outcome, the tables' rows, every line with its place, and the report."""
-    from ottla.spark.activity import Settings, Tables, run
+    from ottla.spark.activity import Tables, WindowSettings, run
     from ottla.spark.running.run import RunOptions
 
     lines = (real_logs / "activity" / "apache_access.log").read_bytes().split(b"\n")[:-1]
@@ -130,7 +130,7 @@ def real(
         RunOptions(broker.bootstrap_servers, None, once=True, quiet=True),
         ["access"],
         str(folder / "site"),
-        settings=Settings(WINDOW_S, GAP_S, TOP, GOAL),
+        settings=WindowSettings(WINDOW_S, GAP_S, TOP, GOAL),
         report=str(folder / "report.html"),
         session=spark,
     )
@@ -193,8 +193,8 @@ def crowd(seed: int, first: datetime, minutes: int, many: int) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Twice:
-    first: Outcome
-    second: Outcome
+    first: ActivityResult
+    second: ActivityResult
     between: dict[str, list[Any]]
     found: dict[str, list[Any]]
     told: list[tuple[tuple[str, int, int], bytes]]
@@ -207,16 +207,16 @@ class Twice:
 @pytest.fixture(scope="module")
 def twice(spark: SparkSession, broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Twice:
     """Two runs with --once: the second finds more of the open sessions, events that come too late, and garbage."""
-    from ottla.spark.activity import Settings, Tables, run
+    from ottla.spark.activity import Tables, WindowSettings, run
     from ottla.spark.running.run import RunOptions
 
     for name in ("shop.views", "results"):
         broker.create_topic(name, partitions=2)
     folder = str(tmp_path_factory.mktemp("activity") / "shop")
     options = RunOptions(broker.bootstrap_servers, None, once=True, quiet=True)
-    settings = Settings(WINDOW_S, GAP_S, TOP, GOAL)
+    settings = WindowSettings(WINDOW_S, GAP_S, TOP, GOAL)
 
-    def go() -> Outcome:
+    def go() -> ActivityResult:
         return run(
             options, ["shop.views"], folder, settings=settings, delay_s=600, output_topic="results", session=spark,
             report=f"{folder}.html",
@@ -318,7 +318,7 @@ def test_the_topic_has_every_final_result_once(twice: Twice) -> None:
 
 
 def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
-    from ottla.spark.activity import Settings, Tables
+    from ottla.spark.activity import Tables, WindowSettings
     from ottla.spark.activity.batches import Batches
     from ottla.spark.activity.totals import totals
 
@@ -329,10 +329,10 @@ def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: Spark
     for first, until in ((0, half), (half, len(lines))):
         rows = [(bytearray(lines[n]), datetime(2026, 1, 1, tzinfo=UTC), "t", 0, n) for n in range(first, until)]
         frames.append(spark.createDataFrame(rows, schema).repartition(2))
-    tables = Tables.make(str(tmp_path / "site"), Settings(WINDOW_S, GAP_S, TOP, GOAL))
+    tables = Tables.make(str(tmp_path / "site"), WindowSettings(WINDOW_S, GAP_S, TOP, GOAL))
     cuts = iter(["sessions", "windows", "ledger"])
 
-    class Cut(Exception):
+    class CutError(Exception):
         pass
 
     class Cutting(Batches):
@@ -340,19 +340,19 @@ def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: Spark
 
         def commit(self, name: str, *args: Any, **more: Any) -> None:
             if name == self.cut:
-                raise Cut
+                raise CutError
             super().commit(name, *args, **more)
 
         def close_windows(self, *args: Any) -> Any:
             entry = super().close_windows(*args)
             if self.cut == "ledger":
-                raise Cut
+                raise CutError
             return entry
 
     batches = Cutting(tables, lambda: "query", 600.0)
     batches(frames[0], 0)
     for batches.cut in cuts:
-        with pytest.raises(Cut):
+        with pytest.raises(CutError):
             batches(frames[1], 1)
     batches.cut = ""
     batches.local_rows_max = 0  # what was cut off was begun in this process, and is done by Spark
@@ -380,21 +380,21 @@ def in_order(tables: Tables) -> dict[str, list[str]]:
 
 
 def test_tables_are_not_mixed_up(spark: SparkSession, tmp_path: Path) -> None:
-    from ottla.spark.activity import Settings, Tables
+    from ottla.spark.activity import Tables, WindowSettings
     from ottla.spark.activity.batches import Batches
-    from ottla.spark.platform.failures import PipelineFailed
+    from ottla.spark.platform.failures import PipelineFailedError
 
-    tables = Tables.make(str(tmp_path / "site"), Settings())
+    tables = Tables.make(str(tmp_path / "site"), WindowSettings())
     schema = "value binary, timestamp timestamp, topic string, partition int, offset long"
     frame = spark.createDataFrame([(bytearray(b"x"), START, "t", 0, 0)], schema)
     batches = Batches(tables, lambda: "one", 600.0)
     batches(frame, 0)
     assert batches.counts == {0: (1, 0)}, "one record, none of them late"
-    with pytest.raises(PipelineFailed, match="from another checkpoint"):
+    with pytest.raises(PipelineFailedError, match="from another checkpoint"):
         Batches(tables, lambda: "two", 600.0)(frame, 0)
-    with pytest.raises(PipelineFailed, match=r"made with --window 300 s, not with --window 60 s. Give the same"):
-        Tables.make(str(tmp_path / "site"), replace(Settings(), window_s=60))
+    with pytest.raises(PipelineFailedError, match=r"made with --window 300 s, not with --window 60 s. Give the same"):
+        Tables.make(str(tmp_path / "site"), replace(WindowSettings(), window_s=60))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(PipelineFailed, match="not empty"):
-        Tables.make(str(tmp_path / "other"), Settings())
+    with pytest.raises(PipelineFailedError, match="not empty"):
+        Tables.make(str(tmp_path / "other"), WindowSettings())

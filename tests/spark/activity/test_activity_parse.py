@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.spark.activity.event import Reader, text_of_bytes
+from ottla.spark.activity.event import EventReader, text_of_bytes
 from ottla.spark.activity.times import micros_of
 from ottla.spark.text.json_text import DEPTH_MAX, json_object, text_of
 
@@ -124,7 +124,7 @@ SAMPLES = [value for value, _ in (*EVENTS.values(), *MALFORMED.values()) if len(
 
 def found_in(value: bytes | None) -> tuple[str | None, dict[str, Any], str | None]:
     """Text, columns of the event, and why it is none."""
-    raw, event = Reader().read(value, micros(NOW), "page-views")
+    raw, event = EventReader().read(value, micros(NOW), "page-views")
     return (raw, {}, event) if isinstance(event, str) else (raw, event._asdict(), None)
 
 

@@ -23,7 +23,7 @@ from ottla.spark.archive import Archived, Verdict, open_table, read, restore, ru
 from ottla.spark.archive.delta import added
 from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, TableFile
 from ottla.spark.archive.ranges import Covered
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.replay import replay
 from ottla.spark.running.run import RunOptions
 from ottla.testing import EmbeddedBroker
@@ -142,15 +142,15 @@ def test_what_does_not_fit_together_is_refused(
     shutil.copytree(tmp_path / "checkpoint", tmp_path / "old")
     produce(broker, made, range(100, 200))
     run(options, [made], lake, session=spark)
-    with pytest.raises(PipelineFailed, match=r"at offset 0 of .*-0, but the table .* ends at 100.*Give another"):
+    with pytest.raises(PipelineFailedError, match=r"at offset 0 of .*-0, but the table .* ends at 100.*Give another"):
         run(options_of(broker, tmp_path / "old"), [made], lake, session=spark)
-    with pytest.raises(PipelineFailed, match=r"the table .* has nothing of it"):
+    with pytest.raises(PipelineFailedError, match=r"the table .* has nothing of it"):
         run(options, [made], str(tmp_path / "other"), session=spark)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     produce(broker, made, range(200, 300))
     for future in admin.delete_records([TopicPartition(made, 0, 120)]).values():
         future.result()
-    with pytest.raises(PipelineFailed, match=r"no longer holds .*-0 from 100 to 119.*--allow-loss"):
+    with pytest.raises(PipelineFailedError, match=r"no longer holds .*-0 from 100 to 119.*--allow-loss"):
         run(options_of(broker, tmp_path / "new"), [made], lake, session=spark)
     done = run(options_of(broker, tmp_path / "new"), [made], lake, session=spark, allow_loss=True)
     assert done.rows == 80
@@ -257,7 +257,7 @@ def test_restored_records_are_as_they_were(
     rows = consumed(broker, target)
     assert [(*row[:5], row[5][:-1]) for row in rows] == consumed(broker, whole[0])
     assert all(row[5][-1] == ("was", str(row[1]).encode()) for row in rows)
-    with pytest.raises(PipelineFailed, match="has 2 partitions"):
+    with pytest.raises(PipelineFailedError, match="has 2 partitions"):
         restore(spark, options_of(broker), open_table(tmp_path / "lake"), broker.create_topic(partitions=1))
 
 
@@ -273,16 +273,16 @@ def test_a_restore_that_was_cut_off_is_finished_by_the_next(
     target, options = kept(broker), options_of(broker)
     module = sys.modules["ottla.spark.archive.restore"]
 
-    class Cut(Exception):
+    class CutError(Exception):
         pass
 
     def cut(*_: object, **named: object) -> None:
-        raise Cut
+        raise CutError
 
     for step in ("write_topic", "counted"):
         with monkeypatch.context() as patch:
             patch.setattr(module, step, cut)
-            with pytest.raises(Cut):
+            with pytest.raises(CutError):
                 restore(spark, options, open_table(tmp_path / "lake"), target)
         assert len(consumed(broker, target)) == (600 if step == "counted" else 0)
     done = restore(spark, options, open_table(tmp_path / "lake"), target)
@@ -326,10 +326,10 @@ def test_a_topic_that_was_made_again_is_another_one(
     run(options, [made], lake, session=spark)
     made_anew(broker, made)
     produce(broker, made, range(100, 400))  # its offsets go further than the old one's did
-    with pytest.raises(PipelineFailed, match=f"{made} was deleted and created again.*--allow-loss.*as {made}~2"):
+    with pytest.raises(PipelineFailedError, match=f"{made} was deleted and created again.*--allow-loss.*as {made}~2"):
         run(options, [made], lake, session=spark)
     assert "was deleted and created again" in proven(spark, broker, Path(lake)).problems[0]
-    with pytest.raises(PipelineFailed, match="was deleted and created again"):
+    with pytest.raises(PipelineFailedError, match="was deleted and created again"):
         replay(spark, broker.bootstrap_servers, [made], archive=lake)
 
     assert run(options, [made], lake, session=spark, allow_loss=True).rows == 300

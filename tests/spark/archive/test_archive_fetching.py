@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 from ottla.spark.archive import run
 from ottla.spark.archive.fetching import FetchFiles
 from ottla.spark.archive.writing import WriteFiles
-from ottla.spark.reader.losses import RecordsLost
+from ottla.spark.reader.losses import RecordsLostError
 from ottla.spark.reader.options import stream_options
 from ottla.spark.running.run import RunOptions, source_options
 from ottla.testing import EmbeddedBroker
@@ -67,7 +67,7 @@ def test_a_task_tells_of_records_that_are_gone(broker: EmbeddedBroker, topic: st
         given = source_options(RunOptions(broker.bootstrap_servers, None), [topic], includeHeaders="true", **more)
         return FetchFiles(WriteFiles(str(tmp_path), name), stream_options(given))
 
-    with pytest.raises(RecordsLost, match=rf"Offsets 10 to 40 of {topic}-0 are gone"):
+    with pytest.raises(RecordsLostError, match=rf"Offsets 10 to 40 of {topic}-0 are gone"):
         list(task("strict")(iter(ranges)))
     (report,) = task("lossy", failOnDataLoss="false")(iter(ranges))
     found = json.loads(report.column("report")[0].as_py())

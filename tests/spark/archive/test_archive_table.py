@@ -16,12 +16,12 @@ pytest.importorskip("deltalake")
 from deltalake import DeltaTable
 
 from ottla.spark.archive.journal import Journal
-from ottla.spark.archive.layout import IN_FILES, STAGING, Batch, TableFile
+from ottla.spark.archive.layout import IN_FILES, STAGING, ArchiveBatch, TableFile
 from ottla.spark.archive.opening import make_table, open_table
 from ottla.spark.archive.ranges import Covered
-from ottla.spark.archive.table import Settings, Table, TableChanged
-from ottla.spark.archive.writing import OffsetsNotRising, WriteFiles
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.archive.table import ArchiveSettings, Table, TableChangedError
+from ottla.spark.archive.writing import OffsetsNotRisingError, WriteFiles
+from ottla.spark.platform.failures import PipelineFailedError
 
 DAY_US = 86_400_000_000
 
@@ -41,12 +41,12 @@ def records(topic: str, partition: int, offsets: Sequence[int], days: Sequence[i
     return batch.append_column("topic", pa.array([topic] * len(offsets), pa.string()))
 
 
-def written(table: Table, query: str, number: int, *batches: pa.RecordBatch) -> Batch:
+def written(table: Table, query: str, number: int, *batches: pa.RecordBatch) -> ArchiveBatch:
     """A batch whose files lie there, not yet published."""
     (report,) = WriteFiles(str(table.writes_to), f"{query}-{number}")(iter(batches))
     found = json.loads(report.column("report")[0].as_py())
     covered = tuple(Covered(topic, part, first, last + 1, count) for topic, part, first, last, count in found["spans"])
-    return Batch(query, number, covered, tuple(TableFile.from_json(each) for each in found["files"]))
+    return ArchiveBatch(query, number, covered, tuple(TableFile.from_json(each) for each in found["files"]))
 
 
 def offsets_seen(table: Table) -> list[int]:
@@ -60,7 +60,7 @@ def offsets_seen(table: Table) -> list[int]:
 
 @pytest.fixture(params=["delta", "parquet"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
-    return make_table(tmp_path / "lake", Settings(request.param, False))
+    return make_table(tmp_path / "lake", ArchiveSettings(request.param, False))
 
 
 def test_a_batch_is_seen_once_it_is_published(table: Table) -> None:
@@ -91,7 +91,7 @@ def test_records_lie_by_topic_and_day(table: Table) -> None:
 
 
 def test_a_task_refuses_an_offset_that_comes_twice(table: Table) -> None:
-    with pytest.raises(OffsetsNotRising, match="t-0: offsets near 4"):
+    with pytest.raises(OffsetsNotRisingError, match="t-0: offsets near 4"):
         written(table, "q", 0, records("t", 0, range(5)), records("t", 0, range(4, 6)))
 
 
@@ -99,7 +99,7 @@ def test_two_archives_of_one_partition_shut_each_other_out(table: Table) -> None
     other = open_table(table.path)
     first, second = written(table, "q", 0, records("t", 0, range(5))), written(other, "r", 0, records("t", 0, range(4)))
     table.publish(first)
-    with pytest.raises(TableChanged, match="nother archive"):
+    with pytest.raises(TableChangedError, match="nother archive"):
         other.publish(second)
     assert offsets_seen(table) == list(range(5))
     other.refresh()
@@ -117,7 +117,7 @@ def test_archives_of_other_topics_share_a_table(table: Table) -> None:
 
 
 def test_renames_that_a_killed_process_left_are_done_by_the_next(tmp_path: Path) -> None:
-    table = make_table(tmp_path / "lake", Settings("parquet", False))
+    table = make_table(tmp_path / "lake", ArchiveSettings("parquet", False))
     table.publish(written(table, "q", 0, records("t", 0, range(5)), records("u", 0, range(2))))
     (name,) = [path for path in table.seen() if path.startswith("topic=u")]
     staged = table.path / STAGING / name
@@ -145,7 +145,7 @@ def test_vacuum_takes_what_killed_batches_left_and_nothing_else(table: Table) ->
 
 
 def test_compaction_keeps_every_record_while_batches_come(tmp_path: Path) -> None:
-    table = make_table(tmp_path / "lake", Settings("delta", False))
+    table = make_table(tmp_path / "lake", ArchiveSettings("delta", False))
     for number in range(4):
         table.publish(written(table, "q", number, records("t", 0, range(number * 5, number * 5 + 5))))
     other = open_table(table.path)
@@ -160,13 +160,13 @@ def test_compaction_keeps_every_record_while_batches_come(tmp_path: Path) -> Non
 
 
 def test_plain_parquet_refuses_to_compact(tmp_path: Path) -> None:
-    with pytest.raises(PipelineFailed, match="format delta"):
-        make_table(tmp_path / "lake", Settings("parquet", False)).compact(1 << 27)
+    with pytest.raises(PipelineFailedError, match="format delta"):
+        make_table(tmp_path / "lake", ArchiveSettings("parquet", False)).compact(1 << 27)
 
 
 def test_a_plain_log_that_was_folded_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.spark.archive.plain.FOLD_AT", 3)
-    table = make_table(tmp_path / "lake", Settings("parquet", False))
+    table = make_table(tmp_path / "lake", ArchiveSettings("parquet", False))
     late = open_table(table.path)
     for number in range(8):
         table.publish(written(table, "q", number, records("t", 0, [number])))
@@ -184,11 +184,11 @@ def test_ranges_count_only_once_their_batch_is_committed(tmp_path: Path) -> None
     committed: dict[str, int] = {}
     journal = Journal(tmp_path, committed.get)
     for number in range(3):
-        journal.write(Batch("q", number, (Covered("t", 0, number * 10, number * 10 + 10, 9),)))
+        journal.write(ArchiveBatch("q", number, (Covered("t", 0, number * 10, number * 10 + 10, 9),)))
         committed["q"] = number - 1
     assert [each.first for each in journal.covered()] == [0, 10]
     committed["q"] = 2
-    journal.write(Batch("q", 3, (Covered("t", 0, 30, 40, 10),)))
+    journal.write(ArchiveBatch("q", 3, (Covered("t", 0, 30, 40, 10),)))
     journal.fold("q", 2)
     assert journal.covered() == [Covered("t", 0, 0, 30, 27)]
     committed["q"] = 3
@@ -198,14 +198,14 @@ def test_ranges_count_only_once_their_batch_is_committed(tmp_path: Path) -> None
 
 def test_a_table_is_not_made_where_something_lies(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(PipelineFailed, match="not empty"):
-        make_table(tmp_path, Settings("delta", False))
-    with pytest.raises(PipelineFailed, match="is no archive"):
+    with pytest.raises(PipelineFailedError, match="not empty"):
+        make_table(tmp_path, ArchiveSettings("delta", False))
+    with pytest.raises(PipelineFailedError, match="is no archive"):
         open_table(tmp_path)
-    made = make_table(tmp_path / "lake", Settings("delta", True))
-    with pytest.raises(PipelineFailed, match="of format delta"):
-        make_table(made.path, Settings("parquet", True))
-    with pytest.raises(PipelineFailed, match="isolation"):
-        make_table(made.path, Settings("delta", False))
-    with pytest.raises(PipelineFailed, match="mounted"):
-        make_table("s3://bucket/lake", Settings("delta", False))
+    made = make_table(tmp_path / "lake", ArchiveSettings("delta", True))
+    with pytest.raises(PipelineFailedError, match="of format delta"):
+        make_table(made.path, ArchiveSettings("parquet", True))
+    with pytest.raises(PipelineFailedError, match="isolation"):
+        make_table(made.path, ArchiveSettings("delta", False))
+    with pytest.raises(PipelineFailedError, match="mounted"):
+        make_table("s3://bucket/lake", ArchiveSettings("delta", False))

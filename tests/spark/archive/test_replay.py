@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
-from ottla.cli.output import Failure
+from ottla.cli.output import CommandError
 from ottla.cli.pipeline.options import plain_failures
 from ottla.cli.pipeline.replay import chosen, edge
 from ottla.spark.archive import run
 from ottla.spark.archive.export import export
 from ottla.spark.archive.restore import sent, write_topic
-from ottla.spark.platform.failures import PipelineFailed
-from ottla.spark.replay import Wanted, plan, replay
+from ottla.spark.platform.failures import PipelineFailedError
+from ottla.spark.replay import ReplayRange, plan, replay
 from ottla.testing import EmbeddedBroker
 from tests.spark.archive.test_archive import START_MS, Row, consumed, kept, options_of, produce, rows_of
 
@@ -38,11 +38,11 @@ def test_a_condition_that_is_none_is_a_sentence(spark: SparkSession, printed: Ca
         ("id === = 1", "is no condition on the columns: Syntax error at or near"),
         ("'x'", "is no condition on the columns: .*is not a boolean"),
     ):
-        with pytest.raises(Failure, match=said) as failed:
+        with pytest.raises(CommandError, match=said) as failed:
             chosen(frame, where)
         assert "\n" not in str(failed.value)
     with (
-        pytest.raises(Failure, match=r"^The command run failed: nothing is\. ") as failed,
+        pytest.raises(CommandError, match=r"^The command run failed: nothing is\. ") as failed,
         plain_failures(),
     ):
         chosen(frame, "assert_true(id < 0, 'nothing is') IS NULL").collect()
@@ -62,7 +62,7 @@ def offsets(part: dict[tuple[str, int], tuple[int, int]]) -> list[int]:
 def test_a_plan_has_each_offset_once(
     archived: tuple[int, int] | None, logged: tuple[int, int] | None, first: int | None, until: int | None
 ) -> None:
-    wanted = Wanted(
+    wanted = ReplayRange(
         first={} if first is None else {PLACE: first},
         until={} if until is None else {PLACE: until},
     )
@@ -75,12 +75,12 @@ def test_a_plan_has_each_offset_once(
 
 
 def test_what_neither_holds_is_a_gap() -> None:
-    made = plan(Wanted(), {PLACE: (0, 10)}, {PLACE: (15, 20)})
+    made = plan(ReplayRange(), {PLACE: (0, 10)}, {PLACE: (15, 20)})
     assert made.gaps == {PLACE: (10, 15)}
-    assert plan(Wanted(first={PLACE: 3}), {}, {PLACE: (5, 20)}).gaps == {PLACE: (3, 5)}
-    assert plan(Wanted(first={PLACE: 3}, until={PLACE: 4}), {}, {PLACE: (5, 20)}).gaps == {PLACE: (3, 4)}
-    assert plan(Wanted(first={PLACE: 16}), {PLACE: (0, 10)}, {PLACE: (15, 20)}).gaps == {}
-    assert plan(Wanted(), {}, {PLACE: (5, 20)}).gaps == {}
+    assert plan(ReplayRange(first={PLACE: 3}), {}, {PLACE: (5, 20)}).gaps == {PLACE: (3, 5)}
+    assert plan(ReplayRange(first={PLACE: 3}, until={PLACE: 4}), {}, {PLACE: (5, 20)}).gaps == {PLACE: (3, 4)}
+    assert plan(ReplayRange(first={PLACE: 16}), {PLACE: (0, 10)}, {PLACE: (15, 20)}).gaps == {}
+    assert plan(ReplayRange(), {}, {PLACE: (5, 20)}).gaps == {}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_edges_are_times_or_offsets(given: list[str] | None, expected: Any) -> N
 
 @pytest.mark.parametrize("given", [["yesterday"], ["{"], ["1", "2"], ["-3:1"]])
 def test_other_edges_are_refused(given: list[str]) -> None:
-    with pytest.raises(Failure, match="--from"):
+    with pytest.raises(CommandError, match="--from"):
         edge(given, ["clicks", "views"], "--from")
 
 
@@ -156,11 +156,11 @@ def test_what_nobody_holds_is_said(
     spark: SparkSession, broker: EmbeddedBroker, history: tuple[str, str, list[Row]]
 ) -> None:
     topic, _, everything = history
-    with pytest.raises(PipelineFailed, match=f"any more: {topic}-0 150 to 199"):
+    with pytest.raises(PipelineFailedError, match=f"any more: {topic}-0 150 to 199"):
         replay(spark, broker.bootstrap_servers, [topic], first={(topic, 0): 150})
     less = replay(spark, broker.bootstrap_servers, [topic], first={(topic, 0): 150}, allow_gaps=True)
     assert less.count() == len([row for row in everything if row[1] >= (200, 300)[row[0]]])
-    with pytest.raises(PipelineFailed, match="There is no topic nobody"):
+    with pytest.raises(PipelineFailedError, match="There is no topic nobody"):
         replay(spark, broker.bootstrap_servers, [topic, "nobody"])
 
 
@@ -177,7 +177,7 @@ def test_records_go_to_a_new_table(
         found = DeltaTable(str(tmp_path / "new")).to_pyarrow_table(columns=["offset"]).column("offset").to_pylist()
         assert sorted(found) == [row[1] for row in everything if row[0] == 1]
     assert rows_of(spark.read.parquet(f"{tmp_path}/new/topic={topic}")) == [row for row in everything if row[0] == 1]
-    with pytest.raises(PipelineFailed, match="exists already"):
+    with pytest.raises(PipelineFailedError, match="exists already"):
         export(frame, str(tmp_path / "new"), format)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ottla.protocol.records import CorruptRecords, Record, UnsupportedMagic, build_batch, set_crc
+from ottla.protocol.records import CorruptRecordsError, Record, UnsupportedMagicError, build_batch, set_crc
 from ottla.protocol.records.compression import NAMES
 from ottla.protocol.records.control import EndTransactionMarker, build_marker_batch
 from ottla.spark.codec import decode as decoder
@@ -118,7 +118,7 @@ def at_the_edge(data: bytes) -> memoryview:
 def outcome(how: Any, answer: dict[str, Any]) -> Any:
     try:
         return how(**answer)
-    except CorruptRecords:
+    except CorruptRecordsError:
         return None
 
 
@@ -202,7 +202,7 @@ def patched(made: bytearray, at: int, layout: str, value: int, crc: bool = True)
 def test_what_is_wrong_is_said_with_its_place(at: int, layout: str, value: int, says: str) -> None:
     made = build_batch([Record(value=b"abc"), Record(value=b"def")], base_offset=40)
     broken = patched(made, at, layout, value)
-    with pytest.raises(CorruptRecords, match=says) as failure:
+    with pytest.raises(CorruptRecordsError, match=says) as failure:
         decode(broken, topic="clicks", partition=3, first=40, until=FOREVER)
     place = -4 if at == 0 else 40
     assert f"topic clicks, partition 3, batch at offset {place}: " in str(failure.value)
@@ -210,7 +210,7 @@ def test_what_is_wrong_is_said_with_its_place(at: int, layout: str, value: int, 
 
 def test_more_records_than_bytes_can_hold() -> None:
     made = build_batch([Record()], base_offset=40, last_offset_delta=1 << 30)
-    with pytest.raises(CorruptRecords, match="1073741824 records in 7 bytes cannot be"):
+    with pytest.raises(CorruptRecordsError, match="1073741824 records in 7 bytes cannot be"):
         decode(patched(made, 57, ">i", 1 << 30), topic="t", partition=0, first=0, until=FOREVER)
 
 
@@ -218,7 +218,7 @@ def test_more_records_than_bytes_can_hold() -> None:
 def test_other_formats_are_refused(magic: int) -> None:
     made = patched(build_batch([Record()], base_offset=9), 16, "B", magic, crc=False)
     says = f"topic t, partition 0, batch at offset 9: message format {magic} is not supported, only format 2 is"
-    with pytest.raises(UnsupportedMagic, match=says):
+    with pytest.raises(UnsupportedMagicError, match=says):
         decode(made, topic="t", partition=0, first=0, until=FOREVER)
 
 
@@ -226,7 +226,7 @@ def test_checksums_are_held_only_when_asked() -> None:
     made = build_batch([Record(value=b"abc")], base_offset=9)
     made[-2] ^= 1
     assert decode(bytes(made), topic="t", partition=0, first=0, until=FOREVER).records == 1
-    with pytest.raises(CorruptRecords, match="batch at offset 9: the checksum does not match"):
+    with pytest.raises(CorruptRecordsError, match="batch at offset 9: the checksum does not match"):
         decode(bytes(made), topic="t", partition=0, first=0, until=FOREVER, check_crcs=True)
 
 

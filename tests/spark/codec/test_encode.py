@@ -16,7 +16,7 @@ from kafka.partitioner.default import murmur2
 from ottla.protocol.records import HEADER_BYTES, Record, build_batch, decode_records, has_valid_crc, iter_batches
 from ottla.protocol.records.compression import CODECS
 from ottla.protocol.records.record import write_record
-from ottla.spark.codec.encode import Destination, EncodeOptions, Encoder, WriteRefused
+from ottla.spark.codec.encode import Destination, EncodeOptions, Encoder, WriteRefusedError
 from ottla.testing import EmbeddedBroker
 
 TOPICS = {"a": Destination("a", 3, (0, 1, 2), 1_048_588), "b": Destination("b", 2, (1,), 700)}
@@ -175,14 +175,14 @@ def test_a_column_that_is_not_there() -> None:
     ],
 )
 def test_rows_that_are_refused_name_their_topic(rows: list[Row], sentence: str) -> None:
-    with pytest.raises(WriteRefused, match=sentence):
+    with pytest.raises(WriteRefusedError, match=sentence):
         encoder(100_000).encode(table_of(rows))
 
 
 def test_null_topics_and_header_names_are_refused() -> None:
-    with pytest.raises(WriteRefused, match=r"contains a null topic\. Use the `topic` option"):
+    with pytest.raises(WriteRefusedError, match=r"contains a null topic\. Use the `topic` option"):
         encoder(1000).encode(table_of([Row(None)]))  # type: ignore[arg-type]
-    with pytest.raises(WriteRefused, match="header without a key"):
+    with pytest.raises(WriteRefusedError, match="header without a key"):
         encoder(1000).encode(table_of([Row(headers=[(None, b"x")])]))  # type: ignore[list-item]
 
 

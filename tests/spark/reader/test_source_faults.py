@@ -14,11 +14,11 @@ import pytest
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import PartitionData
-from ottla.protocol.records import CorruptRecords, Record, build_batch
+from ottla.protocol.records import CorruptRecordsError, Record, build_batch
 from ottla.spark.reader import reading
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.plan import Range
-from ottla.spark.reader.reading import ReadFailed, after
+from ottla.spark.reader.reading import ReadFailedError, after
 from tests.harness.spark.reader.scripted_broker import TOPIC, Behaviour, ScriptedCluster, ScriptedNode
 from tests.harness.spark.reader.source_stage import options_of, rows_by_source
 from tests.harness.waiting import soon
@@ -95,12 +95,16 @@ def test_a_leader_that_moves_is_followed() -> None:
 def test_a_leader_that_is_gone_for_good_is_said_in_bounded_time() -> None:
     with ScriptedNode(cluster(), lambda count: "serve" if count < 2 else "hang up") as node:
         options = options_of(node.bootstrap, TOPIC, kafkaConsumer__pollTimeoutMs="300", kafka__fetch__max__bytes="300")
-        with pytest.raises(ReadFailed, match=r"Nothing more could be read within 300 ms: The broker at .* hung up\."):
+        with pytest.raises(
+            ReadFailedError, match=r"Nothing more could be read within 300 ms: The broker at .* hung up\."
+        ):
             rows_by_source(options)
 
 
 def test_a_refusal_for_good_is_said_at_once() -> None:
-    refused = pytest.raises(ReadFailed, match=f"{TOPIC}-0 can't be read at offset 0: {TOPIC}-0: TOPIC_AUTHORIZATION_F")
+    refused = pytest.raises(
+        ReadFailedError, match=f"{TOPIC}-0 can't be read at offset 0: {TOPIC}-0: TOPIC_AUTHORIZATION_F"
+    )
     with ScriptedNode(cluster(), lambda _: int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)) as node, refused:
         rows_by_source(options_of(node.bootstrap, TOPIC))
 
@@ -168,7 +172,7 @@ def test_tls_with_certificates_on_both_sides(pems: Path, as_text: bool) -> None:
         unknown = options_of(
             node.bootstrap, TOPIC, **{"kafka.security.protocol": "SSL"}, kafkaConsumer__pollTimeoutMs="50"
         )
-        with pytest.raises(ReadFailed, match=r"certificate verify failed|CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(ReadFailedError, match=r"certificate verify failed|CERTIFICATE_VERIFY_FAILED"):
             rows_by_source(unknown, [Range(TOPIC, 0, 0, 10)])
 
 
@@ -178,7 +182,10 @@ def test_nonsense_is_named_with_its_place(damage: tuple[int, bytes]) -> None:
     broken = RECORDS[:at] + what + RECORDS[at + len(what) :]
     scripted = ScriptedCluster(RECORDS, high_watermark=60, last_stable_offset=60)
     scripted.part = lambda *_: part_of(broken)  # type: ignore[method-assign]
-    with ScriptedNode(scripted) as node, pytest.raises(CorruptRecords, match=f"topic {TOPIC}, partition 0, batch at"):
+    with (
+        ScriptedNode(scripted) as node,
+        pytest.raises(CorruptRecordsError, match=f"topic {TOPIC}, partition 0, batch at"),
+    ):
         rows_by_source(options_of(node.bootstrap, TOPIC))
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 
-from ottla.client import ConnectionClosed
+from ottla.client import ConnectionClosedError
 from ottla.spark.format import OttlaSource
-from ottla.spark.platform.client_properties import WrongOption
-from ottla.spark.reader.losses import RecordsLost
+from ottla.spark.platform.client_properties import WrongOptionError
+from ottla.spark.reader.losses import RecordsLostError
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import Offsets, offsets_as_dict, offsets_from
 from ottla.spark.reader.plan import TaskRanges
@@ -87,11 +87,13 @@ def test_a_batch_between_times(broker: EmbeddedBroker, topic: str) -> None:
     assert planned(broker, topic, startingTimestamp="2500", endingTimestamp="8000") == {0: (2, 7), 1: (2, 5)}
     times = json.dumps({topic: {"0": 9000, "1": 1000}})
     assert planned(broker, topic, startingOffsetsByTimestamp=times) == {0: (8, 10), 1: (0, 5)}
-    with pytest.raises(WrongOption, match=rf"No record of {topic}-1 is of 9000 ms or later; set option 'startingOff"):
+    with pytest.raises(
+        WrongOptionError, match=rf"No record of {topic}-1 is of 9000 ms or later; set option 'startingOff"
+    ):
         planned(broker, topic, startingTimestamp="9000")
     latest = planned(broker, topic, startingTimestamp="9000", startingOffsetsByTimestampStrategy="latest")
     assert latest == {0: (8, 10), 1: (5, 5)}
-    with pytest.raises(WrongOption, match=rf"The starting offset 8 of {topic}-0 is behind its ending offset 4"):
+    with pytest.raises(WrongOptionError, match=rf"The starting offset 8 of {topic}-0 is behind its ending offset 4"):
         planned(broker, topic, startingOffsetsByTimestamp=times, endingTimestamp="5000")
 
 
@@ -128,7 +130,7 @@ def test_what_a_batch_refuses(broker: EmbeddedBroker, topic: str, given: dict[st
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "fetchOffset.retryIntervalMs": "1"}
     options |= {"subscribe": topic} | {name: value and value.replace("T", topic) for name, value in given.items()}
     source = OttlaSource({name: value for name, value in options.items() if value is not None})
-    with pytest.raises(WrongOption, match=sentence.replace("T-", f"{topic}-")):
+    with pytest.raises(WrongOptionError, match=sentence.replace("T-", f"{topic}-")):
         source.reader(source.schema()).partitions()
 
 
@@ -137,9 +139,9 @@ def test_a_batch_of_what_is_not_there_any_more(broker: EmbeddedBroker, topic: st
     delete_records(broker, topic, 4)
     assert planned(broker, topic) == {0: (4, 10)}
     early, late = json.dumps({topic: {"0": 2}}), json.dumps({topic: {"0": 30}})
-    with pytest.raises(RecordsLost, match=f"Offsets 2 to 10 of {topic}-0 were asked for, but it begins at 4; set"):
+    with pytest.raises(RecordsLostError, match=f"Offsets 2 to 10 of {topic}-0 were asked for, but it begins at 4; set"):
         planned(broker, topic, startingOffsets=early)
-    with pytest.raises(RecordsLost, match=f"Offsets 4 to 30 of {topic}-0 were asked for, but it ends at 10"):
+    with pytest.raises(RecordsLostError, match=f"Offsets 4 to 30 of {topic}-0 were asked for, but it ends at 10"):
         planned(broker, topic, endingOffsets=late)
     loose = {"startingOffsets": early, "endingOffsets": late, "failOnDataLoss": "false"}
     assert planned(broker, topic, **loose) == {0: (4, 10)}
@@ -148,12 +150,12 @@ def test_a_batch_of_what_is_not_there_any_more(broker: EmbeddedBroker, topic: st
 def test_a_schema_of_ones_own_is_refused() -> None:
     source = OttlaSource({"kafka.bootstrap.servers": "h:1", "subscribe": "t"})
     other = OttlaSource({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "includeHeaders": "true"})
-    with pytest.raises(WrongOption, match="The columns of this source are fixed"):
+    with pytest.raises(WrongOptionError, match="The columns of this source are fixed"):
         source.reader(other.schema())
 
 
 def test_nobody_there_is_said(topic: str) -> None:
-    with pytest.raises(ConnectionClosed, match=r"No broker can be reached at 127.0.0.1:1"):
+    with pytest.raises(ConnectionClosedError, match=r"No broker can be reached at 127.0.0.1:1"):
         Cluster(options_of("127.0.0.1:1", topic, fetchOffset__retryIntervalMs="1")).batch_ranges()
 
 
@@ -254,7 +256,7 @@ def test_a_topic_that_is_deleted(broker: EmbeddedBroker, topic: str, caplog: pyt
     strict = stream(broker, f"{topic},{kept}")
     after = step(strict, end)
     with pytest.raises(
-        RecordsLost, match=f"{topic}-0 are gone, and with them what was not read yet; set option 'failOn"
+        RecordsLostError, match=f"{topic}-0 are gone, and with them what was not read yet; set option 'failOn"
     ):
         strict.partitions(end, after)
     assert step(loose, end) == {kept: {"0": 1}}
@@ -275,7 +277,7 @@ def test_a_topic_that_is_made_anew(broker: EmbeddedBroker, topic: str) -> None:
     after = step(loose, end)
     assert after == {topic: {"0": 3}}
     with pytest.raises(
-        RecordsLost, match=f"The end of {topic}-0 went from 8 back to 3: it was created again or truncated"
+        RecordsLostError, match=f"The end of {topic}-0 went from 8 back to 3: it was created again or truncated"
     ):
         stream(broker, topic).partitions(end, after)
     assert values(loose, end, after) == [(0, 0), (0, 1), (0, 2)]
@@ -284,14 +286,14 @@ def test_a_topic_that_is_made_anew(broker: EmbeddedBroker, topic: str) -> None:
 def test_a_new_partition_without_its_first_records(broker: EmbeddedBroker, topic: str) -> None:
     filled(broker, topic, 8)
     delete_records(broker, topic, 5)
-    with pytest.raises(RecordsLost, match=f"The new partition {topic}-0 begins at 5 instead of 0"):
+    with pytest.raises(RecordsLostError, match=f"The new partition {topic}-0 begins at 5 instead of 0"):
         stream(broker, topic).partitions({}, {topic: {"0": 8}})
     loose = stream(broker, topic, failOnDataLoss="false")
     assert values(loose, {}, {topic: {"0": 8}}) == [(0, 5), (0, 6), (0, 7)]
 
 
 def test_a_checkpoint_of_something_else() -> None:
-    with pytest.raises(WrongOption, match="These are no offsets of this source"):
+    with pytest.raises(WrongOptionError, match="These are no offsets of this source"):
         offsets_from({"index": 3})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.client.client import EARLIEST, LATEST
-from ottla.spark.platform.client_properties import WrongOption, client_properties
+from ottla.spark.platform.client_properties import WrongOptionError, client_properties
 from ottla.spark.reader.options import (
     AtTime,
     Edge,
@@ -104,7 +104,7 @@ def test_tls_with_pem() -> None:
     tls = batch_options(NEEDED | given).client.tls
     assert tls is not None
     assert (tls.truststore_path, tls.keystore_pem, tls.checks_hostname) == ("/ca.pem", "KEY\nCERT\n", False)
-    with pytest.raises(WrongOption, match=r"The PEM /ca.pem can't be used for TLS"):
+    with pytest.raises(WrongOptionError, match=r"The PEM /ca.pem can't be used for TLS"):
         tls.context()
 
 
@@ -152,7 +152,7 @@ def test_tls_with_pem() -> None:
 def test_what_is_refused_in_any_query(given: dict[str, str | None], sentence: str) -> None:
     options = {name: value for name, value in (NEEDED | given).items() if value is not None}
     for read in (any_options, batch_options, stream_options):
-        with pytest.raises(WrongOption) as refused:
+        with pytest.raises(WrongOptionError) as refused:
             read(options)
         assert sentence in str(refused.value)
         assert str(refused.value).endswith((".", "?"))
@@ -181,13 +181,13 @@ def test_what_is_refused_in_any_query(given: dict[str, str | None], sentence: st
     ],
 )
 def test_what_is_refused_in_a_batch(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(WrongOption, match=sentence):
+    with pytest.raises(WrongOptionError, match=sentence):
         batch_options(NEEDED | given)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
-    with pytest.raises(WrongOption, match=f"Option '{name}' is not valid in streaming queries"):
+    with pytest.raises(WrongOptionError, match=f"Option '{name}' is not valid in streaming queries"):
         stream_options(NEEDED | {name: "1"})
 
 

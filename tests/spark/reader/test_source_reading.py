@@ -13,9 +13,9 @@ import pytest
 from ottla.client import Client
 from ottla.client.client import EARLIEST
 from ottla.spark.reader import reading
-from ottla.spark.reader.losses import RecordsLost
+from ottla.spark.reader.losses import RecordsLostError
 from ottla.spark.reader.plan import Range
-from ottla.spark.reader.reading import ReadFailed
+from ottla.spark.reader.reading import ReadFailedError
 from ottla.testing import EmbeddedBroker
 from tests.harness.spark.reader.source_stage import options_of, produce, rows_by_confluent, rows_by_source, rows_of
 from tests.harness.waiting import soon
@@ -112,12 +112,14 @@ def test_what_cannot_be_read_in_time_is_said(broker: EmbeddedBroker, topic: str)
     broker.create_topic(topic)
     produce(broker.bootstrap_servers, topic, [{"value": b"x"}])
     given = {"kafkaConsumer__pollTimeoutMs": "300", "kafka__fetch__max__wait__ms": "50"}
-    with pytest.raises(RecordsLost, match=rf"within 300 ms: {topic}-0 ends at 1, and offsets 1 to 5 were to be read"):
+    with pytest.raises(
+        RecordsLostError, match=rf"within 300 ms: {topic}-0 ends at 1, and offsets 1 to 5 were to be read"
+    ):
         rows_by_source(options_of(broker.bootstrap_servers, topic, **given), [Range(topic, 0, 0, 5)])
     loose = options_of(broker.bootstrap_servers, topic, failOnDataLoss="false", **given)
     assert len(rows_by_source(loose, [Range(topic, 0, 0, 5)])) == 1
     nowhere = options_of("127.0.0.1:1", topic, **given)
-    with pytest.raises(ReadFailed, match=r"Nothing more could be read within 300 ms: No broker can be reached"):
+    with pytest.raises(ReadFailedError, match=r"Nothing more could be read within 300 ms: No broker can be reached"):
         rows_by_source(nowhere, [Range(topic, 0, 0, 5)])
 
 
@@ -126,13 +128,13 @@ def test_what_retention_took(broker: EmbeddedBroker, topic: str, caplog: pytest.
     produce(broker.bootstrap_servers, topic, [{"value": b"%d" % i} for i in range(10)])
     delete_records(broker, topic, 4)
     ranges = [Range(topic, 0, 2, 10)]
-    with pytest.raises(RecordsLost, match=f"Offsets 2 to 4 of {topic}-0 are gone: it begins at 4 now; set option"):
+    with pytest.raises(RecordsLostError, match=f"Offsets 2 to 4 of {topic}-0 are gone: it begins at 4 now; set option"):
         rows_by_source(options_of(broker.bootstrap_servers, topic), ranges)
     loose = options_of(broker.bootstrap_servers, topic, failOnDataLoss="false")
     assert [row[1] for row in rows_by_source(loose, ranges)] == [4, 5, 6, 7, 8, 9]
     assert f"Offsets 2 to 4 of {topic}-0 are gone" in caplog.text
     assert rows_by_source(loose, [Range(topic, 0, 0, 3)]) == []
-    with pytest.raises(RecordsLost, match=f"Offsets 20 to 30 of {topic}-0 are gone: it ends at 10 now"):
+    with pytest.raises(RecordsLostError, match=f"Offsets 20 to 30 of {topic}-0 are gone: it ends at 10 now"):
         rows_by_source(options_of(broker.bootstrap_servers, topic), [Range(topic, 0, 20, 30)])
 
 
@@ -160,7 +162,7 @@ def test_a_topic_that_goes_while_it_is_read(
         broker.create_topic(topic)
         produce(broker.bootstrap_servers, topic, [{"value": b"new" * 30} for _ in range(1000)])
     if fails:
-        with pytest.raises(RecordsLost, match=sentence.format(topic)):
+        with pytest.raises(RecordsLostError, match=sentence.format(topic)):
             list(batches)
         return
     rows += [row for batch in batches for row in rows_of(batch)]

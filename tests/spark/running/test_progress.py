@@ -133,7 +133,7 @@ def test_the_reason_is_what_was_said_innermost() -> None:
     python = "Traceback (most recent call last):\n  File 'a.py', line 1\n    f()\nKeyError: 'x'\n\tat org.apache.Spark"
     assert reason(STREAM_FAILED.format(python)) == "KeyError: 'x'"
     ours = (
-        "Traceback (most recent call last):\n  File 'a.py'\nottla.client.errors.ErrorAnswer: produce to t-0: WRONG.\n"
+        "Traceback (most recent call last):\n  File 'a.py'\nottla.client.errors.BrokerError: produce to t-0: WRONG.\n"
     )
     assert reason(STREAM_FAILED.format(ours)) == "produce to t-0: WRONG."
     java = "Py4JJavaError: An error occurred while calling o1.start.\n: java.io.IOException: no such thing\n\tat a.b.c"

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from ottla.spark.running import run
 from ottla.spark.running.each_batch import each_batch, readable
-from ottla.spark.running.run import PipelineFailed, RunOptions, read_stream, require_topics, run_queries
+from ottla.spark.running.run import PipelineFailedError, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.running.topic_ids import require_same
 from ottla.testing import EmbeddedBroker
 from tests.harness.waiting import SPARKS_PATIENCE_S, soon
@@ -77,7 +77,7 @@ def bad_checkpoints(spark: SparkSession, broker: EmbeddedBroker, topic: str, goo
 
     def says(name: str, topics: Any = topic) -> str:
         options = once(broker, good.parent / name, quiet=True)
-        with pytest.raises(PipelineFailed) as failed:
+        with pytest.raises(PipelineFailedError) as failed:
             run_queries(options, spark, [counting(spark, options, topics)])
         assert "\n" not in str(failed.value)
         assert "--checkpoint" in str(failed.value)
@@ -108,21 +108,21 @@ def bad_checkpoints(spark: SparkSession, broker: EmbeddedBroker, topic: str, goo
     options = once(broker, good, quiet=True)
     stateless = read_stream(spark, options, topic).writeStream.queryName("counted").format("noop")
     fill(broker, topic, 1)
-    with pytest.raises(PipelineFailed, match=r"that of another query, or of an earlier shape of counted"):
+    with pytest.raises(PipelineFailedError, match=r"that of another query, or of an earlier shape of counted"):
         run_queries(options, spark, [stateless])
 
 
 def test_a_missing_topic_is_named(broker: EmbeddedBroker, topic: str) -> None:
     options = RunOptions(broker.bootstrap_servers, None)
     there = broker.create_topic()
-    with pytest.raises(PipelineFailed, match=rf"There is no topic {topic} at .* `ottla topics create {topic} -b "):
+    with pytest.raises(PipelineFailedError, match=rf"There is no topic {topic} at .* `ottla topics create {topic} -b "):
         require_topics(options, [there, topic])
     both = rf"There are no topics {topic}, {topic}-2 at .* `ottla topics create {topic} {topic}-2 -b .*` makes them\."
-    with pytest.raises(PipelineFailed, match=both):
+    with pytest.raises(PipelineFailedError, match=both):
         require_topics(options, [topic, there, f"{topic}-2"])
-    with pytest.raises(PipelineFailed, match=r"nohost"):
+    with pytest.raises(PipelineFailedError, match=r"nohost"):
         require_topics(RunOptions("nohost", None), [topic])
-    with pytest.raises(PipelineFailed, match=r"sasl\.mechanism"):
+    with pytest.raises(PipelineFailedError, match=r"sasl\.mechanism"):
         require_topics(RunOptions("localhost:1", None, kafka={"sasl.mechanism": "PLAIN"}), [topic])
 
 
@@ -134,7 +134,9 @@ def test_a_table_is_filled_from_one_topic_of_a_name(broker: EmbeddedBroker, topi
         require_same(options, [topic], tmp_path)
     admin.delete_topics([topic])[topic].result()
     broker.create_topic(topic)
-    with pytest.raises(PipelineFailed, match=f"{topic} was deleted and created again since .* Give another --table"):
+    with pytest.raises(
+        PipelineFailedError, match=f"{topic} was deleted and created again since .* Give another --table"
+    ):
         require_same(options, [topic], tmp_path)
     require_same(options, [topic], tmp_path / "another")
 
@@ -144,7 +146,7 @@ def test_a_broker_that_is_down_is_waited_for(topic: str, printed: Printed) -> No
         broker.create_topic(topic)
         options = RunOptions(broker.bootstrap_servers, None, broker_wait_s=0.1)
         broker._stop()
-        with pytest.raises(PipelineFailed, match=r"No broker can be reached at .* Waited \d+ s"):
+        with pytest.raises(PipelineFailedError, match=r"No broker can be reached at .* Waited \d+ s"):
             require_topics(options, [topic])
         back = threading.Timer(1.0, broker.start)
         back.start()
@@ -315,7 +317,7 @@ def test_a_failure_of_the_last_batch_is_reported(
 
     monkeypatch.setattr(run.Run, "finish_batch", ask)
     writer = read_stream(spark, options, topic).writeStream.queryName("last").foreachBatch(each_batch(take))
-    with pytest.raises(PipelineFailed, match="ValueError: no room in the table"):
+    with pytest.raises(PipelineFailedError, match="ValueError: no room in the table"):
         run_queries(options, spark, [writer], enough=enough)
 
 
@@ -347,7 +349,7 @@ def test_a_failure_in_a_query_is_one_sentence(spark: SparkSession, broker: Embed
     fill(broker, topic, 1, partitions=1)
     options = RunOptions(broker.bootstrap_servers, None, once=True, quiet=True)
     writer = read_stream(spark, options, topic).select(spoil("value")).writeStream.queryName("spoilt").format("noop")
-    with pytest.raises(PipelineFailed) as failed:
+    with pytest.raises(PipelineFailedError) as failed:
         run_queries(options, spark, [writer])
     found = re.fullmatch(
         r"The query spoilt failed: ValueError: no number: 0\. Spark's full output is in (\S+)\.",

@@ -25,8 +25,8 @@ from ottla.kmq.events import (
     Redeliver,
     WriteEnd,
 )
+from ottla.kmq.external_tracker import CONFIRM_MS, decided
 from ottla.kmq.figures import PartitionFigures
-from ottla.kmq.handover import CONFIRM_MS, decided
 from ottla.kmq.machine import MarkersPartition
 from ottla.kmq.markers import END, Kind, Start, pack_key, start
 
@@ -39,13 +39,13 @@ from ottla.spark.tracker.chunks import (
     CHUNK,
     Chunk,
     Ledger,
-    StateUnreadable,
+    StateUnreadableError,
     decode_chunk,
     decode_ledger,
     encode_chunk,
     encode_ledger,
 )
-from ottla.spark.tracker.redelivering import Outcome
+from ottla.spark.tracker.redelivering import RedeliveryResult
 from ottla.spark.tracker.running import CaughtUp, Progress
 from ottla.spark.tracker.step import step
 
@@ -329,9 +329,9 @@ def test_a_chunk_goes_through_its_bytes(rows: dict[int, Any], number: int) -> No
 def test_state_of_another_format_is_refused() -> None:
     opened: Any = {5: (1, 2, 2, None)}
     octets = encode_chunk(Chunk().replaced(np.zeros(0, np.int64), opened, {}))
-    with pytest.raises(StateUnreadable, match="format 9"):
+    with pytest.raises(StateUnreadableError, match="format 9"):
         decode_chunk(0, b"\x09" + octets[1:])
-    with pytest.raises(StateUnreadable, match="format 9"):
+    with pytest.raises(StateUnreadableError, match="format 9"):
         decode_ledger(b"\x09" + encode_ledger(Ledger())[1:])
 
 
@@ -339,7 +339,7 @@ def test_state_of_another_format_is_refused() -> None:
 def test_a_replay_with_nothing_open_holds_up_no_end(open_count: int, caught_up: bool) -> None:
     """Its markers were all read before the run's first, nothing is open: no timer comes that would end the replay."""
     config = KmqConfig(queue="jobs", use_now_after_ms=0)
-    progress, outcome = Progress(config), Outcome()
+    progress, outcome = Progress(config), RedeliveryResult()
     outcome.partitions[0] = (28, PartitionFigures(0, open_count, 0, True, 5 if open_count else None, None))
     progress.add(outcome)
     caught = CaughtUp(config, {0: 28}, 0.0)

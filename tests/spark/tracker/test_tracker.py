@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from ottla.kmq import KmqClient, KmqConfig, create_topics, headers
 from ottla.kmq.events import Reason
 from ottla.kmq.stats import standings
-from ottla.spark.running.run import PipelineFailed, RunOptions
+from ottla.spark.running.run import PipelineFailedError, RunOptions
 from ottla.testing import EmbeddedBroker
 from tests.harness.topics import every_record
 from tests.harness.waiting import soon
@@ -167,6 +167,6 @@ def test_a_queue_that_a_standalone_tracker_follows_is_left_to_it(stage: Stage, m
     until = time.monotonic() + PATIENCE_S
     while not joined.is_set() and time.monotonic() < until:
         other.poll(0.1)
-    with pytest.raises(PipelineFailed, match="1 standalone trackers of"):
+    with pytest.raises(PipelineFailedError, match="1 standalone trackers of"):
         stage.track()
     other.close()

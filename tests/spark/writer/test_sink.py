@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from ottla.spark.platform.client_properties import WrongOption
+from ottla.spark.platform.client_properties import WrongOptionError
 from ottla.spark.writer.options import sink_options
 from ottla.spark.writer.sink import Producer, batch_writer, stream_writer
 from ottla.testing import EmbeddedBroker
@@ -232,7 +232,7 @@ def schema_of(columns: str) -> StructType:
 )
 @pytest.mark.parametrize("writer", [batch_writer, stream_writer])
 def test_a_wrong_schema_is_refused_as_spark_does(writer: Callable[..., Any], columns: str, sentence: str) -> None:
-    with pytest.raises(WrongOption) as refused:
+    with pytest.raises(WrongOptionError) as refused:
         writer({"kafka.bootstrap.servers": "h:1"}, schema_of(columns), False)
     assert sentence in str(refused.value)
 
@@ -260,13 +260,13 @@ def test_a_wrong_schema_is_refused_as_spark_does(writer: Callable[..., Any], col
     ],
 )
 def test_options_that_make_no_sense_are_refused(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(WrongOption) as refused:
+    with pytest.raises(WrongOptionError) as refused:
         sink_options({"kafka.bootstrap.servers": "h:1", **given})
     assert sentence in str(refused.value)
 
 
 def test_topics_cannot_be_overwritten() -> None:
-    with pytest.raises(WrongOption, match="Save mode overwrite is not allowed"):
+    with pytest.raises(WrongOptionError, match="Save mode overwrite is not allowed"):
         batch_writer({"kafka.bootstrap.servers": "h:1", "topic": "t"}, schema_of("value string"), True)
 
 

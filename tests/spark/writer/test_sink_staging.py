@@ -13,8 +13,8 @@ import pytest
 from ottla.client import Client
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
-from ottla.spark.writer.publishing import Publisher, PublishFailed
-from ottla.spark.writer.staging import StagedFile, Staging, StagingRefused
+from ottla.spark.writer.publishing import Publisher, PublishFailedError
+from ottla.spark.writer.staging import StagedFile, Staging, StagingRefusedError
 from ottla.testing import EmbeddedBroker
 from tests.harness.spark.writer.sink_faults import Crash, FaultyClient, Fuse, LostAnswers
 
@@ -176,7 +176,7 @@ def test_two_queries_cannot_share_a_directory(broker: EmbeddedBroker, topic: str
     staging = Staging(str(tmp_path))
     commit(staging, broker, topic, 0)
     files = stage(staging, topic, 1)
-    with pytest.raises(StagingRefused, match=r"belongs to another query \(query-1; this is query-2\)"):
+    with pytest.raises(StagingRefusedError, match=r"belongs to another query \(query-1; this is query-2\)"):
         staging.commit(1, "query-2", files, publisher(broker))
     staging.abort(1, files)
     commit(staging, broker, topic, 1)
@@ -191,10 +191,10 @@ def test_a_staged_file_that_is_gone_or_damaged_is_named(broker: EmbeddedBroker, 
     whole = bytearray(path.read_bytes())
     whole[70] ^= 1
     path.write_bytes(whole)
-    with pytest.raises(StagingRefused, match=f"for {topic}-0 is damaged"):
+    with pytest.raises(StagingRefusedError, match=f"for {topic}-0 is damaged"):
         staging.commit(0, QUERY, files, publisher(broker))
     path.unlink()
-    with pytest.raises(StagingRefused, match=files[0].name):
+    with pytest.raises(StagingRefusedError, match=files[0].name):
         staging.commit(0, QUERY, files, publisher(broker))
 
 
@@ -282,5 +282,5 @@ def test_a_second_writer_of_the_same_query_is_told(broker: EmbeddedBroker, topic
     done["numbers"] = {place: [row[0], row[1] + 1, 0] for place, row in done["numbers"].items()}
     path.write_text(json.dumps(done))
     commit(twin, broker, topic, 1)
-    with pytest.raises(PublishFailed, match="is this query running twice"):
+    with pytest.raises(PublishFailedError, match="is this query running twice"):
         commit(staging, broker, topic, 1)

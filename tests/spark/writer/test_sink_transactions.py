@@ -14,8 +14,8 @@ from ottla.client import Client
 from ottla.client.client import LATEST
 from ottla.client.transactions import list_transactions
 from ottla.spark.codec.decode import decode
-from ottla.spark.writer.publishing import Publisher, PublishFailed
-from ottla.spark.writer.staging import Staging, StagingRefused
+from ottla.spark.writer.publishing import Publisher, PublishFailedError
+from ottla.spark.writer.staging import Staging, StagingRefusedError
 from ottla.spark.writer.transaction import Transactions
 from ottla.testing import EmbeddedBroker
 from tests.harness.spark.writer.sink_faults import Crash, Fuse, LostAnswers
@@ -179,7 +179,7 @@ def test_a_failed_commit_lets_readers_go_on(broker: EmbeddedBroker, topic: str, 
     damaged[-1] ^= 1
     path.write_bytes(damaged)
     sender = publisher(broker)
-    with pytest.raises(StagingRefused, match="is damaged"):
+    with pytest.raises(StagingRefusedError, match="is damaged"):
         staging.commit(0, query, files, sender, Transactions(sender, query, 60_000))
     with Client(broker.bootstrap_servers) as client:
         states = {each.name: each.state for each in list_transactions(client)}
@@ -200,7 +200,7 @@ def test_a_second_driver_ends_the_first_ones_transaction(
         if name == "before TxnOffsetCommit" and not (tmp_path / "two").exists():
             assert write(two, publisher(broker), topic, query, 0, attempt=1) == ROWS
 
-    with pytest.raises(PublishFailed, match="ended by another program: this query is running twice"):
+    with pytest.raises(PublishFailedError, match="ended by another program: this query is running twice"):
         write(one, publisher(broker, other), topic, query, 0)
     assert write(one, publisher(broker), topic, query, 0) == 0
     check_once(read_committed(broker, topic), range(1))
@@ -216,7 +216,7 @@ def test_a_query_may_begin_with_transactions_later_and_not_stop(
     assert write(staging, publisher(broker), topic, QUERY, 1, attempt=2) > 0
     assert write(staging, publisher(broker), topic, QUERY, 2) == ROWS
     check_once(read_committed(broker, topic), range(3))
-    with pytest.raises(StagingRefused, match="has written transactions"):
+    with pytest.raises(StagingRefusedError, match="has written transactions"):
         commit(staging, broker, topic, 3)
 
 
@@ -227,7 +227,7 @@ def test_a_timeout_that_the_cluster_refuses(
     broker: EmbeddedBroker, topic: str, query: str, tmp_path: Path, timeout_ms: int, sentence: str
 ) -> None:
     broker.create_topic(topic, partitions=PARTITIONS, configs=KEPT)
-    with pytest.raises(PublishFailed, match=sentence):
+    with pytest.raises(PublishFailedError, match=sentence):
         write(Staging(str(tmp_path)), publisher(broker), topic, query, 0, timeout_ms=timeout_ms)
 
 

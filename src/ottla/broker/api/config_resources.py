@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.broker_table import BROKER_CONFIGS
-from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfig, printed
+from ottla.broker.config.key import ConfigKey, ConfigRefusedError, Kind, UnknownConfigError, printed
 from ottla.broker.config.live import EVERY_BROKER
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.values import appended, check_group, check_topic, group_value, subtracted, topic_value
 from ottla.broker.security.authorizer import Operation, ResourceType
-from ottla.broker.slices import Piece, Work
+from ottla.broker.slices import SubRequest, Work
 from ottla.machine import Millis
 from ottla.metadata.row_kinds import Configs
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.metadata.topic_names import fault_of
 from ottla.metadata.topics import TopicImage
 from ottla.protocol.acls import CLUSTER_NAME
@@ -69,7 +69,7 @@ Changes = Sequence[tuple[str, int, str | None]]
 """(property, Change, value) as a client sends them."""
 
 
-class ResourceRefused(Exception):
+class ResourceRefusedError(Exception):
     """The error for a client whose resource may not, or can not, be changed or described."""
 
     def __init__(self, error_code: ErrorCode, sentence: str | None = None) -> None:
@@ -135,7 +135,7 @@ def alter_all(
             outcomes.append((yield altering))
     if handed_on:
         body = type(request.body)(resources=[resources[at] for at in handed_on], validate_only=validate_only)
-        answer = yield Piece(request, body, node.forwarding.forward)
+        answer = yield SubRequest(request, body, node.forwarding.forward)
         for at, told in zip(handed_on, answer.responses, strict=True):
             outcomes[at] = ErrorCode(told.error_code), told.error_message
     return outcomes
@@ -156,23 +156,23 @@ def _altering(
     try:
         _check_shape(changes, replace)
         if resource_type not in list(ConfigResourceType):
-            raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+            raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
         denied = denial(node, request, Operation.ALTER_CONFIGS, resource_type, name)
         if denied is not None:
-            raise ResourceRefused(denied)
+            raise ResourceRefusedError(denied)
         resource = _find(node, request, now, resource_type, name, changes, replace)
         overrides = _changed(resource, changes, replace)
         try:
             resource.check(overrides)
-        except UnknownConfig as refused:
-            raise ResourceRefused(ErrorCode.INVALID_CONFIG, str(refused)) from refused
-        except ConfigRefused as refused:
-            raise ResourceRefused(resource.invalid, str(refused)) from refused
+        except UnknownConfigError as refused:
+            raise ResourceRefusedError(ErrorCode.INVALID_CONFIG, str(refused)) from refused
+        except ConfigRefusedError as refused:
+            raise ResourceRefusedError(resource.invalid, str(refused)) from refused
         if not validate_only and overrides != resource.overrides:
             yield from resource.keep(overrides)
-    except ResourceRefused as refused:
+    except ResourceRefusedError as refused:
         return refused.error_code, refused.sentence
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"a configuration could not be kept: {failed}")
         return error_of(failed), str(failed)
     return SUCCESS
@@ -180,12 +180,12 @@ def _altering(
 
 def _check_shape(changes: Changes, replace: bool) -> None:
     if len(changes) > CHANGES_MAX:
-        raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"More than {CHANGES_MAX} changes of one configuration.")
+        raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, f"More than {CHANGES_MAX} changes of one configuration.")
     if len({name for name, _, _ in changes}) < len(changes):
-        raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     missing = [name for name, change, value in changes if value is None and (replace or change != Change.DELETE)]
     if missing:
-        raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
+        raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
 
 
 def _find(
@@ -199,41 +199,45 @@ def _find(
         case ConfigResourceType.GROUP:
             return _group(node, request, now, name)
         case ConfigResourceType.CLIENT_METRICS:
-            raise ResourceRefused(ErrorCode.INVALID_REQUEST, "This node does not collect client metrics.")
+            raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, "This node does not collect client metrics.")
         case _ if replace:
-            raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+            raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
         case _:
             broker_id_of(node, name, "expected {}, but received {}")
-            raise ResourceRefused(
+            raise ResourceRefusedError(
                 ErrorCode.INVALID_CONFIG, f"Logger {changes[0][0] if changes else ''} does not exist!"
             )
 
 
 def existing_topic(node: Core, name: str) -> TopicImage:
-    """Raises ResourceRefused."""
+    """Raises ResourceRefusedError."""
     fault = fault_of(name)
     if fault is not None:
-        raise ResourceRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        raise ResourceRefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     topic = node.image.topics.get(name)
     if topic is None:
-        raise ResourceRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        raise ResourceRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     return topic
 
 
 def broker_id_of(node: Core, name: str, expected: str) -> int:
-    """This node's id, if `name` is it. Raises ResourceRefused; `expected` is the end of the message."""
+    """This node's id, if `name` is it. Raises ResourceRefusedError; `expected` is the end of the message."""
     try:
         number = int(name)
     except ValueError:
-        raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
+        raise ResourceRefusedError(
+            ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}"
+        ) from None
     if number != node.node_id:
-        raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Unexpected broker id, " + expected.format(node.node_id, name))
+        raise ResourceRefusedError(
+            ErrorCode.INVALID_REQUEST, "Unexpected broker id, " + expected.format(node.node_id, name)
+        )
     return number
 
 
 def _topic(node: Core, name: str) -> Configurable:
     if not name:
-        raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     topic = existing_topic(node, name)
     return Configurable(
         TOPIC_CONFIGS,
@@ -260,7 +264,7 @@ def _broker(node: Core, name: str) -> Configurable:
 
 def _group(node: Core, request: Request, now: Millis, name: str) -> Configurable:
     if not name:
-        raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     settings = node.settings
     overrides = settings.of_group(name)
     by = f"{request.client_id or 'a client'} at {request.identity.address.client_host}"
@@ -288,12 +292,12 @@ def _changed(resource: Configurable, changes: Changes, replace: bool) -> dict[st
             key = resource.keys.get(name)
             if key is None or key.kind is not Kind.LIST:
                 word = Change(change).name
-                raise ResourceRefused(
+                raise ResourceRefusedError(
                     ErrorCode.INVALID_CONFIG, f"Can't {word} to key {name} because its type is not LIST."
                 )
             current = overrides.get(name)
             base = current if current is not None else resource.current(name) or ""
             overrides[name] = appended(base, value) if change == Change.APPEND else subtracted(base, value)
         else:
-            raise ResourceRefused(ErrorCode.INVALID_REQUEST, f"Unknown operation {change} for config {name}.")
+            raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, f"Unknown operation {change} for config {name}.")
     return overrides

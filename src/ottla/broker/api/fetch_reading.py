@@ -18,7 +18,7 @@ from ottla.broker.fetch.nearest import nearest
 from ottla.broker.fetch.sessions import FetchPartition, FetchSession
 from ottla.broker.partitions.leadership import NOT_SAID
 from ottla.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
-from ottla.log.answers import Isolation, OffsetOutOfRange
+from ottla.log.answers import Isolation, OffsetOutOfRangeError
 from ottla.log.checking import damage_in_first
 from ottla.log.files import FileSlice
 from ottla.machine import Millis
@@ -171,7 +171,7 @@ def read_one(node: Core, fetch: Fetch, asked: FetchPartition, left: int, first: 
         if fetch.is_held_back and _is_throttled(node, fetch, partition):
             room, first, answer.is_held_back = 0, False, True
         result = log.read(asked.fetch_offset, room if room > 0 else 0, fetch.isolation, first)
-    except OffsetOutOfRange:
+    except OffsetOutOfRangeError:
         answer.error = ErrorCode.OFFSET_OUT_OF_RANGE
         return answer
     except OSError as failed:

@@ -40,9 +40,9 @@ from ottla.broker.coordinators.verification import NOT_REACHED, Errors, Verifica
 from ottla.broker.effects import Close, Parked, Part
 from ottla.broker.parking import ParkedWork
 from ottla.broker.produce_size import refuse_too_many
-from ottla.broker.requests import Refused, Request
-from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded_topics
-from ottla.log.answers import AppendRefused, StorageFailed
+from ottla.broker.requests import Request, RequestRefusedError
+from ottla.broker.slices import SLICE_STEPS, SubRequest, Work, encoded_topics
+from ottla.log.answers import AppendRefusedError, StorageError
 from ottla.log.cost import BEYOND_USUAL
 from ottla.log.validation import RECORDS_AT_ONCE, is_looked_into, look_ahead
 from ottla.machine import Millis, Ticket
@@ -160,7 +160,7 @@ class ParkedSlice(ParkedProduce):
     __slots__ = ("piece",)
 
     def __init__(
-        self, node: Core, piece: Piece, appends: list[PartitionAppend], waits_for: dict[Partition, int]
+        self, node: Core, piece: SubRequest, appends: list[PartitionAppend], waits_for: dict[Partition, int]
     ) -> None:
         super().__init__(node, appends, waits_for)
         self.piece = piece
@@ -201,10 +201,10 @@ class SlicedProduce:
     def _work(self, request: Request) -> Work:
         node, appends = self._node, self._appends
         if self._done:
-            yield Piece(request, None, partial(self._end_slice, 0))
+            yield SubRequest(request, None, partial(self._end_slice, 0))
         while self._done < len(appends):
             yield from self._look_ahead(request)
-            yield Piece(request, None, self._append, is_light=not self._done)
+            yield SubRequest(request, None, self._append, is_light=not self._done)
         if self._acks == 0:
             if any(append.error for append in appends):
                 node.outbox.add(Close(request.identity.address.connection_id, ACKS_0_FAILED))
@@ -245,14 +245,14 @@ class SlicedProduce:
         waits_for = uncommitted(some, self._acks) if self._acks else None
         if not waits_for:
             return None
-        parked = ParkedSlice(self._node, cast(Piece, piece), some, waits_for)
+        parked = ParkedSlice(self._node, cast(SubRequest, piece), some, waits_for)
         return park(self._node, piece, self._deadline, parked)
 
 
 def receive(
     node: Core, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part] | Parked | None:
-    """Serve one Produce frame; see `Node.receive`. Raises MalformedFrame, Refused."""
+    """Serve one Produce frame; see `Node.receive`. Raises MalformedFrameError, RequestRefusedError."""
     identity = channel.identity
     client_id, acks, timeout_ms, appends, transactional_id = parse_common(frame, version) or _parse_by_the_codec(
         frame, version
@@ -285,7 +285,7 @@ def receive(
         return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
     if acks == 0:
         if any(append.error for append in appends):
-            raise Refused(ACKS_0_FAILED)
+            raise RequestRefusedError(ACKS_0_FAILED)
         if node.throttle.quotas is not None:
             _charge(node, now, channel, frame)
         return None
@@ -324,7 +324,7 @@ def _client_id_of(frame: memoryview) -> str:
 def _parse_by_the_codec(frame: memoryview, version: int) -> Parsed:
     """The result of `parse_common`, for every version and shape."""
     if version < _SERVED_SINCE:
-        raise Refused(f"Produce version {version} is not served")
+        raise RequestRefusedError(f"Produce version {version} is not served")
     header, position = decode_request_header(frame)
     if len(frame) > SMALL_BYTES:
         refuse_too_many(frame, position, version)
@@ -364,7 +364,7 @@ def _opening(
         assert append.records is not None
         try:
             append.guard = partition.guard_for(now, append.records, second_version=second_version)
-        except AppendRefused as refused:
+        except AppendRefusedError as refused:
             append.refuse(refused.error_code, refused.sentence)
         else:
             append.leader_epoch = partition.leader_epoch
@@ -441,7 +441,7 @@ class VerifiedProduce(SlicedProduce):
         question = Verification(
             self._node.coordinators.verifier, self._transactional_id, producer, dict.fromkeys(places), adds=adds
         )
-        errors: Errors = yield Piece(request, None, question.begin, is_light=True)
+        errors: Errors = yield SubRequest(request, None, question.begin, is_light=True)
         _refuse_those_of(errors, places, self._opening, request.version)
         return (yield from super()._work(request))
 
@@ -534,10 +534,10 @@ def append_one(
             return
         else:
             appended = partition.append_transactional(now, records, transactional.guard, append.inside)
-    except AppendRefused as refused:
+    except AppendRefusedError as refused:
         _refused(node, append, partition, refused)
         return
-    except StorageFailed:
+    except StorageError:
         partition.log.not_written(records)
         append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
         node.metrics.produce_failed(partition.topic_name)
@@ -556,7 +556,7 @@ def _not_led(node: Core, append: PartitionAppend, error: ErrorCode) -> None:
         node.metrics.produce_failed(node.image.name_of(append.topic))
 
 
-def _refused(node: Core, append: PartitionAppend, partition: Partition, refused: AppendRefused) -> None:
+def _refused(node: Core, append: PartitionAppend, partition: Partition, refused: AppendRefusedError) -> None:
     """The log has refused the batch."""
     append.refuse(refused.error_code, refused.sentence)
     append.record_errors = refused.record_errors

@@ -47,7 +47,7 @@ from ottla.broker.parking import ParkedWork
 from ottla.broker.partitions.leadership import NOT_SAID
 from ottla.broker.partitions.partition import LOOK_AGAIN
 from ottla.broker.requests import Decoded, Request
-from ottla.broker.slices import Piece, Work, cut
+from ottla.broker.slices import SubRequest, Work, cut
 from ottla.log.answers import Isolation
 from ottla.machine import Millis, Ticket
 from ottla.protocol.acls import Operation, ResourceType
@@ -155,7 +155,7 @@ def receive(
     frame: memoryview,
     decoded: Decoded = None,
 ) -> list[Part] | Parked | None:
-    """Serve one Fetch frame; see `Node.receive`. Raises MalformedFrame."""
+    """Serve one Fetch frame; see `Node.receive`. Raises MalformedFrameError."""
     if decoded is None:
         header, position = decode_request_header(frame)
         body, _ = FetchRequest.decode(frame, position, version)
@@ -239,10 +239,10 @@ def _read_in_slices(node: Core, request: Request, fetch: Fetch, body: FetchReque
     missing = min(body.min_bytes, fetch.max_bytes) - size
     if not hurry and missing > 0 and body.max_wait_ms > 0 and fetch.partitions:
         wait = partial(_wait, node, fetch, answers, missing, request.now + body.max_wait_ms)
-        if (yield Piece(request, None, wait)):
+        if (yield SubRequest(request, None, wait)):
             answers, _, _ = yield from _all_in_slices(node, fetch)
     if node.throttle.quotas is not None:
-        throttle_ms = yield Piece(request, None, lambda piece: _charge(node, fetch, answers, piece.now))
+        throttle_ms = yield SubRequest(request, None, lambda piece: _charge(node, fetch, answers, piece.now))
         if throttle_ms:
             return _throttled(node, fetch, throttle_ms)
     told: list[PartitionAnswer] = []

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.reachable import Reach, Reachable
-from ottla.broker.api.topic_creation import NewTopic, TopicRefused, check_room, plan_default_topic
+from ottla.broker.api.topic_creation import NewTopic, TopicRefusedError, check_room, plan_default_topic
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.effects import Parked
@@ -32,9 +32,9 @@ from ottla.broker.parking import ParkedWork
 from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import NOT_ASKED
-from ottla.broker.slices import SLICE_STEPS, Piece, Work, encoded
+from ottla.broker.slices import SLICE_STEPS, SubRequest, Work, encoded
 from ottla.machine import Millis, Ticket
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
 from ottla.metadata.topics import TopicImage
 from ottla.protocol.acls import CLUSTER_NAME, Operation, ResourceType
@@ -92,7 +92,7 @@ def _answer(node: Core, request: Request) -> Work:
     steps = 0
     missing = yield from _make_missing(node, request)
     if _awaits_leaders(node, request, request.now):
-        yield Piece(request, None, LeadersAwaited(node, request).begin, is_light=True)
+        yield SubRequest(request, None, LeadersAwaited(node, request).begin, is_light=True)
     for described in _topics(node, request, missing):
         waiting += described
         steps += sum(1 + len(topic.partitions) for topic in described)
@@ -239,7 +239,7 @@ def _creating(node: Core, request: Request, names: list[str], mutations: Mutatio
         try:
             new = plan_default_topic(node, name)
             check_room(node, sum(other.partitions for other in wanted) + new.partitions)
-        except TopicRefused:
+        except TopicRefusedError:
             continue  # the answer is unchanged; CreateTopics would return the reason
         wanted.append(new)
     if not node.members.is_controller:
@@ -247,7 +247,7 @@ def _creating(node: Core, request: Request, names: list[str], mutations: Mutatio
         return denied
     try:
         yield from node.topics.creating(now, [new for new in wanted if mutations.allows(now, new.name, new.partitions)])
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"topics could not be created on demand: {failed}")
     return denied
 

@@ -19,7 +19,7 @@ from ottla.broker.api_spec import ApiSpec
 from ottla.broker.config.machines import group_settings
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.slices import SLICE_STEPS, Piece, Work, cut, encoded_topics, steps_of
+from ottla.broker.slices import SLICE_STEPS, SubRequest, Work, cut, encoded_topics, steps_of
 from ottla.groups.offsets import PreparedCommit, commit_error
 from ottla.machine import Call
 from ottla.protocol.acls import Operation, ResourceType
@@ -97,7 +97,7 @@ def _long_answer(node: Core, request: Request) -> Work:
         # Deleted since the lookup: no later cleanup would delete offsets committed to it.
         return (yield from _long_answer(node, request))
     if answered:
-        error = yield Piece(request, commit, partial(_decide, node))
+        error = yield SubRequest(request, commit, partial(_decide, node))
         if error:
             yield from _say_everywhere(answered, error)
     topics = yield from joined_in_slices(refused + answered)

@@ -22,7 +22,7 @@ from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.effects import Close, Outbox
 from ottla.broker.requests import Request
-from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Piece, Work, answer_of_parts
+from ottla.broker.slices import SLICE_STEPS, EncodedStructs, SubRequest, Work, answer_of_parts
 from ottla.groups.offsets import OffsetsSeen, SeeOffsets
 from ottla.machine import Call
 from ottla.protocol.acls import Operation, ResourceType
@@ -154,7 +154,7 @@ def _long_answer(node: Core, request: Request, asked: list[OffsetFetchRequestGro
             few.append(group)
             steps += _steps(group)
         if few and (is_large or steps >= SLICE_STEPS or position == len(asked)):
-            answer = yield Piece(request, request.body, partial(_ask, node, few))
+            answer = yield SubRequest(request, request.body, partial(_ask, node, few))
             answered.append(_bytes_of(answer.groups, request.version))
             few, steps = [], 0
         if is_large:
@@ -178,14 +178,14 @@ def _bytes_of(groups: list[OffsetFetchResponseGroup], version: int) -> bytes:
 
 def _of_large_group(
     node: Core, request: Request, group: OffsetFetchRequestGroup
-) -> Generator[Piece | None, Any, tuple[ErrorCode, Any]]:
+) -> Generator[SubRequest | None, Any, tuple[ErrorCode, Any]]:
     """The group's error, and its topics, encoded."""
     version = request.version
     told = EncodedStructs(version)
     seen = OffsetsSeen({}, [], ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if node.access.on_group(request, Operation.DESCRIBE, group.group_id):
         body = SeeOffsets(group.group_id, group.member_id, group.member_epoch)
-        seen = yield Piece(request, body, partial(_see, node), is_light=True)
+        seen = yield SubRequest(request, body, partial(_see, node), is_light=True)
     if seen.error:
         if seen.error in _ELSEWHERE and group.topics is not None and _never_retries(request):
             _hang_up(node.outbox, request)

@@ -21,7 +21,7 @@ from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, in_pieces
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
@@ -80,7 +80,7 @@ def _make_topic(node: Core, topic: str) -> Work:
     """Have the coordinators' topic created."""
     try:
         yield from node.forwarding.making_internal(topic)
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"the topic of the coordinators could not be made: {failed}")
 
 

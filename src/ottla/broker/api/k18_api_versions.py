@@ -54,7 +54,7 @@ _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCI
 def receive(
     node: Core, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part]:
-    """Serve one ApiVersions frame; see `Node.receive`. Raises MalformedFrame."""
+    """Serve one ApiVersions frame; see `Node.receive`. Raises MalformedFrameError."""
     low, high = SPEC.versions
     if not low <= version <= high:
         own = ApiVersion(SPEC.key, low, high)

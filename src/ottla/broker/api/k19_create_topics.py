@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.topic_creation import (
     NewTopic,
-    TopicRefused,
+    TopicRefusedError,
     check_name,
     check_request_size,
     check_room,
@@ -38,7 +38,7 @@ from ottla.broker.requests import Request
 from ottla.broker.slices import Work, encoded, encoded_in_slices
 from ottla.broker.topics.topics import id_made_by
 from ottla.machine import Millis
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -92,15 +92,15 @@ def _answer(node: Core, request: Request) -> Work:
             yield
         try:
             if times[topic.name] > 1:
-                raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                raise TopicRefusedError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             if not everywhere and not node.access.on_topic(request, Operation.CREATE, topic.name):
-                raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+                raise TopicRefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
             made_before = _made_before(node, request, topic.name)
             if made_before is None:
                 planned[topic.name] = _plan(node, request, topic)
             else:
                 results[topic.name] = _made(node, request, made_before)
-        except TopicRefused as refused:
+        except TopicRefusedError as refused:
             results[topic.name] = _failed(topic.name, refused.error_code, refused.sentence)
     _refuse_too_many(node, planned, results)
     mutations = node.throttle.mutations(request, STRICT_SINCE)
@@ -149,7 +149,7 @@ def _refuse_too_many(node: Core, planned: dict[str, NewTopic], results: dict[str
     try:
         check_request_size(total)
         check_room(node, total)
-    except TopicRefused as refused:
+    except TopicRefusedError as refused:
         for name in planned:
             results[name] = _failed(name, refused.error_code, refused.sentence)
         planned.clear()
@@ -174,13 +174,13 @@ def _making(node: Core, request: Request, now: Millis, wanted: list[NewTopic]) -
         try:
             check_name(node, new.name)
             check_room(node, sum(other.partitions for other in good) + new.partitions)
-        except TopicRefused as refused:
+        except TopicRefusedError as refused:
             results[new.name] = _failed(new.name, refused.error_code, refused.sentence)
         else:
             good.append(new)
     try:
         yield from node.topics.creating(now, good)
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"topics could not be created: {failed}")
         return results | {new.name: _failed(new.name, error_of(failed), str(failed)) for new in good}
     return results | {new.name: _made(node, request, new) for new in good}

@@ -28,7 +28,7 @@ from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Request
 from ottla.broker.slices import EncodedStructs, Work
 from ottla.machine import Millis
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.metadata.topics import TopicImage
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -110,7 +110,7 @@ def _deleting(node: Core, request: Request, meant: Iterable[_Meant], mutations: 
         results.append(answer)
     try:
         yield from node.topics.deleting(going.values())
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"topics could not be deleted: {failed}")
         for result in results:
             if result.error_code == 0:

@@ -20,7 +20,7 @@ from ottla.broker.api_spec import ApiSpec
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, cut, encoded_topics, steps_of
-from ottla.log.answers import OffsetOutOfRange, StorageFailed
+from ottla.log.answers import OffsetOutOfRangeError, StorageError
 from ottla.machine import Millis
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.acls import Operation, ResourceType
@@ -102,9 +102,9 @@ def _delete(node: Core, now: Millis, topic: str, index: int, offset: int) -> int
         return ErrorCode.OFFSET_OUT_OF_RANGE
     try:
         moved = log.delete_records_before(target)
-    except OffsetOutOfRange:
+    except OffsetOutOfRangeError:
         return ErrorCode.OFFSET_OUT_OF_RANGE
-    except (OSError, StorageFailed) as failed:
+    except (OSError, StorageError) as failed:
         node.failures.storage_failed(now, partition, str(failed))
         return ErrorCode.KAFKA_STORAGE_ERROR
     if moved:

@@ -21,7 +21,7 @@ from ottla.broker.api.transaction_calls import ask_transaction
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
@@ -66,7 +66,7 @@ def _claim(node: Core) -> Work:
     """The answer to a request that arrives when the current block is used up."""
     try:
         return InitProducerIdResponse(producer_id=(yield node.topics.taking_producer_id), producer_epoch=0)
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"could not allocate a producer id: {failed}")
         return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 

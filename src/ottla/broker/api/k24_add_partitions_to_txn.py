@@ -22,7 +22,7 @@ from ottla.broker.api.group_calls import call_of
 from ottla.broker.api.transaction_calls import place_of
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
-from ottla.broker.requests import Refused, Request
+from ottla.broker.requests import Request, RequestRefusedError
 from ottla.broker.slices import steps_of
 from ottla.machine import Call
 from ottla.metadata.topic_names import INTERNAL_TOPICS
@@ -80,7 +80,7 @@ def handle(node: Core, request: Request) -> Any:
     body: AddPartitionsToTxnRequest = request.body
     named = (body.v3_and_below_topics, *(each.topics for each in body.transactions))
     if max(map(steps_of, named)) > PARTITIONS_MAX:
-        raise Refused(f"AddPartitionsToTxn names more than {PARTITIONS_MAX} partitions of a transaction")
+        raise RequestRefusedError(f"AddPartitionsToTxn names more than {PARTITIONS_MAX} partitions of a transaction")
     if request.version < _BETWEEN_NODES_SINCE:
         return _serve(node, request)
     return node.slices.each(request, partial(_serve, node), "transactions", "results_by_transaction")

@@ -19,8 +19,8 @@ from ottla.broker.api.transaction_calls import addition, place_of
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.slices import Piece, Work
-from ottla.metadata.store import StoreFailed
+from ottla.broker.slices import SubRequest, Work
+from ottla.metadata.store import StoreError
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
@@ -72,10 +72,10 @@ def _add_once_made(node: Core, request: Request) -> Work:
     """Create the groups' topic first: the added partition belongs to it."""
     try:
         yield from node.forwarding.making_internal(CONSUMER_OFFSETS_TOPIC)
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"the topic of the coordinators could not be made: {failed}")
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return (yield Piece(request, request.body, partial(_add, node)))
+    return (yield SubRequest(request, request.body, partial(_add, node)))
 
 
 def _add(node: Core, request: Request) -> Any:

@@ -26,8 +26,8 @@ from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import Request
-from ottla.broker.slices import SLICE_STEPS, Piece, Work, steps_of
-from ottla.log.answers import AppendRefused, StorageFailed
+from ottla.broker.slices import SLICE_STEPS, SubRequest, Work, steps_of
+from ottla.log.answers import AppendRefusedError, StorageError
 from ottla.log.cost import TimeSlice
 from ottla.machine import Millis, Ticket
 from ottla.protocol.acls import Operation, ResourceType
@@ -131,7 +131,7 @@ def _in_slices(node: Core, request: Request) -> Work:
                 some = copy(marker)
                 some.topics = [WritableTxnMarkerTopic(topic.name, topic.partition_indexes[done : done + SLICE_STEPS])]
                 serve = partial(_answered, node, time_slice)
-                answer: WriteTxnMarkersResponse = yield Piece(
+                answer: WriteTxnMarkersResponse = yield SubRequest(
                     request, WriteTxnMarkersRequest([some]), serve, is_light=True
                 )
                 told.partitions += answer.markers[0].topics[0].partitions
@@ -192,8 +192,8 @@ def _write(
                 return None, appended
         else:
             partition.append_marker(now, *whose)
-    except AppendRefused as refused:
+    except AppendRefusedError as refused:
         return None, refused.error_code
-    except StorageFailed:
+    except StorageError:
         return None, ErrorCode.KAFKA_STORAGE_ERROR
     return partition, ErrorCode.NONE

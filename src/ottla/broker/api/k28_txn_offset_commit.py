@@ -21,11 +21,11 @@ from ottla.broker.api.group_calls import call_of
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.coordinators.verification import Errors, Verification
-from ottla.broker.requests import Refused, Request
-from ottla.broker.slices import Piece, Work, steps_of
+from ottla.broker.requests import Request, RequestRefusedError
+from ottla.broker.slices import SubRequest, Work, steps_of
 from ottla.groups.offsets import TransactionalCommit
-from ottla.log.answers import AppendRefused
-from ottla.log.producers import Guard
+from ottla.log.answers import AppendRefusedError
+from ottla.log.producers import VerificationGuard
 from ottla.machine import Writer
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -67,8 +67,8 @@ PARTITIONS_MAX: Final = 20_000
 _LOADING_SINCE = 2
 _ABORTABLE_SINCE = 4
 _ADDS_PARTITION_SINCE = 5
-_Refused = Mapping[tuple[str, int], ErrorCode]
-_NOTHING: _Refused = {}
+_RefusedError = Mapping[tuple[str, int], ErrorCode]
+_NOTHING: _RefusedError = {}
 
 
 class _Commit(CoordinatorRequest):
@@ -76,7 +76,7 @@ class _Commit(CoordinatorRequest):
 
     __slots__ = ("refused", "whole")
 
-    def __init__(self, node: Core, request: Request, commit: TransactionalCommit, refused: _Refused) -> None:
+    def __init__(self, node: Core, request: Request, commit: TransactionalCommit, refused: _RefusedError) -> None:
         super().__init__([(node.coordinators.groups.partition_for(commit.asked.group_id), call_of(request, commit))])
         self.refused = refused
         self.whole: TxnOffsetCommitRequest = request.body
@@ -92,7 +92,7 @@ class _Commit(CoordinatorRequest):
 def handle(node: Core, request: Request) -> Any:
     body: TxnOffsetCommitRequest = request.body
     if steps_of(body.topics) > PARTITIONS_MAX:
-        raise Refused(f"TxnOffsetCommit names more than {PARTITIONS_MAX} partitions")
+        raise RequestRefusedError(f"TxnOffsetCommit names more than {PARTITIONS_MAX} partitions")
     name = body.transactional_id
     if not node.access.allows(request.identity, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name, request):
         return _refusal(body, request.version, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -111,7 +111,7 @@ def handle(node: Core, request: Request) -> Any:
         return _refusal(body, request.version, ErrorCode.NOT_COORDINATOR, refused)
     try:
         guard = _guard(node, request, partition)
-    except AppendRefused as fenced:
+    except AppendRefusedError as fenced:
         return _refusal(body, request.version, fenced.error_code, refused)
     if guard is None:
         return _commit(node, request, partition, _Commit(node, request, commit, refused), None)
@@ -125,7 +125,7 @@ def handle(node: Core, request: Request) -> Any:
     return node.slices.begin(request, _verified(node, request, partition, commit, refused, guard), is_long=False)
 
 
-def _guard(node: Core, request: Request, partition: Partition) -> Guard | None:
+def _guard(node: Core, request: Request, partition: Partition) -> VerificationGuard | None:
     """The guard that the commit needs if it opens the transaction in the group's partition."""
     body: TxnOffsetCommitRequest = request.body
     second_version = request.version >= _ADDS_PARTITION_SINCE
@@ -136,20 +136,25 @@ def _guard(node: Core, request: Request, partition: Partition) -> Guard | None:
 
 
 def _verified(
-    node: Core, request: Request, partition: Partition, commit: TransactionalCommit, refused: _Refused, guard: Guard
+    node: Core,
+    request: Request,
+    partition: Partition,
+    commit: TransactionalCommit,
+    refused: _RefusedError,
+    guard: VerificationGuard,
 ) -> Work:
     body: TxnOffsetCommitRequest = request.body
     place = (CONSUMER_OFFSETS_TOPIC, partition.index)
     adds = request.version >= _ADDS_PARTITION_SINCE
     question = Verification(node.coordinators.verifier, body.transactional_id, commit.writer, [place], adds=adds)
     leader_epoch = partition.leader_epoch
-    errors: Errors = yield Piece(request, None, question.begin, is_light=True)
+    errors: Errors = yield SubRequest(request, None, question.begin, is_light=True)
     if not partition.leads or partition.leader_epoch != leader_epoch:
         return _refusal(body, request.version, ErrorCode.NOT_COORDINATOR, refused)
     if errors[place]:
         return _refusal(body, request.version, _said(errors[place], request.version), refused)
     asked = _Commit(node, request, commit, refused)
-    return (yield Piece(request, None, lambda piece: _commit(node, piece, partition, asked, guard), is_light=True))
+    return (yield SubRequest(request, None, lambda piece: _commit(node, piece, partition, asked, guard), is_light=True))
 
 
 def _said(error: ErrorCode, version: int) -> ErrorCode:
@@ -163,7 +168,7 @@ def _said(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
-def _commit(node: Core, request: Request, partition: Partition, asked: _Commit, guard: Guard | None) -> Any:
+def _commit(node: Core, request: Request, partition: Partition, asked: _Commit, guard: VerificationGuard | None) -> Any:
     """Let the group decide. Its records are appended before this returns, so the guard is checked here."""
     producer_id, producer_epoch = asked.whole.producer_id, asked.whole.producer_epoch
     producers = partition.log.producers
@@ -172,7 +177,7 @@ def _commit(node: Core, request: Request, partition: Partition, asked: _Commit, 
             producers.verify_guard(producer_id, producer_epoch, 0, 0, guard)
         else:
             producers.verify(producer_id, producer_epoch, -1, transactional=True, client=False)
-    except AppendRefused as refusal:
+    except AppendRefusedError as refusal:
         return _refusal(asked.whole, request.version, refusal.error_code, asked.refused)
     return node.coordinators.groups.submit(request.now, request, asked)
 
@@ -202,14 +207,14 @@ def _taken(
 
 
 def _refusal(
-    body: TxnOffsetCommitRequest, version: int, error: ErrorCode, refused: _Refused = _NOTHING
+    body: TxnOffsetCommitRequest, version: int, error: ErrorCode, refused: _RefusedError = _NOTHING
 ) -> TxnOffsetCommitResponse:
     """The same error for every partition that was not refused before."""
     places = {(topic.name, each.partition_index): error for topic in body.topics for each in topic.partitions}
     return _answer(body, version, {**places, **refused})
 
 
-def _answer(body: TxnOffsetCommitRequest, version: int, errors: _Refused) -> TxnOffsetCommitResponse:
+def _answer(body: TxnOffsetCommitRequest, version: int, errors: _RefusedError) -> TxnOffsetCommitResponse:
     """An answer in the order of the request."""
     topics: list[TxnOffsetCommitResponseTopic] = []
     for topic in body.topics:

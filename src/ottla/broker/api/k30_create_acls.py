@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
-from ottla.broker.cluster.metadata import Batch, Planned, RowChange
+from ottla.broker.cluster.metadata import Planned, RowBatch, RowChange
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.acls import ACLS, PREFIX, AclBinding
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.acls import ANY, CLUSTER_NAME, MATCH, Operation, PatternType, PermissionType, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -77,8 +77,8 @@ def creating(node: Core, acls: Sequence[AclBinding], now: Millis) -> Planned:
     rows = [RowChange(acl.key, acl) for acl in dict.fromkeys(acls) if acl.key.removeprefix(PREFIX) not in known]
     try:
         if rows:
-            yield Batch(rows, (), node.members.guards())
-    except StoreFailed as failed:
+            yield RowBatch(rows, (), node.members.guards())
+    except StoreError as failed:
         node.notes(f"ACLs could not be kept: {failed}")
         return error_of(failed), str(failed)
     return ErrorCode.NONE, ""

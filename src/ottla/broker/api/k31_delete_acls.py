@@ -18,12 +18,12 @@ from ottla.broker.api.k29_describe_acls import filter_of
 from ottla.broker.api.k30_create_acls import DISABLED
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
-from ottla.broker.cluster.metadata import Batch, Planned, RowChange
+from ottla.broker.cluster.metadata import Planned, RowBatch, RowChange
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.acls import ACLS, AclBinding
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.acls import ANY, MATCH, Operation, PatternType, PermissionType, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -97,8 +97,8 @@ def _matched(acls: Sequence[AclBinding], asked: DeleteAclsFilter) -> list[AclBin
 def _deleting(node: Core, acls: Sequence[AclBinding], now: Millis) -> Planned:
     """The plan to remove these ACLs; it returns the error code and the sentence of its answer."""
     try:
-        yield Batch([RowChange(acl.key, None) for acl in dict.fromkeys(acls)], (), node.members.guards())
-    except StoreFailed as failed:
+        yield RowBatch([RowChange(acl.key, None) for acl in dict.fromkeys(acls)], (), node.members.guards())
+    except StoreError as failed:
         node.notes(f"ACLs could not be removed: {failed}")
         return error_of(failed), str(failed)
     return ErrorCode.NONE, None

@@ -16,7 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
-from ottla.broker.api.config_resources import ConfigResourceType, ResourceRefused, broker_id_of, denial, existing_topic
+from ottla.broker.api.config_resources import (
+    ConfigResourceType,
+    ResourceRefusedError,
+    broker_id_of,
+    denial,
+    existing_topic,
+)
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.config.answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
 from ottla.broker.config.values import shown
@@ -140,9 +146,9 @@ def _describe(node: Core, request: Request, resource: DescribeConfigsResource) -
     try:
         denied = denial(node, request, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
         if denied is not None:
-            raise ResourceRefused(denied)
+            raise ResourceRefusedError(denied)
         entries = _entries(node, request, resource.resource_type, resource.resource_name)
-    except ResourceRefused as refused:
+    except ResourceRefusedError as refused:
         result.error_code, result.error_message = refused.error_code, refused.sentence
         return result
     asked = frozenset(resource.configuration_keys or ())
@@ -152,7 +158,7 @@ def _describe(node: Core, request: Request, resource: DescribeConfigsResource) -
 
 
 def _entries(node: Core, request: Request, resource_type: int, name: str) -> Mapping[str, Callable[[], Entry]]:
-    """Raises ResourceRefused."""
+    """Raises ResourceRefusedError."""
     match resource_type:
         case ConfigResourceType.TOPIC:
             return topic_entries(node.settings.current, existing_topic(node, name).configs)
@@ -164,15 +170,15 @@ def _entries(node: Core, request: Request, resource_type: int, name: str) -> Map
             return broker_entries(node.settings.current, given)
         case ConfigResourceType.BROKER_LOGGER:
             if not name:
-                raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+                raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
             broker_id_of(node, name, "expected {} but received {}")
             return {}
         case ConfigResourceType.GROUP:
             if not name:
-                raise ResourceRefused(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+                raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
             return group_entries(node.settings.current, node.settings.of_group(name))
         case _:
-            raise ResourceRefused(ErrorCode.INVALID_REQUEST, "This node does not collect client metrics.")
+            raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, "This node does not collect client metrics.")
 
 
 def _listeners(node: Core, request: Request) -> dict[str, tuple[str, ...]]:

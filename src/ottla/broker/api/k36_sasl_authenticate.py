@@ -18,7 +18,7 @@ from ottla.broker.api_spec import ApiSpec
 from ottla.broker.channel import Channel
 from ottla.broker.effects import Close, Parked, Part
 from ottla.broker.parking import ParkedWork
-from ottla.broker.requests import Refused, Request
+from ottla.broker.requests import Request, RequestRefusedError
 from ottla.machine import Millis, Ticket
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -53,7 +53,7 @@ def receive_bare(node: Core, now: Millis, channel: Channel, token: bytes) -> lis
     """Serve a frame that is a token itself. The answer is one too; there is none to a token that is wrong. Raises
     Refused for one that no mechanism has."""
     if len(token) < 2:
-        raise Refused(f"a token of {len(token)} bytes")
+        raise RequestRefusedError(f"a token of {len(token)} bytes")
     request = Request(channel, SPEC.key, 0, 0, None, now, None)
     return BareLogin(node, request).begin(token)
 
@@ -71,12 +71,12 @@ class Login(ParkedWork):
         self._why = ""
 
     def begin(self, token: bytes) -> Any:
-        from ottla.broker.security.scram import AuthenticationFailed
+        from ottla.broker.security.scram import AuthenticationError
 
         now, parking = self._request.now, self._node.parking
         try:
             answer = self._node.sasl.respond(now, self._dialogue, token, self.derived)
-        except AuthenticationFailed as failed:
+        except AuthenticationError as failed:
             self._fail(failed)
             self._ticket = parking.park(self._request, now + self._delay_ms, self)
             return Parked(self._ticket)
@@ -87,13 +87,13 @@ class Login(ParkedWork):
 
     def derived(self, now: Millis) -> None:
         """The keys of the client's password are derived."""
-        from ottla.broker.security.scram import AuthenticationFailed
+        from ottla.broker.security.scram import AuthenticationError
 
         if self._node.parking.request_of(self._ticket) is None:
             return  # the client has hung up
         try:
             answer = self._node.sasl.conclude(now, self._dialogue)
-        except AuthenticationFailed as failed:
+        except AuthenticationError as failed:
             self._fail(failed)
             self._node.parking.limit(self._ticket, now + self._delay_ms)
         else:

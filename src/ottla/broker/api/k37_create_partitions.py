@@ -19,7 +19,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ottla.broker.api.topic_creation import TopicRefused, plan_growth
+from ottla.broker.api.topic_creation import TopicRefusedError, plan_growth
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
@@ -28,7 +28,7 @@ from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -76,11 +76,11 @@ def _answer(node: Core, request: Request) -> Work:
         result = CreatePartitionsTopicResult(topic.name)
         try:
             if times[topic.name] > 1:
-                raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                raise TopicRefusedError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             yield partial(_growing, node, request, topic, mutations)
-        except TopicRefused as refused:
+        except TopicRefusedError as refused:
             result.error_code, result.error_message = refused.error_code, refused.sentence
-        except StoreFailed as failed:
+        except StoreError as failed:
             node.notes(f"partitions of {topic.name} could not be created: {failed}")
             result.error_code, result.error_message = error_of(failed), str(failed)
         results[topic.name] = result
@@ -88,19 +88,19 @@ def _answer(node: Core, request: Request) -> Work:
 
 
 def _growing(node: Core, request: Request, asked: CreatePartitionsTopic, mutations: Mutations, now: Millis) -> Planned:
-    """The plan to grow the topic, or only to check whether it may grow. Raises TopicRefused, StoreFailed."""
+    """The plan to grow the topic, or only to check whether it may grow. Raises TopicRefusedError, StoreError."""
     if not node.access.on_topic(request, Operation.ALTER, asked.name):
-        raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        raise TopicRefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     topic = node.image.topics.get(asked.name)
     if topic is None:
-        raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise TopicRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.name in INTERNAL_TOPICS:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_REQUEST, f"The number of partitions of the internal topic {topic.name} can't change."
         )
     assignments = None if asked.assignments is None else [assigned.broker_ids for assigned in asked.assignments]
     total = plan_growth(node, topic, asked.count, assignments)
     if not mutations.allows(now, topic.id, total - len(topic.partitions)):
-        raise TopicRefused(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        raise TopicRefusedError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
     if not request.body.validate_only:
         yield from node.topics.growing(topic, total, assignments or ())

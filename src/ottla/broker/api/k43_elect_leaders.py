@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
-from ottla.broker.cluster.metadata import Batch, Planned
+from ottla.broker.cluster.metadata import Planned, RowBatch
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.metadata.topics import PartitionRecord, TopicImage
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -87,7 +87,7 @@ def _serve(node: Core, request: Request) -> ElectLeadersResponse | Parked:
 def _answer(node: Core, request: Request) -> Work:
     try:
         return (yield lambda now: _electing(node, request.body, now))
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"leaders could not be elected: {failed}")
         return refused(request, error_of(failed), str(failed))
 
@@ -106,7 +106,7 @@ def _electing(node: Core, body: ElectLeadersRequest, now: Millis) -> Planned:
         from ottla.broker.cluster.duties import topic_row  # only in a cluster
 
         rows = [topic_row(node.image.topics[name], partitions) for name, partitions in changed.items()]
-        yield Batch(rows, (), node.members.guards(rows))
+        yield RowBatch(rows, (), node.members.guards(rows))
     return ElectLeadersResponse(replica_election_results=results)
 
 

@@ -16,15 +16,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.topic_creation import TopicRefused, check_brokers
+from ottla.broker.api.topic_creation import TopicRefusedError, check_brokers
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
-from ottla.broker.cluster.metadata import Batch, Planned
+from ottla.broker.cluster.metadata import Planned, RowBatch
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.metadata.topics import PartitionRecord, TopicImage
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -81,7 +81,7 @@ def _serve(node: Core, request: Request) -> AlterPartitionReassignmentsResponse 
 def _answer(node: Core, body: AlterPartitionReassignmentsRequest, answer: AlterPartitionReassignmentsResponse) -> Work:
     try:
         answer.responses = yield lambda now: _moving(node, body, now)
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"replicas could not be moved: {failed}")
         answer.error_code, answer.error_message = error_of(failed), str(failed)
     return answer
@@ -97,7 +97,7 @@ def _moving(node: Core, body: AlterPartitionReassignmentsRequest, now: Millis) -
         from ottla.broker.cluster.duties import topic_row  # only in a cluster
 
         rows = [topic_row(node.image.topics[name], partitions) for name, partitions in changed.items()]
-        yield Batch(rows, (), node.members.guards(rows))
+        yield RowBatch(rows, (), node.members.guards(rows))
     return results
 
 
@@ -114,7 +114,7 @@ def _result(
         topic = _topic(node, name, index)
         partitions = changed.get(name, list(topic.partitions))
         after = _moved(node, topic, index, partitions[index], asked.replicas, body.allow_replication_factor_change)
-    except TopicRefused as refused:
+    except TopicRefusedError as refused:
         return ReassignablePartitionResponse(index, refused.error_code, refused.sentence)
     if after is not partitions[index]:
         partitions[index] = after
@@ -123,25 +123,25 @@ def _result(
 
 
 def _topic(node: Core, name: str, index: int) -> TopicImage:
-    """The topic, if it has such a partition. Raises TopicRefused."""
+    """The topic, if it has such a partition. Raises TopicRefusedError."""
     topic = node.image.topics.get(name)
     if topic is None:
-        raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+        raise TopicRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     if not 0 <= index < len(topic.partitions):
-        raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+        raise TopicRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     return topic
 
 
 def _moved(
     node: Core, topic: TopicImage, index: int, placed: PartitionRecord, target: list[int] | None, may_resize: bool
 ) -> PartitionRecord:
-    """The record with its replicas on their way to `target`, or on their way no more. Raises TopicRefused."""
+    """The record with its replicas on their way to `target`, or on their way no more. Raises TopicRefusedError."""
     if target is None and not placed.is_moving:
-        raise TopicRefused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        raise TopicRefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     if target is not None:
         check_brokers(node, target)
         if not may_resize and len(placed.target) != len(target):
-            raise TopicRefused(
+            raise TopicRefusedError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"The replication factor is changed from {len(placed.target)} to {len(target)}",
             )
@@ -155,7 +155,7 @@ def _moved(
         return reassigned(placed, target, nodes)
     back = cancelled(placed, nodes, controller.rules_of(topic))
     if back is None:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Unable to revert partition assignment for {topic.name}:{index} because it would require an unclean "
             "leader election.",

@@ -15,7 +15,7 @@ from ottla.broker.api.group_calls import call_of, joined_in_slices, joined_topic
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.slices import SLICE_STEPS, Piece, Work, cut, encoded_topics, steps_of
+from ottla.broker.slices import SLICE_STEPS, SubRequest, Work, cut, encoded_topics, steps_of
 from ottla.machine import Call
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
@@ -75,7 +75,7 @@ def _in_slices(node: Core, request: Request) -> Work:
     answer = OffsetDeleteResponse()
     answered: list[OffsetDeleteResponseTopic] = []
     for topics in cut(body.topics, SLICE_STEPS):
-        answer = yield Piece(request, OffsetDeleteRequest(body.group_id, topics), partial(_delete, node))
+        answer = yield SubRequest(request, OffsetDeleteRequest(body.group_id, topics), partial(_delete, node))
         if answer.error_code:
             return answer
         answered += answer.topics

@@ -26,14 +26,14 @@ from ottla.broker.client_quotas import (
     REQUEST_PERCENTAGE,
 )
 from ottla.broker.cluster.members import error_of
-from ottla.broker.cluster.metadata import Batch, Planned, RowChange
+from ottla.broker.cluster.metadata import Planned, RowBatch, RowChange
 from ottla.broker.config.addresses import host
 from ottla.broker.config.key import INT_MAX
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.quotas import CONNECTION_CREATION_RATE, IP, PREFIX, QUOTAS, key_of
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -118,8 +118,8 @@ def _altering(node: Core, entries: list[RequestEntryData], now: Millis) -> Plann
             rows.append(RowChange(key, after or None))
     try:
         if rows:
-            yield Batch(rows, (), node.members.guards())
-    except StoreFailed as failed:
+            yield RowBatch(rows, (), node.members.guards())
+    except StoreError as failed:
         node.notes(f"quotas could not be kept: {failed}")
         return error_of(failed), str(failed)
     return None

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
-from ottla.broker.cluster.metadata import Batch, Planned, RowChange
+from ottla.broker.cluster.metadata import Planned, RowBatch, RowChange
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, encoded_in_slices
 from ottla.machine import Millis
 from ottla.metadata.credentials import CREDENTIALS, ScramCredential, key_of
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -108,8 +108,8 @@ def _altering(node: Core, changes: Sequence[Change], now: Millis) -> Planned:
     """The plan to make these changes; it returns their error."""
     rows = [RowChange(key_of(each.name, MECHANISMS[each.mechanism]), _credential(each)) for each in changes]
     try:
-        yield Batch(rows, (), node.members.guards())
-    except StoreFailed as failed:
+        yield RowBatch(rows, (), node.members.guards())
+    except StoreError as failed:
         node.notes(f"SCRAM credentials could not be kept: {failed}")
         return error_of(failed), str(failed)
     return VALID

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.cluster.duties import topic_row
 from ottla.broker.cluster.isr_changes import ANY_EPOCH, IsrProposal, altered
-from ottla.broker.cluster.metadata import Batch, Planned
+from ottla.broker.cluster.metadata import Planned, RowBatch
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
-from ottla.metadata.store import Guard, StoreFailed
+from ottla.metadata.store import StoreError, VersionGuard
 from ottla.metadata.topics import PartitionRecord, TopicImage
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -61,7 +61,7 @@ def handle(node: Core, request: Request) -> AlterPartitionResponse | Parked:
 def _answer(node: Core, request: Request) -> Work:
     try:
         return (yield lambda now: _altering(node, request, now))
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"the in-sync replicas of node {request.body.broker_id} could not be written: {failed}")
         return AlterPartitionResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
 
@@ -83,11 +83,11 @@ def _altering(node: Core, request: Request, now: Millis) -> Planned:
         topics.append(ResponseTopicData(asked.topic_id, answers))
     rows = [topic_row(node.image.topics_by_id[topic_id], placed) for topic_id, placed in changed.items()]
     if rows:
-        yield Batch(rows, (), [*node.members.guards(rows), *_joining(node, changed)])
+        yield RowBatch(rows, (), [*node.members.guards(rows), *_joining(node, changed)])
     return AlterPartitionResponse(topics=topics)
 
 
-def _joining(node: Core, changed: dict[bytes, list[PartitionRecord]]) -> list[Guard]:
+def _joining(node: Core, changed: dict[bytes, list[PartitionRecord]]) -> list[VersionGuard]:
     """Guards that keep a node from joining if its row has changed since this was planned."""
     nodes, topics = node.image.nodes, node.image.topics_by_id
     joining = {
@@ -97,7 +97,7 @@ def _joining(node: Core, changed: dict[bytes, list[PartitionRecord]]) -> list[Gu
         for member in after.isr
         if member not in before.isr
     }
-    return [Guard(f"{NODE_PREFIX}{name}", nodes[name].version) for name in sorted(joining)]
+    return [VersionGuard(f"{NODE_PREFIX}{name}", nodes[name].version) for name in sorted(joining)]
 
 
 def _partition(

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
-from ottla.broker.cluster.metadata import Batch, Planned, RowChange
+from ottla.broker.cluster.metadata import Planned, RowBatch, RowChange
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.metadata.features import FEATURES, FEATURES_KEY, HIGHEST, FeaturesRecord
-from ottla.metadata.store import ABSENT, StoreFailed
+from ottla.metadata.store import ABSENT, StoreError
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -70,7 +70,7 @@ def _answer(node: Core, request: Request) -> Work:
     body: UpdateFeaturesRequest = request.body
     try:
         fault = yield lambda _: _updating(node, body)
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"levels of features could not be changed: {failed}")
         return UpdateFeaturesResponse(error_code=error_of(failed), error_message=str(failed))
     if fault is not None:
@@ -92,7 +92,7 @@ def _updating(node: Core, body: UpdateFeaturesRequest) -> Planned:
     known = node.image[FEATURES] or FeaturesRecord({}, ABSENT)
     levels = {**known.levels, **{name: asked.max_version_level for name, asked in changes.items()}}
     if fault is None and levels != known.levels and not body.validate_only:
-        yield Batch([RowChange(FEATURES_KEY, FeaturesRecord(levels), known.version)], (), node.members.guards())
+        yield RowBatch([RowChange(FEATURES_KEY, FeaturesRecord(levels), known.version)], (), node.members.guards())
         node.notes(f"levels of features: {', '.join(f'{name} {level}' for name, level in sorted(levels.items()))}")
     return fault
 

@@ -19,9 +19,9 @@ from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.envelopes import unwrapped
 from ottla.broker.requests import Request
 from ottla.broker.served import Served, load
-from ottla.broker.slices import Piece, Work
+from ottla.broker.slices import SubRequest, Work
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.framing import RequestHeader, encode_response
 from ottla.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 
@@ -48,14 +48,14 @@ def handle(node: Core, request: Request) -> Any:
     envelope: EnvelopeRequest = request.body
     try:
         inside = unwrapped(request.now, envelope, request.channel, _decoded)
-    except MalformedFrame as error:
+    except MalformedFrameError as error:
         node.notes(f"a request that another node hands on can't be served: {error}")
         return _refused(ErrorCode.INVALID_REQUEST)
     return node.slices.begin(request, _answer(node, inside), is_long=False)
 
 
 def _answer(node: Core, inside: Request) -> Work:
-    answer = yield Piece(inside, inside.body, partial(_SERVED[inside.api_key].handle, node))
+    answer = yield SubRequest(inside, inside.body, partial(_SERVED[inside.api_key].handle, node))
     header = RequestHeader(inside.api_key, inside.version, inside.correlation_id, inside.client_id)
     return EnvelopeResponse(bytes(memoryview(encode_response(header, answer))[4:]))
 
@@ -67,7 +67,7 @@ def _decoded(api_key: int, frame: memoryview, position: int, version: int) -> An
         or served.spec.forwarding is Forwarding.NEVER
         or not served.min_version <= version <= served.max_version
     ):
-        raise MalformedFrame(f"API key {api_key} in version {version} is not handed on")
+        raise MalformedFrameError(f"API key {api_key} in version {version} is not handed on")
     return served.decode(frame, position, version)
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
-from ottla.broker.cluster.metadata import Batch, Planned, RowChange
+from ottla.broker.cluster.metadata import Planned, RowBatch, RowChange
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.metadata.nodes import PREFIX, NodeState
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -51,7 +51,7 @@ def refused(request: Request, error: ErrorCode, sentence: str) -> UnregisterBrok
 def _answer(node: Core, node_id: int) -> Work:
     try:
         return (yield lambda _: _forgetting(node, node_id))
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"node {node_id} could not be unregistered: {failed}")
         return _refused(error_of(failed))
 
@@ -68,7 +68,7 @@ def _forgetting(node: Core, node_id: int) -> Planned:
             ErrorCode.INVALID_REQUEST,
             f"Node {node_id} has replicas of {held} partitions: move them to other nodes before it is unregistered.",
         )
-    yield Batch([RowChange(f"{PREFIX}{node_id}", None, known.version)], (), node.members.guards())
+    yield RowBatch([RowChange(f"{PREFIX}{node_id}", None, known.version)], (), node.members.guards())
     return UnregisterBrokerResponse(error_message=None)
 
 

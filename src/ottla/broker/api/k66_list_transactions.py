@@ -19,7 +19,7 @@ from ottla.broker.api.listings import listed_in_slices, sorted_out
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work
-from ottla.expressions import InvalidExpression, matching
+from ottla.expressions import InvalidExpressionError, matching
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -50,7 +50,7 @@ def handle(node: Core, request: Request) -> Any:
     if body.transactional_id_pattern:
         try:
             matching(body.transactional_id_pattern, ())
-        except InvalidExpression:
+        except InvalidExpressionError:
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     is_long = len(body.state_filters) + len(body.producer_id_filters) > SLICE_STEPS
     return node.slices.begin(request, _list(node, request), is_long=is_long)

@@ -60,7 +60,7 @@ def receive(
     frame: memoryview,
     decoded: Decoded = None,
 ) -> list[Part] | Parked:
-    """Serve one ShareFetch frame; see `Node.receive`. Raises MalformedFrame."""
+    """Serve one ShareFetch frame; see `Node.receive`. Raises MalformedFrameError."""
     if decoded is None:
         header, position = decode_request_header(frame)
         body, _ = ShareFetchRequest.decode(frame, position, version)

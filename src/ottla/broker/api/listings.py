@@ -12,7 +12,7 @@ from typing import Any, Final
 from ottla.broker.api.group_calls import call_of
 from ottla.broker.coordinators.shards import CoordinatorRequest, ShardHost
 from ottla.broker.requests import Request
-from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Piece
+from ottla.broker.slices import SLICE_STEPS, EncodedStructs, SubRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.wire import Message
 
@@ -40,7 +40,7 @@ def sorted_out(
 
 def listed_in_slices(
     host: ShardHost, request: Request, body: Message, listed: str, may_see: Callable[[Any], bool]
-) -> Generator[Piece | None, Any, Any]:
+) -> Generator[SubRequest | None, Any, Any]:
     """The entries of all shards of `host`, encoded: the field `listed` of their answers to `body`, as far as the client
     may see it; or an ErrorCode.
 
@@ -50,7 +50,7 @@ def listed_in_slices(
     told = EncodedStructs(request.version)
     steps = 0
     for index in host.active():
-        reply = yield Piece(request, body, partial(_ask, host, index), is_light=True)
+        reply = yield SubRequest(request, body, partial(_ask, host, index), is_light=True)
         if reply.error_code == ErrorCode.NONE:
             found: list[Any] = getattr(reply, listed)
             for first in range(0, len(found), SLICE_STEPS):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, TypeAlias
 
-from ottla.log.producers import Guard
+from ottla.log.producers import VerificationGuard
 from ottla.log.validation import Known
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL
@@ -90,7 +90,7 @@ class TransactionalAppend(PartitionAppend):
 
     def __init__(self, topic: str | bytes, index: int, records: memoryview | None) -> None:
         super().__init__(topic, index, records)
-        self.guard: Guard | None = None
+        self.guard: VerificationGuard | None = None
         self.leader_epoch = -1
 
     @property
@@ -104,7 +104,7 @@ class TransactionalAppend(PartitionAppend):
         )
 
 
-class _Uncommon(Exception):
+class _UncommonError(Exception):
     """The frame has a shape that the hand-written reader leaves to the codec."""
 
 
@@ -132,7 +132,7 @@ def parse_common(frame: memoryview, version: int) -> Parsed | None:
             position = end
         acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position)
         appends = _parse_topics(frame, position + 6, version >= BY_TOPIC_ID_SINCE, kind)
-    except (_Uncommon, IndexError, struct.error, UnicodeDecodeError):
+    except (_UncommonError, IndexError, struct.error, UnicodeDecodeError):
         return None
     internal = INTERNAL_TOPICS_CLIENT if client_id == _INTERNAL_TOPICS_CLIENT else None
     return internal, acks, timeout_ms, appends, transactional_id
@@ -159,20 +159,20 @@ def _parse_topics(frame: memoryview, position: int, by_id: bool, kind: type[Part
                 size, position = _long_size(frame, size, position)
             end = position + size - 1
             if size == 0 or frame[end]:  # null records; tags of the partition
-                raise _Uncommon
+                raise _UncommonError
             appends.append(kind(topic, index, frame[position:end]))
             position = end + 1
         if frame[position]:  # tags of the topic
-            raise _Uncommon
+            raise _UncommonError
     if frame[position + 1]:  # tags of the request
-        raise _Uncommon
+        raise _UncommonError
     return appends
 
 
 def _short_length(byte: int) -> int:
     """A compact length that has one byte and is not null."""
     if not 0 < byte < 0x80:
-        raise _Uncommon
+        raise _UncommonError
     return byte - 1
 
 
@@ -185,7 +185,7 @@ def _long_size(frame: memoryview, size: int, position: int) -> tuple[int, int]:
         size |= (byte & 0x7F) << shift
         if byte < 0x80:
             return size, position
-    raise _Uncommon
+    raise _UncommonError
 
 
 def common_answer(correlation_id: int, append: PartitionAppend, throttle_ms: int) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.broker.client_identity import Address
 from ottla.broker.cluster.members import NOBODY
 from ottla.machine import Millis
-from ottla.metadata.nodes import Place
+from ottla.metadata.nodes import TopicIdPartition
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.errors import ErrorCode
 
@@ -37,9 +37,9 @@ class Reachable:
         self._reached = node.members.reached(address)
         self._peers = node.peers
         self._now = now
-        self._failed: Mapping[Place, frozenset[int]] = {} if self._serving is None else _failed(node)
+        self._failed: Mapping[TopicIdPartition, frozenset[int]] = {} if self._serving is None else _failed(node)
 
-    def of(self, placed: PartitionRecord, place: Place) -> Reach:
+    def of(self, placed: PartitionRecord, place: TopicIdPartition) -> Reach:
         """LEADER_NOT_AVAILABLE if there is no leader, or it does not serve, or it was lost a moment ago.
 
         Clients retry soon after that error; after an answer with an unreachable leader they would wait a second.
@@ -64,7 +64,7 @@ class Reachable:
         return leader not in serving or self._peers.doubts(self._now, leader)
 
 
-def _failed(node: Core) -> Mapping[Place, frozenset[int]]:
+def _failed(node: Core) -> Mapping[TopicIdPartition, frozenset[int]]:
     """The nodes on which the log of a partition is offline."""
     if not any(record.offline for record in node.image.nodes.values()):
         return {}

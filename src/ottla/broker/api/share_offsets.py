@@ -16,7 +16,7 @@ from ottla.broker.coordinators.rounds import Round, Work
 from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import NODE_REQUEST, Request
-from ottla.broker.slices import Piece
+from ottla.broker.slices import SubRequest
 from ottla.groups.share.admin import ShareQuestion
 from ottla.groups.share.group import SharesKnown
 from ottla.machine import Call, Millis, Ticket
@@ -101,7 +101,7 @@ def ends_elsewhere(node: Core, places: Iterable[tuple[str, int]]) -> Work:
     ends: dict[tuple[str, int], int] = {}
     for node_id, topics in by_leader.items():
         message = ListOffsetsRequest(-1, topics=[ListOffsetsTopic(name, parts) for name, parts in topics.items()])
-        answer = yield Piece(NODE_REQUEST, None, partial(_AskedElsewhere(node).begin, node_id, message))
+        answer = yield SubRequest(NODE_REQUEST, None, partial(_AskedElsewhere(node).begin, node_id, message))
         for topic in answer.topics if isinstance(answer, ListOffsetsResponse) else ():
             ends.update({(topic.name, part.partition_index): part.offset for part in topic.partitions})
     return {place: offset for place, offset in ends.items() if offset >= 0}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Operation
-from ottla.broker.slices import Piece, Work
+from ottla.broker.slices import SubRequest, Work
 from ottla.machine import Call
 from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -66,7 +66,7 @@ def _written_in_slices(node: Core, request: Request) -> Work:
             answer: Any = None
             for part in _parts(whole):
                 single = type(body)(body.group_id, [type(topic)(topic.topic_id, [part])])
-                answer = yield Piece(request, single, partial(_ask, node))
+                answer = yield SubRequest(request, single, partial(_ask, node))
                 if answer.results[0].partitions[0].error_code:
                     break
             answers.append(answer)
@@ -102,7 +102,7 @@ def _ask_once_made(node: Core, request: Request) -> Work:
     def submit(piece: Request) -> Any:
         return node.coordinators.share_state.submit(piece.now, piece, WireStateRequest(*_sorted(node, piece)))
 
-    return (yield Piece(request, request.body, submit))
+    return (yield SubRequest(request, request.body, submit))
 
 
 def _sorted(node: Core, request: Request) -> tuple[list[tuple[int, Call]], list[Any]]:

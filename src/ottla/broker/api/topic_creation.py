@@ -1,7 +1,7 @@
 """Checks whether a topic, or more partitions of one, may be created: in Kafka's order with Kafka's messages.
 
 It checks what a request may ask of the registered nodes. It returns a `NewTopic` for `Topics.creating`, or raises
-`TopicRefused`.
+`TopicRefusedError`.
 
 Source: Kafka's ReplicationControlManager.java (validateNewTopicNames, createTopic, createPartitions),
 ControllerApis.scala; the limit of partitions per request is its MAX_PARTITIONS_PER_BATCH.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.config.values import ConfigRefused, check_topic
+from ottla.broker.config.values import ConfigRefusedError, check_topic
 from ottla.broker.topics.new_topic import NewTopic, new_internal
 from ottla.metadata.topic_names import FORBIDDEN, INTERNAL_TOPICS, fault_of
 from ottla.metadata.topics import TopicImage
@@ -25,7 +25,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 USE_DEFAULT: Final = -1
 
 
-class TopicRefused(Exception):
+class TopicRefusedError(Exception):
     """A topic change that is impossible, with the error for the client."""
 
     def __init__(self, error_code: ErrorCode, sentence: str | None = None) -> None:
@@ -42,17 +42,17 @@ def plan_topic(
     assignments: Sequence[tuple[int, Sequence[int]]],
     configs: Iterable[tuple[str, str | None]],
 ) -> NewTopic:
-    """The topic this asks for. `assignments` are (partition, broker ids). Raises TopicRefused."""
+    """The topic this asks for. `assignments` are (partition, broker ids). Raises TopicRefusedError."""
     check_name(node, name)
     overrides: dict[str, str] = {}
     for key, value in configs:
         if value is None:
-            raise TopicRefused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {key}")
+            raise TopicRefusedError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {key}")
         overrides[key] = value
     try:
         check_topic(overrides, node.settings)
-    except ConfigRefused as refused:
-        raise TopicRefused(ErrorCode.INVALID_CONFIG, str(refused)) from refused
+    except ConfigRefusedError as refused:
+        raise TopicRefusedError(ErrorCode.INVALID_CONFIG, str(refused)) from refused
     if assignments:
         assigned = _assigned(node, partitions, replication_factor, assignments)
         check_room(node, len(assigned))
@@ -63,7 +63,7 @@ def plan_topic(
 
 
 def plan_default_topic(node: Core, name: str) -> NewTopic:
-    """The topic that a request for an unknown name creates. Raises TopicRefused."""
+    """The topic that a request for an unknown name creates. Raises TopicRefusedError."""
     check_name(node, name)
     if name in INTERNAL_TOPICS:
         new = new_internal(node.settings, name)
@@ -73,51 +73,53 @@ def plan_default_topic(node: Core, name: str) -> NewTopic:
 
 
 def check_name(node: Core, name: str) -> None:
-    """Raise TopicRefused if no topic of this name can be created."""
+    """Raise TopicRefusedError if no topic of this name can be created."""
     if name in FORBIDDEN:
-        raise TopicRefused(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
+        raise TopicRefusedError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
     fault = fault_of(name)
     if fault is not None:
-        raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        raise TopicRefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     if name in node.image.topics:
-        raise TopicRefused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        raise TopicRefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     other = node.topics.colliding_with(name)
     if other is not None:
-        raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+        raise TopicRefusedError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+        )
 
 
 def check_request_size(partitions: int) -> None:
-    """Raise TopicRefused if one request asks for too many partitions in all."""
+    """Raise TopicRefusedError if one request asks for too many partitions in all."""
     if partitions > PARTITIONS_PER_REQUEST_MAX:
-        raise TopicRefused(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        raise TopicRefusedError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
 def check_room(node: Core, more: int) -> None:
-    """Raise TopicRefused if the node would have too many partitions."""
+    """Raise TopicRefusedError if the node would have too many partitions."""
     check_request_size(more)
     limit = node.settings["ottla.partitions.max"]
     have = node.image.partition_count
     if have + more > limit:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.POLICY_VIOLATION,
             f"The node holds {have} partitions and may hold {limit} (ottla.partitions.max); {more} more are too many.",
         )
 
 
 def plan_growth(node: Core, topic: TopicImage, total: int, assignments: Sequence[Sequence[int]] | None) -> int:
-    """How many partitions the topic shall have. Raises TopicRefused."""
+    """How many partitions the topic shall have. Raises TopicRefusedError."""
     have = len(topic.partitions)
     if total == have:
-        raise TopicRefused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
+        raise TopicRefusedError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
     if total < have:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {topic.name} currently has {have} partition(s); {total} would not be an increase.",
         )
     added, factor = total - have, len(topic.partitions[0].target)
     if assignments is not None:
         if len(assignments) != added:
-            raise TopicRefused(
+            raise TopicRefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) "
                 "were specified.",
@@ -134,12 +136,12 @@ def plan_growth(node: Core, topic: TopicImage, total: int, assignments: Sequence
 def _counted(node: Core, partitions: int, replication_factor: int) -> tuple[int, int]:
     """How many partitions, and how many replicas of each."""
     if replication_factor == 0 or replication_factor < USE_DEFAULT:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
     if partitions == 0 or partitions < USE_DEFAULT:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
         )
     wanted = node.settings["default.replication.factor"] if replication_factor == USE_DEFAULT else replication_factor
@@ -148,7 +150,8 @@ def _counted(node: Core, partitions: int, replication_factor: int) -> tuple[int,
 
 
 def check_factor(node: Core, wanted: int) -> None:
-    """Raise TopicRefused if a partition can't have this many replicas. Nodes that are down count, but one must lead."""
+    """Raise TopicRefusedError if a partition can't have this many replicas. Nodes that are down count, but one must
+    lead."""
     active, down = (1, 0) if node.members.is_alone else (len(node.members.active()), len(node.members.down()))
     why = None
     if not active:
@@ -159,7 +162,7 @@ def check_factor(node: Core, wanted: int) -> None:
             "registered."
         )
     if why is not None:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"Unable to replicate the partition {wanted} time(s): {why}"
         )
 
@@ -169,12 +172,12 @@ def _assigned(
 ) -> tuple[tuple[int, ...], ...]:
     """The replicas of each partition."""
     if replication_factor != USE_DEFAULT:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but replication factor was not set to -1.",
         )
     if partitions != USE_DEFAULT:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
@@ -182,7 +185,7 @@ def _assigned(
     factor: int | None = None
     for index, brokers in assignments:
         if index in by_partition:
-            raise TopicRefused(
+            raise TopicRefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Found multiple manual partition assignments for partition {index}",
             )
@@ -191,33 +194,33 @@ def _assigned(
         factor = len(brokers)
         by_partition[index] = brokers
     if sorted(by_partition) != list(range(len(by_partition))):
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
     return tuple(tuple(by_partition[index]) for index in range(len(by_partition)))
 
 
 def check_brokers(node: Core, brokers: Sequence[int], factor: int | None = None) -> None:
-    """Raise TopicRefused unless a partition can have its replicas on these brokers: all are known, and there are
+    """Raise TopicRefusedError unless a partition can have its replicas on these brokers: all are known, and there are
     `factor` of them if the topic's other partitions have so many."""
     if not brokers:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
         )
     in_order = sorted(brokers)
     for before, broker in zip((None, *in_order), in_order, strict=False):
         if not node.members.knows(broker):
-            raise TopicRefused(
+            raise TopicRefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"The manual partition assignment includes broker {broker}, but no such broker is registered.",
             )
         if broker == before:
-            raise TopicRefused(
+            raise TopicRefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"The manual partition assignment includes the broker {broker} more than once.",
             )
     if factor is not None and len(brokers) != factor:
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"The manual partition assignment includes a partition with {len(brokers)} replica(s), but this is not "
             f"consistent with previous partitions, which have {factor} replica(s).",
@@ -225,9 +228,9 @@ def check_brokers(node: Core, brokers: Sequence[int], factor: int | None = None)
 
 
 def check_active(node: Core, index: int, brokers: Sequence[int]) -> None:
-    """Raise TopicRefused unless one of the brokers can lead the new partition."""
+    """Raise TopicRefusedError unless one of the brokers can lead the new partition."""
     if not node.members.is_alone and node.members.active().keys().isdisjoint(brokers):
-        raise TopicRefused(
+        raise TopicRefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
             "controlled shutdown.",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.group_calls import call_of
 from ottla.broker.coordinators.shards import CoordinatorRequest
 from ottla.broker.requests import Request
-from ottla.broker.slices import Piece, Work
+from ottla.broker.slices import SubRequest, Work
 from ottla.machine import Call
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def _ask_once_claimed(node: Core, request: Request, transactional_id: str) -> Wo
     """Claim producer ids first. If none is available, the coordinator refuses the requests that need one."""
     try:
         yield node.topics.claiming_producer_ids
-    except StoreFailed as failed:
+    except StoreError as failed:
         node.notes(f"could not allocate a producer id: {failed}")
-    return (yield Piece(request, request.body, lambda piece: _ask(node, piece, transactional_id)))
+    return (yield SubRequest(request, request.body, lambda piece: _ask(node, piece, transactional_id)))
 
 
 def _ask(node: Core, request: Request, transactional_id: str) -> Any:

@@ -25,13 +25,13 @@ from ottla.broker.cluster.duties import (
     returned,
     turnover,
 )
-from ottla.broker.cluster.elections import Standing, accepted, preferred, settled
+from ottla.broker.cluster.elections import NodeStates, accepted, preferred, settled
 from ottla.broker.cluster.members import NOBODY, Members
-from ottla.broker.cluster.metadata import Batch, Change, Metadata, Planned
+from ottla.broker.cluster.metadata import Change, Metadata, Planned, RowBatch
 from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.machine import Millis
-from ottla.metadata.nodes import Place
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.nodes import TopicIdPartition
+from ottla.metadata.store import StoreError
 from ottla.metadata.topics import PartitionRecord, TopicImage
 
 RETRY_MS: Final = 200
@@ -81,11 +81,11 @@ class Controller:
             if any(each.leader != NOBODY and is_concerned(each, nodes) for each, nodes in placed):
                 self.look(now)
 
-    def nodes_at(self, topic: TopicImage, index: int) -> Standing:
+    def nodes_at(self, topic: TopicImage, index: int) -> NodeStates:
         """The state of the nodes for this partition, as far as this one knows."""
         return turnover(self._metadata.image, self.present or {}).at((topic.id, index), topic.partitions[index])[0]
 
-    def moves_away(self, place: Place, nodes: Standing) -> bool:
+    def moves_away(self, place: TopicIdPartition, nodes: NodeStates) -> bool:
         """Whether this node leads the partition, and an election with this state of the nodes would change that."""
         topic = self._metadata.image.topics_by_id.get(place[0])
         if topic is None or topic.partitions[place[1]].leader != self._members.node_id:
@@ -141,21 +141,21 @@ class Controller:
         if self._members.is_controller:
             rows = returned(self._metadata.image, turnover(self._metadata.image, self.present or {}))
             if rows:
-                yield Batch(rows, (), self._members.guards(rows))
+                yield RowBatch(rows, (), self._members.guards(rows))
                 self._notes(f"leaders of {len(rows)} topics are the preferred replicas again")
 
     def _work(self, now: Millis) -> Planned:
         assert self.present is not None
         mine = claim(self._metadata.image, self.present, self._members.node_id, self._incarnation)
         if mine is not None:
-            yield Batch([mine])
+            yield RowBatch([mine])
             self._notes(f"node {self._members.node_id} is the controller now")
         if self._members.is_controller:
             turn = turnover(self._metadata.image, self.present)
             rows = yield from duties(self._metadata.image, turn, self.rules_of)
             if rows:
                 self._note_lost_commits(turn)
-                yield Batch(rows, (), self._members.guards(rows))
+                yield RowBatch(rows, (), self._members.guards(rows))
 
     def _note_lost_commits(self, turn: Turnover) -> None:
         lost = missing_commits(self._metadata.image, turn.states)
@@ -175,7 +175,7 @@ class Controller:
     def change_failed(self, now: Millis, error: Exception) -> None:
         self._ended()
         self._retry.set(now + RETRY_MS)
-        if not isinstance(error, StoreFailed):
+        if not isinstance(error, StoreError):
             raise error
         self._notes(f"the controller's work waits for the metadata store: {error}")
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ottla.broker.cluster.elections import Rules, Standing, preferred, settled, undecided
+from ottla.broker.cluster.elections import NodeStates, Rules, preferred, settled, undecided
 from ottla.broker.cluster.members import NOBODY
 from ottla.broker.cluster.metadata import RowChange
 from ottla.broker.cluster.reassignments import completed, is_complete
@@ -37,7 +37,7 @@ from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.features import beyond
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
-from ottla.metadata.nodes import LogEnd, NodeRecord, NodeState, Place
+from ottla.metadata.nodes import LogEnd, NodeRecord, NodeState, TopicIdPartition
 from ottla.metadata.store import ABSENT
 from ottla.metadata.topics import PartitionRecord, TopicImage, key_of
 
@@ -78,17 +78,17 @@ class Turnover:
     """The nodes whose state changes, and the state of all nodes before and after the starting ones are active."""
 
     states: dict[int, NodeState]
-    before: Standing
-    after: Standing
+    before: NodeStates
+    after: NodeStates
     failed: frozenset[int]
-    offline: Mapping[Place, frozenset[int]]
+    offline: Mapping[TopicIdPartition, frozenset[int]]
     """The nodes on which the log of a partition is offline."""
-    incomplete: Mapping[Place, frozenset[int]]
+    incomplete: Mapping[TopicIdPartition, frozenset[int]]
     """The nodes whose log of a partition may lack acknowledged records."""
-    reports: Mapping[Place, Mapping[int, NodeRecord]]
+    reports: Mapping[TopicIdPartition, Mapping[int, NodeRecord]]
     """The rows that report a partition's log end, or a refusal to follow its leader, by node."""
 
-    def at(self, place: Place, placed: PartitionRecord) -> tuple[Standing, Standing]:
+    def at(self, place: TopicIdPartition, placed: PartitionRecord) -> tuple[NodeStates, NodeStates]:
         """The state of the nodes for this partition, before and after."""
         before, after = self.before, self.after
         away = self.offline.get(place, NO_NODES)
@@ -135,30 +135,30 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
     named = image.nodes.items() if since else ()
     missing = frozenset(int(name) for name, record in named if record.broker_epoch <= since)
     forgetful = frozenset(int(name) for name, record in named if not record.knows_store)
-    before = Standing(frozenset(active), frozenset(leaving), frozenset(damaged), missing=missing, forgetful=forgetful)
+    before = NodeStates(frozenset(active), frozenset(leaving), frozenset(damaged), missing=missing, forgetful=forgetful)
     after = replace(before, active=frozenset(active | started), damaged=NO_NODES)
     incomplete = _by_place(image.nodes, lambda record: record.incomplete)
     return Turnover(states, before, after, frozenset(failed), offline_at(image), incomplete, _reports(image))
 
 
-def offline_at(image: MetadataImage) -> dict[Place, frozenset[int]]:
+def offline_at(image: MetadataImage) -> dict[TopicIdPartition, frozenset[int]]:
     """The nodes on which the log of a partition is offline, as they report."""
     return _by_place(image.nodes, lambda record: record.offline)
 
 
 def _by_place(
-    nodes: Mapping[str, NodeRecord], named: Callable[[NodeRecord], Iterable[Place]]
-) -> dict[Place, frozenset[int]]:
+    nodes: Mapping[str, NodeRecord], named: Callable[[NodeRecord], Iterable[TopicIdPartition]]
+) -> dict[TopicIdPartition, frozenset[int]]:
     """The nodes whose rows name a partition."""
-    found: dict[Place, frozenset[int]] = {}
+    found: dict[TopicIdPartition, frozenset[int]] = {}
     for name, record in nodes.items():
         for place in named(record):
             found[place] = found.get(place, NO_NODES) | {int(name)}
     return found
 
 
-def _reports(image: MetadataImage) -> dict[Place, dict[int, NodeRecord]]:
-    reports: dict[Place, dict[int, NodeRecord]] = {}
+def _reports(image: MetadataImage) -> dict[TopicIdPartition, dict[int, NodeRecord]]:
+    reports: dict[TopicIdPartition, dict[int, NodeRecord]] = {}
     for name, record in image.nodes.items():
         for place in {**record.log_ends, **record.refusing}:
             reports.setdefault(place, {})[int(name)] = record
@@ -166,7 +166,7 @@ def _reports(image: MetadataImage) -> dict[Place, dict[int, NodeRecord]]:
 
 
 def _reported(
-    rows: Mapping[int, NodeRecord], place: Place, placed: PartitionRecord
+    rows: Mapping[int, NodeRecord], place: TopicIdPartition, placed: PartitionRecord
 ) -> tuple[frozenset[int], dict[int, LogEnd]]:
     """The replicas that refuse to follow the partition's leader, and the log ends, as reported for its present
     epoch."""
@@ -243,7 +243,7 @@ def _state_row(image: MetadataImage, node_id: int, state: NodeState) -> RowChang
     return state_row(image.nodes[str(node_id)], node_id, state)
 
 
-def is_concerned(placed: PartitionRecord, nodes: Standing) -> bool:
+def is_concerned(placed: PartitionRecord, nodes: NodeStates) -> bool:
     """Whether anything can change for this partition."""
     if placed.leader == NOBODY or is_complete(placed) or any(member in nodes.damaged for member in placed.elr):
         return True

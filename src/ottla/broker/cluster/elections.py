@@ -45,7 +45,7 @@ EPOCHS_SKIPPED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class NodeStates:
     """The state of the nodes.
 
     - `active` nodes may be given leaderships.
@@ -66,7 +66,7 @@ class Standing:
     missing: AbstractSet[int] = frozenset()
     forgetful: AbstractSet[int] = frozenset()
 
-    def without(self, offline: AbstractSet[int]) -> Standing:
+    def without(self, offline: AbstractSet[int]) -> NodeStates:
         """The state for a partition whose log is offline on these nodes: they keep it if no other node can take it."""
         kept = offline & (self.active | self.leaving)
         return replace(self, active=self.active - offline, leaving=self.leaving | kept) if offline else self
@@ -80,12 +80,12 @@ class Rules:
     unclean: bool = False
 
 
-def settled(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
+def settled(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord:
     """The record after every replica that must leave the in-sync set has left it, led by a replica that may lead."""
     return counted(placed, brought_in_line(placed, nodes, rules))
 
 
-def brought_in_line(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
+def brought_in_line(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord:
     """The same, with the epochs that `placed` has."""
     isr, lost = _in_sync(placed, nodes)
     enough = len(isr) >= min(rules.min_isr, len(placed.replicas))
@@ -111,7 +111,7 @@ def undecided(placed: PartitionRecord, lost_commits: int) -> PartitionRecord:
     return replace(nobody, leader_epoch=epoch, partition_epoch=placed.partition_epoch + 2 * lost_commits + 1)
 
 
-def preferred(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
+def preferred(placed: PartitionRecord, nodes: NodeStates) -> PartitionRecord:
     """The record led by the first replica of its assignment, if that one may lead."""
     first = placed.replicas[0]
     if placed.leader == first or first not in placed.isr or first not in nodes.active:
@@ -144,7 +144,7 @@ def counted(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
     return replace(after, leader_epoch=leader_epoch, partition_epoch=before.partition_epoch + 1)
 
 
-def _in_sync(placed: PartitionRecord, nodes: Standing) -> tuple[tuple[int, ...], list[int]]:
+def _in_sync(placed: PartitionRecord, nodes: NodeStates) -> tuple[tuple[int, ...], list[int]]:
     """The replicas that stay in sync, and those that leave with a complete log."""
     stays = [member for member in placed.isr if member in nodes.active]
     if not stays and not any(member in nodes.active for member in placed.elr):
@@ -153,7 +153,7 @@ def _in_sync(placed: PartitionRecord, nodes: Standing) -> tuple[tuple[int, ...],
     return tuple(stays), [member for member in placed.isr if member not in stays]
 
 
-def _led(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
+def _led(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord:
     if placed.leader in placed.isr:
         members = (*placed.isr, *placed.elr)
         refusing = [each for each in placed.replicas if each in members and each in nodes.refusing & nodes.active]
@@ -168,7 +168,7 @@ def _led(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRec
     return after if after.leader == NOBODY else _above_lost_epochs(placed, after)
 
 
-def _elected(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
+def _elected(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord:
     for replica in placed.replicas:
         if replica in placed.isr:
             return replace(placed, leader=replica)
@@ -180,7 +180,7 @@ def _elected(placed: PartitionRecord, nodes: Standing, rules: Rules) -> Partitio
     return _led_by_its_log(placed, nodes, rules)
 
 
-def _is_store_confirmed(placed: PartitionRecord, nodes: Standing, rules: Rules) -> bool:
+def _is_store_confirmed(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> bool:
     """Whether one of the replicas that have compared the store with what they had seen has each acknowledged record."""
     unheard = sum(replica in nodes.missing or replica in nodes.forgetful for replica in placed.replicas)
     count = len(placed.replicas)
@@ -194,7 +194,7 @@ def _above_lost_epochs(before: PartitionRecord, after: PartitionRecord) -> Parti
     return replace(after, leader_epoch=epoch, unclean_epoch=epoch if is_unclean else after.unclean_epoch)
 
 
-def _led_by_its_log(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord:
+def _led_by_its_log(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord:
     """The record led by the live replica whose log ends last, if that one may lead; otherwise without a leader."""
     ends = nodes.log_ends
     live = [replica for replica in placed.replicas if replica in nodes.active]

@@ -20,7 +20,7 @@ from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.requests import Request
 from ottla.machine import Millis
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_request
 from ottla.protocol.messages.envelope import EnvelopeRequest
 
@@ -51,7 +51,7 @@ def unwrapped(
 ) -> Request:
     """The request in an envelope, as if its client had sent it over this connection.
 
-    `decode(api_key, frame, position, version)` gives its message. Raises MalformedFrame.
+    `decode(api_key, frame, position, version)` gives its message. Raises MalformedFrameError.
     """
     frame = memoryview(envelope.request_data)
     header, position = decode_request_header(frame)
@@ -70,7 +70,7 @@ def unwrapped(
         principal, mechanism = Principal.parse(str(sender["principal"])), str(sender.get("mechanism", ""))
         tries = tuple(map(str, sender.get("tries", ())))
     except (ValueError, KeyError, TypeError) as error:
-        raise MalformedFrame(f"an envelope does not say who sent what is in it: {error}") from error
+        raise MalformedFrameError(f"an envelope does not say who sent what is in it: {error}") from error
     return Request(
         channel,
         header.api_key,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.broker.client_identity import NODE_MECHANISM
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -61,7 +61,7 @@ class Introduction:
         key = SaslHandshakeRequest.API_KEY if number == 1 else SaslAuthenticateRequest.API_KEY
         try:
             found, message = decode_response(key, _TOKENS_SINCE if number == 1 else _AUTHENTICATE_VERSION, answer)
-        except MalformedFrame:
+        except MalformedFrameError:
             raise NotProvedError("its answer does not parse") from None
         if found != number:
             raise NotProvedError("it answered another request")

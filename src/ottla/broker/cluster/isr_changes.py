@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ottla.broker.cluster.elections import Rules, Standing, with_isr
+from ottla.broker.cluster.elections import NodeStates, Rules, with_isr
 from ottla.broker.cluster.reassignments import completed
 from ottla.metadata.nodes import NodeRecord, NodeState
 from ottla.metadata.topics import PartitionRecord
@@ -64,7 +64,7 @@ def altered(
     ordered = [replica for replica in placed.replicas if replica in members]
     after = with_isr(placed, ordered, rules, recovering=proposal.recovering)
     active = frozenset(node_id for node_id, record in nodes.items() if record.state is NodeState.ACTIVE)
-    return completed(after, Standing(active), placed)
+    return completed(after, NodeStates(active), placed)
 
 
 def _stands(placed: PartitionRecord, proposal: IsrProposal) -> bool:

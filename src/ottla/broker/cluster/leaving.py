@@ -19,7 +19,7 @@ from ottla.broker.cluster.peers import Peers
 from ottla.broker.cluster.trust import CLIENT_ID
 from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.machine import Millis
-from ottla.metadata.nodes import Place
+from ottla.metadata.nodes import TopicIdPartition
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 LOOK_MS: Final = 10
@@ -38,7 +38,7 @@ class Leaving:
         self._peers = peers
         self._since: int | None = None
         """The metadata generation since which others lead all that they could; None while they do not."""
-        self._led: set[Place] = set()
+        self._led: set[TopicIdPartition] = set()
         """The partitions that this node led at the last check."""
         self._heard: dict[int, int] = {}
         """The generation that each other node last reported."""
@@ -81,7 +81,7 @@ class Leaving:
             for place in self._led
         )
 
-    def _still_led(self) -> set[Place]:
+    def _still_led(self) -> set[TopicIdPartition]:
         return {
             (topic.id, index)
             for topic in self._metadata.image.topics.values()

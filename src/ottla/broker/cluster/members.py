@@ -15,12 +15,12 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from ottla.broker.client_identity import Address
-from ottla.broker.cluster.metadata import Metadata, NotInTime, RowChange
+from ottla.broker.cluster.metadata import DeadlineExceededError, Metadata, RowChange
 from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER_KEY
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord, NodeState
-from ottla.metadata.store import Guard, StoreFailed
+from ottla.metadata.store import StoreError, VersionGuard
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import TopicRecord
 from ottla.protocol.errors import ErrorCode
@@ -44,18 +44,18 @@ default of broker.session.timeout.ms. librdkafka drops a node that is not listed
 then wait up to a second before they move to their new leader."""
 
 
-class NotController(StoreFailed):
+class NotControllerError(StoreError):
     """Another node is the controller; this one has sent nothing to the store."""
 
     def __init__(self) -> None:
         super().__init__("another node is the controller, or none is")
 
 
-def error_of(failed: StoreFailed) -> ErrorCode:
+def error_of(failed: StoreError) -> ErrorCode:
     """The error for a client whose change failed."""
-    if isinstance(failed, NotInTime):
+    if isinstance(failed, DeadlineExceededError):
         return ErrorCode.REQUEST_TIMED_OUT
-    return ErrorCode.NOT_CONTROLLER if isinstance(failed, NotController) else ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.NOT_CONTROLLER if isinstance(failed, NotControllerError) else ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Members:
@@ -161,18 +161,18 @@ class Members:
         known = self._metadata.image.controller
         return known is not None and (known.node_id, known.incarnation) == (self.node_id, self.incarnation)
 
-    def guards(self, rows: Collection[RowChange] = ()) -> list[Guard]:
+    def guards(self, rows: Collection[RowChange] = ()) -> list[VersionGuard]:
         """The guards of a batch of the controller with these rows. They fail the batch if a successor has taken over,
-        or if a node that is to lead is leaving or has registered again. Raises NotController."""
+        or if a node that is to lead is leaving or has registered again. Raises NotControllerError."""
         if not self.is_controller:
-            raise NotController
+            raise NotControllerError
         image = self._metadata.image
         if image.controller is None:
             return []
         keys = {f"{NODE_PREFIX}{node_id}" for row in rows for node_id in self._new_leaders(row)}
         keys -= {row.key for row in rows}
-        of_nodes = [Guard(key, image.nodes[key.removeprefix(NODE_PREFIX)].version) for key in sorted(keys)]
-        return [Guard(CONTROLLER_KEY, image.controller.version), *of_nodes]
+        of_nodes = [VersionGuard(key, image.nodes[key.removeprefix(NODE_PREFIX)].version) for key in sorted(keys)]
+        return [VersionGuard(CONTROLLER_KEY, image.controller.version), *of_nodes]
 
     def _new_leaders(self, row: RowChange) -> set[int]:
         """The nodes that lead something in this row which they did not lead."""

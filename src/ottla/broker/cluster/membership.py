@@ -19,10 +19,10 @@ from typing import Any, Final, Protocol
 
 from ottla.broker.cluster.controller import Controller
 from ottla.broker.cluster.duties import RulesOf, state_row
-from ottla.broker.cluster.elections import Standing, awaits_logs
+from ottla.broker.cluster.elections import NodeStates, awaits_logs
 from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
-from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
+from ottla.broker.cluster.metadata import Metadata, Planned, RowBatch, RowChange
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.log.checkpoints import note_incarnation, read_lost_since, write_lost_since
@@ -31,8 +31,8 @@ from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER
 from ottla.metadata.features import HIGHEST
 from ottla.metadata.image import MetadataDelta
-from ottla.metadata.nodes import NODE_PROOF, NODES, PREFIX, LogEnd, NodeRecord, NodeState, Place
-from ottla.metadata.store import ABSENT, StoreFailed
+from ottla.metadata.nodes import NODE_PROOF, NODES, PREFIX, LogEnd, NodeRecord, NodeState, TopicIdPartition
+from ottla.metadata.store import ABSENT, StoreError
 from ottla.metadata.topics import TOPICS
 
 RETRY_MS: Final = 500
@@ -57,11 +57,11 @@ class Joining:
 class OwnLogs(Protocol):
     """The state of the logs that the node's row reports."""
 
-    def offline(self) -> tuple[Place, ...]:
+    def offline(self) -> tuple[TopicIdPartition, ...]:
         """The partitions with replicas on other nodes whose logs here are offline, in order."""
         ...
 
-    def incomplete(self) -> tuple[Place, ...]:
+    def incomplete(self) -> tuple[TopicIdPartition, ...]:
         """The partitions with replicas on other nodes whose logs here may lack acknowledged records, in order.
 
         It leaves out logs whose ends decide who leads.
@@ -72,18 +72,18 @@ class OwnLogs(Protocol):
         """The data directory was replaced: no log here has its earlier records."""
         ...
 
-    def found_incomplete(self, places: AbstractSet[Place]) -> None:
+    def found_incomplete(self, places: AbstractSet[TopicIdPartition]) -> None:
         """The logs of these partitions may lack acknowledged records too, as an earlier incarnation has found."""
         ...
 
-    def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
+    def log_ends(self) -> dict[TopicIdPartition, tuple[int, LogEnd]]:
         """The ends of the logs here whose partitions have no eligible leader, with their leader epoch.
 
         NO_LOG for a log that has lost all its records: the operator may find the disk that has them.
         """
         ...
 
-    def refusing(self) -> dict[Place, int]:
+    def refusing(self) -> dict[TopicIdPartition, int]:
         """The partitions whose leader this node refuses to follow, with that leader's epoch."""
         ...
 
@@ -114,10 +114,10 @@ class Membership:
         self._metadata = metadata
         self._notes = notes
         self._rack = rack
-        self.given_up: AbstractSet[Place] = frozenset()
+        self.given_up: AbstractSet[TopicIdPartition] = frozenset()
         """Partitions that this node leads but others may lead by now: it has reported, or is reporting, that their logs
         are offline."""
-        self._saying: tuple[Place, ...] = ()
+        self._saying: tuple[TopicIdPartition, ...] = ()
         """The offline logs in the row that is being written."""
         self._intact = True
         self._emptied = False
@@ -295,7 +295,7 @@ class Membership:
         here = frozenset({self.members.node_id})
         others = frozenset(map(int, self._metadata.image.nodes)) - here
         self.given_up = frozenset(
-            place for place in said if self.controller.moves_away(place, Standing(others, leaving=here))
+            place for place in said if self.controller.moves_away(place, NodeStates(others, leaving=here))
         )
 
     # ---- leaving ---------------------------------------------------------------------------------------------------
@@ -335,14 +335,14 @@ class Membership:
             if record is None or (record.state is NodeState.STARTING and not record.intact):
                 return  # the controller has still to learn of the lost bytes
             if record.state in (NodeState.ACTIVE, NodeState.STARTING):
-                yield Batch([state_row(record, node_id, NodeState.LEAVING)])
+                yield RowBatch([state_row(record, node_id, NodeState.LEAVING)])
             return
         if record is not None and record.state is not NodeState.FENCED:
             row = self._with_logs(record)
             if row != record:
                 self._saying = row.offline
                 self._look_at_given_up()
-                yield Batch([RowChange(f"{PREFIX}{node_id}", replace(row, version=0), record.version)])
+                yield RowBatch([RowChange(f"{PREFIX}{node_id}", replace(row, version=0), record.version)])
             return
         known = image.nodes.get(str(node_id))
         joining = self.joining
@@ -361,7 +361,7 @@ class Membership:
             knows_store=self.knows_store,
         )
         row = self._with_logs(row)
-        yield Batch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])
+        yield RowBatch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])
 
     def change_ended(self, now: Millis, result: Any) -> None:
         self._is_writing, self._saying = False, ()
@@ -374,6 +374,6 @@ class Membership:
     def change_failed(self, now: Millis, error: Exception) -> None:
         self._is_writing = False
         self._retry.set(now + RETRY_MS)
-        if not isinstance(error, StoreFailed):
+        if not isinstance(error, StoreError):
             raise error
         self._notes(f"the node could not be registered yet: {error}")

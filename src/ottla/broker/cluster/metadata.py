@@ -9,7 +9,7 @@ may not be done. When the image moves, `tell` is called.
     def make_topic(now):                    # a `Change`: planned again if another writer was faster
         if "t" in metadata.image.topics:
             return "it exists"
-        yield Batch([RowChange(...)])       # raises StoreFailed if it was not done
+        yield Batch([RowChange(...)])       # raises StoreError if it was not done
         return "made"
 
 Every batch also writes the node's mark, a row of its own. If the outcome of a commit is unknown, the store is read
@@ -45,7 +45,7 @@ from ottla.broker.schedule import KeyedTimers, Schedule, Timed, Timer
 from ottla.machine import Entropy, Millis
 from ottla.metadata.image import MetadataDelta, MetadataImage, changed, delta_since, read_image
 from ottla.metadata.row_kinds import Record, Row, encoded
-from ottla.metadata.store import CommitUnknown, Delete, Guard, MetadataStore, Put, StoreFailed, Write
+from ottla.metadata.store import CommitUnknownError, Delete, MetadataStore, Put, StoreError, VersionGuard, Write
 
 PLANS_MAX: Final = 10
 """How often a change is planned while other writers are faster."""
@@ -55,7 +55,7 @@ RETRY_MS: Final = 500
 """How long a store that could not be read is left alone."""
 
 
-class NotInTime(StoreFailed):
+class DeadlineExceededError(StoreError):
     """The change's deadline passed before the store answered; the outcome is unknown."""
 
     def __init__(self) -> None:
@@ -70,12 +70,12 @@ class RowChange(NamedTuple):
     expected: int | None = None
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """The rows that a change writes at once; `also`: rows that no image has; `guards`: as in `MetadataStore.commit`."""
 
     rows: Sequence[RowChange]
     also: Sequence[Write] = ()
-    guards: Sequence[Guard] = ()
+    guards: Sequence[VersionGuard] = ()
 
     def writes(self) -> list[Write]:
         rows: list[Write] = [
@@ -90,12 +90,12 @@ class Batch(NamedTuple):
         return MetadataDelta(generation, written)
 
 
-Planned: TypeAlias = Generator[Batch | None, None, Any]
+Planned: TypeAlias = Generator[RowBatch | None, None, Any]
 """The batches of a change. After None, other requests are served before the plan continues."""
 Change: TypeAlias = Callable[[Millis], Planned]
 
 
-def planned(batch: Batch) -> Planned:
+def planned(batch: RowBatch) -> Planned:
     """The plan to write this batch, independent of the image."""
     yield batch
 
@@ -108,7 +108,7 @@ class AwaitsChange(Protocol):
         ...
 
     def change_failed(self, now: Millis, error: Exception) -> None:
-        """The plan raised this exception: StoreFailed if the plan did not catch it, otherwise an unexpected
+        """The plan raised this exception: StoreError if the plan did not catch it, otherwise an unexpected
         exception."""
         ...
 
@@ -138,7 +138,7 @@ class _Turn:
     """The waiter has been notified that the change timed out; only the commit in progress is still followed."""
     plans: int = 0
     planned: Planned | None = None
-    batch: Batch = field(default=Batch(()))
+    batch: RowBatch = field(default=RowBatch(()))
     mark: bytes = b""
     token: int = 0
     outcome: CommitOutcome | None = None
@@ -182,7 +182,7 @@ class Metadata:
     # ---- the image -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """At start: read everything in the store. Raises StoreFailed."""
+        """At start: read everything in the store. Raises StoreError."""
         self.image = read_image(self._store)
 
     def move(self, delta: MetadataDelta) -> MetadataImage:
@@ -214,9 +214,9 @@ class Metadata:
         stop.
 
         An unknown outcome counts as a failure. On a remote store these changes only remove rows, which is safe to
-        repeat. Raises StoreFailed, Conflict, and what the plan raises.
+        repeat. Raises StoreError, ConflictError, and what the plan raises.
         """
-        failed: StoreFailed | None = None
+        failed: StoreError | None = None
         while True:
             try:
                 batch = next(planned) if failed is None else planned.throw(failed)
@@ -227,8 +227,8 @@ class Metadata:
                 continue
             try:
                 generation = self._store.commit(batch.writes(), batch.guards)
-            except (StoreFailed, CommitUnknown) as error:
-                failed = error if isinstance(error, StoreFailed) else StoreFailed(str(error))
+            except (StoreError, CommitUnknownError) as error:
+                failed = error if isinstance(error, StoreError) else StoreError(str(error))
                 continue
             failed = None
             is_next = generation == self.image.generation + 1
@@ -242,12 +242,13 @@ class Metadata:
     # ---- changes ---------------------------------------------------------------------------------------------------
 
     def change(self, now: Millis, change: Change, awaits: AwaitsChange, until: Millis | None = None) -> None:
-        """Make this change once all before it have ended. If that is later than `until`, its plan gets NotInTime."""
+        """Make this change once all before it have ended. If that is later than `until`, its plan gets
+        DeadlineExceededError."""
         if until is not None and until <= now:
-            self._refuse(now, change, awaits, NotInTime())
+            self._refuse(now, change, awaits, DeadlineExceededError())
             return
         if len(self._waiting) >= CHANGES_MAX:
-            self._refuse(now, change, awaits, StoreFailed(f"{CHANGES_MAX} changes of the metadata wait already"))
+            self._refuse(now, change, awaits, StoreError(f"{CHANGES_MAX} changes of the metadata wait already"))
             return
         self._changes += 1
         self._waiting.append(_Turn(self._changes, change, awaits))
@@ -265,7 +266,7 @@ class Metadata:
                 else:
                     self._done(now, turn, generation)
             case NotCommitted(why):
-                self._step(now, turn, StoreFailed(why))
+                self._step(now, turn, StoreError(why))
             case Conflicted() | OutcomeUnknown():
                 self._read_again(turn, outcome)
         self._go_on(now)
@@ -329,7 +330,7 @@ class Metadata:
 
     def _plan_again(self, now: Millis, turn: _Turn, why: str) -> None:
         if turn.is_given_up or turn.plans == PLANS_MAX:
-            self._step(now, turn, StoreFailed(f"other nodes change the metadata all the time: {why}"))
+            self._step(now, turn, StoreError(f"other nodes change the metadata all the time: {why}"))
         else:
             assert turn.planned is not None
             turn.planned.close()
@@ -345,7 +346,7 @@ class Metadata:
         else:
             self._step(now, turn)
 
-    def _step(self, now: Millis, turn: _Turn, failed: StoreFailed | None = None) -> None:
+    def _step(self, now: Millis, turn: _Turn, failed: StoreError | None = None) -> None:
         """Continue the plan of this turn to its next batch, or to its end."""
         assert turn.planned is not None
         if turn.is_given_up:
@@ -397,7 +398,7 @@ class Metadata:
         if turn is None or turn.number != number:
             turn = next(turn for turn in self._waiting if turn.number == number)
             self._waiting.remove(turn)
-            self._refuse(now, turn.change, turn.awaits, NotInTime())
+            self._refuse(now, turn.change, turn.awaits, DeadlineExceededError())
             return
         assert turn.planned is not None
         if turn.is_over:  # only this node has still to follow
@@ -406,14 +407,14 @@ class Metadata:
             self._go_on(now)
             return
         turn.is_given_up = True
-        self._fail(turn.planned, turn.awaits, NotInTime())
+        self._fail(turn.planned, turn.awaits, DeadlineExceededError())
 
     def _read_again(self, turn: _Turn, why: CommitOutcome) -> None:
         """Bring the image up to the store before this turn continues."""
         turn.outcome = why
         self._outbox.add(Reread(turn.token, self.image, self._mark_key))
 
-    def _refuse(self, now: Millis, change: Change, awaits: AwaitsChange, why: StoreFailed) -> None:
+    def _refuse(self, now: Millis, change: Change, awaits: AwaitsChange, why: StoreError) -> None:
         """Fail a change without asking the store, as if the store had failed."""
         planned = change(now)
         try:
@@ -425,7 +426,7 @@ class Metadata:
         else:
             self._fail(planned, awaits, why)
 
-    def _fail(self, planned: Planned, awaits: AwaitsChange, why: StoreFailed) -> None:
+    def _fail(self, planned: Planned, awaits: AwaitsChange, why: StoreError) -> None:
         """The batch that this plan has yielded has failed, as far as the plan can know; the plan ends with that."""
         try:
             planned.throw(why)

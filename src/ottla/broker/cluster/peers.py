@@ -1,8 +1,8 @@
 """Sends requests of this node to other nodes, matches their answers, and ends their waiting at a deadline.
 
-A message becomes an `Ask` effect. Its asker gets an answer, or `Unanswered` if it is unknown whether the request was
-carried out. The node serves a request to itself like any other, without the network. The I/O host finds the addresses
-of other nodes in the image.
+A message becomes an `PeerRequest` effect. Its asker gets an answer, or `Unanswered` if it is unknown whether the
+request was carried out. The node serves a request to itself like any other, without the network. The I/O host finds the
+addresses of other nodes in the image.
 
 Nodes prove themselves once on each connection (`trust`). Requests that only a node may send are refused to all other
 clients, on every listener.
@@ -25,11 +25,11 @@ from ottla.broker.channel import NODE_CHANNEL
 from ottla.broker.client_identity import Identity
 from ottla.broker.cluster.trust import CLIENT_ID, Trust
 from ottla.broker.completions import Completions
-from ottla.broker.effects import Ask, Outbox
+from ottla.broker.effects import Outbox, PeerRequest
 from ottla.broker.requests import Request
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
 from ottla.machine import Millis, Unanswered
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.wire import Buffer
 
@@ -113,10 +113,10 @@ class Peers:
             self._own.append((token, message, version))
         else:
             header = RequestHeader(key, version, _correlation(token), self.trust.client_id_for(node_id))
-            self._outbox.add(Ask(token, node_id, bytes(encode_request(header, message)), line))
+            self._outbox.add(PeerRequest(token, node_id, bytes(encode_request(header, message)), line))
 
     def answered(self, now: Millis, token: int, answer: Buffer | Unanswered) -> None:
-        """Handle the result of an Ask: the frame of the answer without its length, or why there is none."""
+        """Handle the result of a PeerRequest: the frame of the answer without its length, or why there is none."""
         known = self._under_way.get(token)
         if known is None:
             return
@@ -129,7 +129,7 @@ class Peers:
             answer = memoryview(bytearray(answer))  # the frame's memory belongs to the I/O host by then
         try:
             correlation_id, message = decode_response(known.api_key, known.version, answer)
-        except MalformedFrame as error:
+        except MalformedFrameError as error:
             self._end(token, Unanswered(f"node {known.node_id} gave an answer that does not parse: {error}"))
             return
         if correlation_id != _correlation(token):

@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ottla.broker.cluster.elections import Rules, Standing, brought_in_line, counted
+from ottla.broker.cluster.elections import NodeStates, Rules, brought_in_line, counted
 from ottla.metadata.topics import PartitionRecord
 
 
-def reassigned(placed: PartitionRecord, target: Sequence[int], nodes: Standing) -> PartitionRecord:
+def reassigned(placed: PartitionRecord, target: Sequence[int], nodes: NodeStates) -> PartitionRecord:
     """The record at the start of a move to these nodes; the move may end with it. `target`: not empty, without
     duplicates."""
     before = placed.origin
@@ -39,7 +39,7 @@ def reassigned(placed: PartitionRecord, target: Sequence[int], nodes: Standing) 
     return counted(placed, _completed(replace(placed, replicas=replicas, adding=adding, removing=removing), nodes))
 
 
-def completed(placed: PartitionRecord, nodes: Standing, before: PartitionRecord | None = None) -> PartitionRecord:
+def completed(placed: PartitionRecord, nodes: NodeStates, before: PartitionRecord | None = None) -> PartitionRecord:
     """The record at the end of the move, the same object if the move has not ended. `before`: the record in the store,
     if `placed` is written with the same write."""
     after = _completed(placed, nodes)
@@ -51,7 +51,7 @@ def is_complete(placed: PartitionRecord) -> bool:
     return placed.is_moving and set(placed.target) <= set(placed.isr)
 
 
-def cancelled(placed: PartitionRecord, nodes: Standing, rules: Rules) -> PartitionRecord | None:
+def cancelled(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord | None:
     """The record after the move is cancelled and the replicas are as before; None if that would lose acknowledged
     records."""
     before = placed.origin
@@ -65,7 +65,7 @@ def cancelled(placed: PartitionRecord, nodes: Standing, rules: Rules) -> Partiti
     return counted(placed, brought_in_line(after, nodes, rules))
 
 
-def _completed(placed: PartitionRecord, nodes: Standing) -> PartitionRecord:
+def _completed(placed: PartitionRecord, nodes: NodeStates) -> PartitionRecord:
     if not is_complete(placed):
         return placed
     target, leader = placed.target, placed.leader

@@ -6,7 +6,7 @@ They come from the rows of the nodes in the metadata image. Sources: KIP-841, KI
 from __future__ import annotations
 
 from ottla.broker.cluster.metadata import Metadata
-from ottla.metadata.nodes import NodeState, Place
+from ottla.metadata.nodes import NodeState, TopicIdPartition
 
 
 class Registrations:
@@ -22,7 +22,7 @@ class Registrations:
         record = self._metadata.image.nodes.get(str(node_id))
         return None if record is None or record.state is not NodeState.ACTIVE else record.broker_epoch
 
-    def may_count(self, node_id: int, place: Place) -> bool:
+    def may_count(self, node_id: int, place: TopicIdPartition) -> bool:
         """Whether the node has not reported that its log of this partition is offline, or may lack records."""
         record = self._metadata.image.nodes.get(str(node_id))
         return record is None or record.may_count(place)

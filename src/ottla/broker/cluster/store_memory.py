@@ -25,11 +25,20 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.broker.cluster.members import NOBODY
-from ottla.log.checkpoints import SEEN_FILE, CheckpointUnreadable, read_properties
+from ottla.log.checkpoints import SEEN_FILE, CheckpointUnreadableError, read_properties
 from ottla.log.files import FileSystem
 from ottla.metadata.history import ENTRIES_REMEMBERED, HISTORY, HISTORY_KEY, HistoryRecord, lost_commits
 from ottla.metadata.image import MetadataImage
-from ottla.metadata.store import ABSENT, CommitUnknown, Conflict, MetadataStore, Put, StoreFailed, Versioned, decoded
+from ottla.metadata.store import (
+    ABSENT,
+    CommitUnknownError,
+    ConflictError,
+    MetadataStore,
+    Put,
+    StoreError,
+    Versioned,
+    decoded,
+)
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.records.checksum import crc32c
 
@@ -63,7 +72,7 @@ class Seen:
 
 
 def read_seen(files: FileSystem, path: str) -> Seen | None:
-    """None without the file. Raises CheckpointUnreadable, OSError."""
+    """None without the file. Raises CheckpointUnreadableError, OSError."""
     properties = read_properties(files, path)
     if properties is None:
         return None
@@ -73,10 +82,10 @@ def read_seen(files: FileSystem, path: str) -> Seen | None:
         forgotten = properties.get("forgotten") == "1"
         seen = Seen(int(properties["generation"]), starts, int(properties["lost"]), forgotten)
     except (KeyError, ValueError) as error:
-        raise CheckpointUnreadable(f"{path} does not say which metadata the node has seen: {error}") from error
+        raise CheckpointUnreadableError(f"{path} does not say which metadata the node has seen: {error}") from error
     others = properties.keys() - {"generation", "starts", "lost"}
     if others and f"checksum={properties.get('checksum')}\n".encode() not in seen.encode():
-        raise CheckpointUnreadable(f"{path} does not match its checksum")
+        raise CheckpointUnreadableError(f"{path} does not match its checksum")
     return seen
 
 
@@ -101,11 +110,11 @@ class StoreMemory:
     def begin(self, store: MetadataStore, name: str) -> StoreStatus:
         """Compare the store with the file, and add this start, of that name, to the store's history.
 
-        Afterwards `store.lost` is the number of missing commits. Raises StoreFailed, OSError.
+        Afterwards `store.lost` is the number of missing commits. Raises StoreError, OSError.
         """
         try:
             seen = read_seen(self._files, self._path) or Seen(0, forgotten=True)
-        except CheckpointUnreadable as unreadable:
+        except CheckpointUnreadableError as unreadable:
             self._warn(f"{unreadable}; an older metadata store would not be noticed by it")
             seen = Seen(0, forgotten=True)
         self.forgotten = seen.forgotten
@@ -120,13 +129,13 @@ class StoreMemory:
                 lost = max(lost, lost_commits(seen.generation, seen.starts, entries, newest))
                 before = newest if store.lost or newest < seen.generation else None
                 record = HistoryRecord(name, before) if known is None else known.followed_by(name, before)
-                with suppress(Conflict, CommitUnknown):  # the next read shows what is stored
+                with suppress(ConflictError, CommitUnknownError):  # the next read shows what is stored
                     store.commit([Put(HISTORY_KEY, record.encode(), ABSENT if row is None else row.version)])
                 continue
             self._lost = store.lost = lost
             self._write(Seen(known.version, _starts(known), lost, self.forgotten), durable=True)
             return StoreStatus(lost, seen.generation)
-        raise StoreFailed(f"other nodes write to the metadata store {store.place} all the time; try again")
+        raise StoreError(f"other nodes write to the metadata store {store.place} all the time; try again")
 
     def compared(self, image: MetadataImage, *, knows_store: bool) -> None:
         """The node has registered; `knows_store`: the file counts, as far as the cluster knows this node."""

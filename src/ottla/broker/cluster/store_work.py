@@ -15,18 +15,18 @@ from ottla.broker.effects import (
     Unread,
 )
 from ottla.metadata.image import delta_since
-from ottla.metadata.store import CommitUnknown, Conflict, MetadataStore, StoreFailed
+from ottla.metadata.store import CommitUnknownError, ConflictError, MetadataStore, StoreError
 
 
 def commit(store: MetadataStore, effect: Commit) -> CommitOutcome:
     """Carry out a Commit."""
     try:
         return Committed(store.commit(effect.writes, effect.guards))
-    except Conflict as conflict:
+    except ConflictError as conflict:
         return Conflicted(str(conflict))
-    except StoreFailed as failed:
+    except StoreError as failed:
         return NotCommitted(str(failed))
-    except CommitUnknown as unknown:
+    except CommitUnknownError as unknown:
         return OutcomeUnknown(str(unknown))
 
 
@@ -35,6 +35,6 @@ def reread(store: MetadataStore, effect: Reread) -> Reading | Unread:
     try:
         delta = delta_since(store, effect.image)
         row = store.get(effect.key)
-    except StoreFailed as failed:
+    except StoreError as failed:
         return Unread(str(failed))
     return Reading(delta, None if row is None else row.value)

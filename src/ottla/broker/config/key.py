@@ -20,11 +20,11 @@ INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 
 
-class ConfigRefused(Exception):
+class ConfigRefusedError(Exception):
     """A configuration value or name that is refused; the text is one sentence for the operator who set it."""
 
 
-class UnknownConfig(ConfigRefused):
+class UnknownConfigError(ConfigRefusedError):
     """There is no property of this name."""
 
 
@@ -80,7 +80,7 @@ class ConfigKey:
         return self.kind is Kind.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The typed value. Raises ConfigRefused with Kafka's sentence."""
+        """The typed value. Raises ConfigRefusedError with Kafka's sentence."""
         text = text.strip()
         value = self._convert(text)
         self._check(text, value)
@@ -142,9 +142,9 @@ class ConfigKey:
         elif self.high is not None and value > self.high:
             raise self._refuse(text, f"Value must be no more than {self.high}")
 
-    def _refuse(self, text: str, why: str) -> ConfigRefused:
+    def _refuse(self, text: str, why: str) -> ConfigRefusedError:
         shown = "[hidden]" if self.sensitive else text
-        return ConfigRefused(f"Invalid value {shown} for configuration {self.name}: {why}")
+        return ConfigRefusedError(f"Invalid value {shown} for configuration {self.name}: {why}")
 
 
 def printed(value: Value) -> str | None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange
+from ottla.broker.cluster.metadata import Metadata, Planned, RowBatch, RowChange
 from ottla.broker.config.share_groups import with_pause_noted
-from ottla.broker.config.values import BrokerSettings, ConfigRefused, check_group
+from ottla.broker.config.values import BrokerSettings, ConfigRefusedError, check_group
 from ottla.machine import Millis, WallClock
 from ottla.metadata.configs import BROKER_CONFIGS, GROUP_CONFIGS
 from ottla.metadata.image import MetadataDelta
@@ -90,7 +90,7 @@ class LiveSettings:
         return self._metadata.image[GROUP_CONFIGS].get(name, {})
 
     def check_broker(self, name: str, overrides: dict[str, str]) -> BrokerSettings:
-        """The settings that this change would give. Raises ConfigRefused.
+        """The settings that this change would give. Raises ConfigRefusedError.
 
         Stored configs without effect are not checked; otherwise no other property could be changed, and they could not
         be removed.
@@ -107,12 +107,12 @@ class LiveSettings:
         return self.current.with_dynamic(own, every)
 
     def altering_broker(self, name: str, overrides: dict[str, str]) -> Planned:
-        """Replace the properties of this broker, or of all (''). Raises ConfigRefused, StoreFailed."""
+        """Replace the properties of this broker, or of all (''). Raises ConfigRefusedError, StoreError."""
         self.check_broker(name, overrides)
         yield _keeping(BROKER_CONFIGS.prefix + name, overrides)
 
     def altering_group(self, now: Millis, name: str, overrides: dict[str, str], by: str) -> Planned:
-        """Replace a group's properties; if that pauses it, `by` is noted. Raises ConfigRefused, StoreFailed."""
+        """Replace a group's properties; if that pauses it, `by` is noted. Raises ConfigRefusedError, StoreError."""
         check_group(overrides, self.current, self.of_group(name))
         noted = with_pause_noted(self.of_group(name), overrides, self._wall.at(now), by)
         yield _keeping(GROUP_CONFIGS.prefix + name, noted)
@@ -133,7 +133,7 @@ class LiveSettings:
                 layers[entity][name] = text
                 try:
                     settings = self.current.with_dynamic(layers[own], layers[EVERY_BROKER])
-                except ConfigRefused as refused:
+                except ConfigRefusedError as refused:
                     del layers[entity][name]
                     self._without_effect.add((entity, name, text))
                     if (entity, name, text) not in before:
@@ -141,7 +141,7 @@ class LiveSettings:
         return settings
 
 
-def _no_effect(entity: str, name: str, refused: ConfigRefused) -> str:
+def _no_effect(entity: str, name: str, refused: ConfigRefusedError) -> str:
     """The warning about a stored property that this version refuses."""
     remedy = f"ottla configs alter broker {entity} --delete {name}"
     if entity == EVERY_BROKER:
@@ -149,5 +149,5 @@ def _no_effect(entity: str, name: str, refused: ConfigRefused) -> str:
     return f"The stored broker config {name} has no effect: {str(refused).rstrip('.')}. `{remedy}` removes it."
 
 
-def _keeping(key: str, overrides: dict[str, str]) -> Batch:
-    return Batch([RowChange(key, dict(overrides) or None)])
+def _keeping(key: str, overrides: dict[str, str]) -> RowBatch:
+    return RowBatch([RowChange(key, dict(overrides) or None)])

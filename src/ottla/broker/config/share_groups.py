@@ -90,7 +90,8 @@ class GroupConfigs:
 
 
 def with_pause_noted(before: Mapping[str, str], after: Mapping[str, str], at: WallMillis, by: str) -> dict[str, str]:
-    """A group's new properties with since when and by whom it is paused, as long as it is. Raises ConfigRefused."""
+    """A group's new properties with since when and by whom it is paused, as long as it is. Raises
+    ConfigRefusedError."""
     noted = {name: text for name, text in after.items() if name not in (PAUSED_SINCE, PAUSED_BY)}
     if _is_paused(after):
         since, who = str(at), by

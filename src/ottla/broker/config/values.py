@@ -20,13 +20,13 @@ from enum import IntEnum
 from typing import Any, Final, Protocol
 
 from ottla.broker.config.broker_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES, OF_A_LISTENER, UNITS_MS
-from ottla.broker.config.key import ConfigKey, ConfigRefused, Kind, UnknownConfig, Update, Value, printed
+from ottla.broker.config.key import ConfigKey, ConfigRefusedError, Kind, UnknownConfigError, Update, Value, printed
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.unserved import why_unserved
 from ottla.log.config import LogConfig
 from ottla.metadata.topic_names import fault_of
 
-__all__ = ["BrokerSettings", "ConfigRefused", "Layer", "Source", "topic_log_config"]
+__all__ = ["BrokerSettings", "ConfigRefusedError", "Layer", "Source", "topic_log_config"]
 
 
 class Source(IntEnum):
@@ -83,7 +83,7 @@ class BrokerSettings:
     ) -> BrokerSettings:
         """`static` is the file and command line, `dynamic` this broker's stored properties, `cluster` those of all.
 
-        Raises ConfigRefused for an unknown name, an illegal value, and a setting that promises protection in vain.
+        Raises ConfigRefusedError for an unknown name, an illegal value, and a setting that promises protection in vain.
         """
         _refuse_unserved(static)
         general, of_listeners = _by_listener(static)
@@ -97,14 +97,14 @@ class BrokerSettings:
         return loaded.with_dynamic(dynamic or {}, cluster or {}) if dynamic or cluster else loaded
 
     def with_dynamic(self, dynamic: Mapping[str, str], cluster: Mapping[str, str]) -> BrokerSettings:
-        """These settings with other dynamic layers. Raises ConfigRefused."""
+        """These settings with other dynamic layers. Raises ConfigRefusedError."""
         _refuse_unserved({**cluster, **dynamic})
         fixed = [name for name in (*dynamic, *cluster) if _update_of(name) is Update.READ_ONLY]
         if fixed:
-            raise ConfigRefused(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
+            raise ConfigRefusedError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
         own = [name for name in cluster if _update_of(name) is Update.PER_BROKER]
         if own:
-            raise ConfigRefused(
+            raise ConfigRefusedError(
                 f"Cannot update these configs at default cluster level, broker id must be specified: [{', '.join(own)}]"
             )
         loaded = BrokerSettings(self._static, _parse(BROKER_CONFIGS, dynamic), _parse(BROKER_CONFIGS, cluster))
@@ -179,14 +179,14 @@ def _by_listener(static: Mapping[str, str]) -> tuple[dict[str, str], dict[tuple[
 def _update_of(name: str) -> Update:
     key = BROKER_CONFIGS.get(name)
     if key is None:
-        raise UnknownConfig(_unknown("broker", name, BROKER_CONFIGS))
+        raise UnknownConfigError(_unknown("broker", name, BROKER_CONFIGS))
     return key.update
 
 
 def _refuse_unserved(settings: Mapping[str, str]) -> None:
     why = why_unserved(settings)
     if why is not None:
-        raise ConfigRefused(why)
+        raise ConfigRefusedError(why)
 
 
 def _known(static: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -200,7 +200,7 @@ def _known(static: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
         elif name in IGNORED or name.startswith(IGNORED_PREFIXES):
             ignored.append(name)
         else:
-            raise UnknownConfig(_unknown("broker", name, BROKER_CONFIGS))
+            raise UnknownConfigError(_unknown("broker", name, BROKER_CONFIGS))
     return known, tuple(ignored)
 
 
@@ -224,17 +224,19 @@ def _check_broker(settings: BrokerSettings) -> None:
     prefix: str = settings[DEAD_LETTERS_PREFIX]
     why = fault_of(prefix + "x")
     if why is not None:
-        raise ConfigRefused(f"Invalid value {prefix} for configuration {DEAD_LETTERS_PREFIX}: {why}")
+        raise ConfigRefusedError(f"Invalid value {prefix} for configuration {DEAD_LETTERS_PREFIX}: {why}")
     if settings["max.connections.per.ip"] == 0 and not settings["max.connections.per.ip.overrides"]:
-        raise ConfigRefused(
+        raise ConfigRefusedError(
             "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
         )
     nameless = [each for each in super_users_of(settings) if ":" not in each]
     if nameless:
-        raise ConfigRefused(f"expected a string in format principalType:principalName but got {nameless[0]}")
+        raise ConfigRefusedError(f"expected a string in format principalType:principalName but got {nameless[0]}")
     for low, high in _ORDERED:
         if settings[low] > settings[high]:
-            raise ConfigRefused(f"{low} must be less than or equal to {high}, but {settings[low]} > {settings[high]}")
+            raise ConfigRefusedError(
+                f"{low} must be less than or equal to {high}, but {settings[low]} > {settings[high]}"
+            )
 
 
 _ORDERED = (
@@ -268,20 +270,20 @@ _ORDERED = (
 
 
 def check_topic(overrides: Mapping[str, str], settings: Settings) -> None:
-    """Raise ConfigRefused if these overrides can't be a topic's."""
+    """Raise ConfigRefusedError if these overrides can't be a topic's."""
     for name, text in overrides.items():
         key = TOPIC_CONFIGS.get(name)
         if key is None:
-            raise UnknownConfig(_unknown("topic", name, TOPIC_CONFIGS))
+            raise UnknownConfigError(_unknown("topic", name, TOPIC_CONFIGS))
         key.parse(text)
     least = topic_value(settings, overrides, "min.compaction.lag.ms")
     most = topic_value(settings, overrides, "max.compaction.lag.ms")
     if least > most:
-        raise ConfigRefused(
+        raise ConfigRefusedError(
             f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
         )
     if topic_value(settings, overrides, "remote.storage.enable"):
-        raise ConfigRefused(
+        raise ConfigRefusedError(
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage."
         )
@@ -343,7 +345,7 @@ def without_ended_hold(before: Mapping[str, str], after: Mapping[str, str]) -> d
 
 
 def check_group(overrides: Mapping[str, str], settings: Settings, before: Mapping[str, str] | None = None) -> None:
-    """Raise ConfigRefused if these overrides can't be a group's (GroupConfig.validate).
+    """Raise ConfigRefusedError if these overrides can't be a group's (GroupConfig.validate).
 
     `before`: its present overrides. A dead-letter topic that was legal when it was set must not prevent changes of
     other properties.
@@ -353,21 +355,21 @@ def check_group(overrides: Mapping[str, str], settings: Settings, before: Mappin
     for name, text in overrides.items():
         key = GROUP_CONFIGS.get(name)
         if key is None:
-            raise UnknownConfig(_unknown("group", name, GROUP_CONFIGS))
+            raise UnknownConfigError(_unknown("group", name, GROUP_CONFIGS))
         value = key.parse(text)
         kind, _, rest = name.partition(".")
         low, high = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
         if low in BROKER_CONFIGS:
             if value < settings[low]:
-                raise ConfigRefused(f"{name} must be greater than or equal to {low}")
+                raise ConfigRefusedError(f"{name} must be greater than or equal to {low}")
             if value > settings[high]:
-                raise ConfigRefused(f"{name} must be less than or equal to {high}")
+                raise ConfigRefusedError(f"{name} must be less than or equal to {high}")
     for kind in ("consumer", "share"):
         beat, silence = f"{kind}.heartbeat.interval.ms", f"{kind}.session.timeout.ms"
         if (beat in overrides or silence in overrides) and group_value(settings, overrides, beat) >= group_value(
             settings, overrides, silence
         ):
-            raise ConfigRefused(f"{silence} must be greater than {beat}")
+            raise ConfigRefusedError(f"{silence} must be greater than {beat}")
 
 
 DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
@@ -375,13 +377,14 @@ DEAD_LETTERS_PREFIX: Final = DEAD_LETTERS + ".prefix"
 
 
 def _check_dead_letters(name: str, settings: Settings) -> None:
-    """Raise ConfigRefused if a group's dead letters could never be written to this topic; '' means none (KIP-1191)."""
+    """Raise ConfigRefusedError if a group's dead letters could never be written to this topic; '' means none
+    (KIP-1191)."""
     prefix: str = settings[DEAD_LETTERS_PREFIX]
     why = fault_of(name) if name else None
     if name and not name.startswith(prefix):
         why = f"the name must begin with {prefix} ({DEAD_LETTERS_PREFIX})"
     if why is not None:
-        raise ConfigRefused(f"Invalid value {name} for configuration {DEAD_LETTERS}: {why}")
+        raise ConfigRefusedError(f"Invalid value {name} for configuration {DEAD_LETTERS}: {why}")
 
 
 def group_value(settings: Settings, overrides: Mapping[str, str], name: str) -> Any:

@@ -38,7 +38,7 @@ class Round(NamedTuple):
     calls: Iterable[tuple[int, Call]]
 
 
-Work: TypeAlias = Generator[Round | slices.Piece | Change | None, Any, Any]
+Work: TypeAlias = Generator[Round | slices.SubRequest | Change | None, Any, Any]
 """None lets other requests have their turn; it gets no replies."""
 
 
@@ -72,7 +72,7 @@ def _in_turns(request: Request, work: Work) -> slices.Work:
             calls = iter(calls)
             while host is not None and (some := list(islice(calls, CALLS_AT_ONCE))):
                 serve = partial(_ask, host, some)
-                replies += yield slices.Piece(asking, request.body, serve, is_light=len(some) < CALLS_AT_ONCE)
+                replies += yield slices.SubRequest(asking, request.body, serve, is_light=len(some) < CALLS_AT_ONCE)
             step = work.send(replies)
     except StopIteration as done:
         return done.value

@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import MARKERS_LINE, Peers
-from ottla.broker.coordinators.elsewhere import Elsewhere
 from ottla.broker.coordinators.loading import Loading
+from ottla.broker.coordinators.remote_shards import Elsewhere
 from ottla.broker.effects import Parked
 from ottla.broker.environment import Environment
 from ottla.broker.parking import ParkedWork, Parking
@@ -38,20 +38,20 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.requests import NODE_REQUEST, Request
 from ottla.broker.schedule import Backlog, KeyedTimers, Timed
-from ottla.log.answers import Appended, AppendRefused, Origin, StorageFailed
-from ottla.log.replay import Replaced, Replay, Unreadable
+from ottla.log.answers import Appended, AppendRefusedError, Origin, StorageError
+from ottla.log.replay import ReplacedError, Replay, UnreadableError
 from ottla.machine import (
     NO_PRODUCER_ID,
     NOTHING,
     AppliedBatch,
     AppliedRecord,
-    Ask,
     AskingShard,
     Call,
     Decision,
     Entropy,
     Millis,
     Shard,
+    ShardCall,
     Ticket,
     WallClock,
 )
@@ -59,7 +59,7 @@ from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC, TRANSACT
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import BatchHeader, peek
 from ottla.protocol.records.control import EndTransactionMarker, decode_marker
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import Record, build_batch, decode_records
 
 LOAD_SLICE_BYTES: Final = 128 * 1024
@@ -266,7 +266,7 @@ class UncommittedAsks(ParkedWork):
 
     __slots__ = ("_asks", "_host", "_hosted")
 
-    def __init__(self, host: ShardHost, hosted: Hosted, asks: Sequence[Ask]) -> None:
+    def __init__(self, host: ShardHost, hosted: Hosted, asks: Sequence[ShardCall]) -> None:
         self._host = host
         self._hosted = hosted
         self._asks = asks
@@ -486,7 +486,7 @@ class ShardHost:
     ) -> Appended | ErrorCode:
         """End a transaction that has records in this partition, and notify its shard at once.
 
-        Raises AppendRefused, StorageFailed.
+        Raises AppendRefusedError, StorageError.
         """
         hosted = self._usable(now, index)
         if hosted is None or not hosted.loaded:
@@ -504,7 +504,7 @@ class ShardHost:
         if decision.records:
             try:
                 self._append(now, hosted, decision)
-            except (AppendRefused, StorageFailed) as failed:
+            except (AppendRefusedError, StorageError) as failed:
                 return self._fail(now, hosted, decision, failed)
         self._set_timer(hosted)
         partition = hosted.partition
@@ -538,7 +538,7 @@ class ShardHost:
         else:
             self._timers.set(hosted.index, deadline)
 
-    def send(self, now: Millis, hosted: Hosted, asks: Sequence[Ask]) -> None:
+    def send(self, now: Millis, hosted: Hosted, asks: Sequence[ShardCall]) -> None:
         """Send a shard's requests to the nodes of the cluster, unless it has been thrown away: all are markers."""
         if self.is_current(hosted):
             for ask in asks:
@@ -569,7 +569,7 @@ class ShardHost:
         hosted.shard.apply(now, AppliedBatch(base, applied, producer_id, producer_epoch, writer is not None))
 
     def _fail(
-        self, now: Millis, hosted: Hosted, decision: Decision, failed: AppendRefused | StorageFailed
+        self, now: Millis, hosted: Hosted, decision: Decision, failed: AppendRefusedError | StorageError
     ) -> ErrorCode:
         error = _COORDINATOR_ERRORS.get(failed.error_code, failed.error_code)
         self._environment.notes(
@@ -667,9 +667,9 @@ class ShardHost:
                 self._loaded(now, hosted)
             else:
                 self._loading.had_turn(hosted)
-        except Replaced:
+        except ReplacedError:
             self._begin_again(hosted)
-        except Unreadable as unreadable:
+        except UnreadableError as unreadable:
             self._met_damage(hosted, unreadable)
         except OSError as error:
             # Not opened again at once, as that would fail again at once: the next request tries.
@@ -688,7 +688,7 @@ class ShardHost:
     def replayed(self, now: Millis, partition: Partition) -> Shard:
         """A second shard of this partition, built by reading all of its log now, to check the running one.
 
-        Raises Replaced, Unreadable, OSError.
+        Raises ReplacedError, UnreadableError, OSError.
         """
         hosted = Hosted(self, partition, self._new_shard(partition))
         while not hosted.replay.done:
@@ -705,7 +705,7 @@ class ShardHost:
         hosted.shard = self._new_shard(hosted.partition)
         hosted.replay = Replay(hosted.partition.log)
 
-    def _met_damage(self, hosted: Hosted, unreadable: Unreadable) -> None:
+    def _met_damage(self, hosted: Hosted, unreadable: UnreadableError) -> None:
         name = hosted.partition.name
         if self._environment.settings[SKIP_DAMAGED]:
             self._environment.notes(f"{name}: {unreadable}; skipped, because {SKIP_DAMAGED} is set.")
@@ -736,7 +736,7 @@ class ShardHost:
                 _apply_markers(hosted.shard, header, records)
             else:
                 hosted.shard.apply(now, _applied(header, records))
-        except CorruptRecords as error:
+        except CorruptRecordsError as error:
             self._environment.notes(f"{hosted.partition.name}: the batch at {header.base_offset} is skipped: {error}")
 
     def _loaded(self, now: Millis, hosted: Hosted) -> None:

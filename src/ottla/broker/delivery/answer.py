@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from ottla.broker.cluster.members import Member
-from ottla.broker.delivery.sessions import Place
+from ottla.broker.delivery.sessions import TopicIdPartition
 from ottla.broker.effects import Part
 from ottla.log.files import FileSlice
 from ottla.protocol.wire import write_compact_nullable_string, write_compact_string, write_uvarint
@@ -47,7 +47,7 @@ class ShareAnswer:
         "size",
     )
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TopicIdPartition) -> None:
         self.place = place
         self.error = 0
         self.acknowledge_error: int | None = None

@@ -20,7 +20,7 @@ from ottla.log.files import File
 from ottla.log.segment import RawHeader
 from ottla.protocol.records import batch as b
 from ottla.protocol.records.compression import decompress
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import RECORD_BYTES_MIN
 
 KEPT_MAX: Final = 8
@@ -33,13 +33,13 @@ class _Unpacked:
     __slots__ = ("body", "deltas", "header", "starts")
 
     def __init__(self, raw: bytes) -> None:
-        """Raises CorruptRecords."""
+        """Raises CorruptRecordsError."""
         self.header = b.peek(raw)
         body = raw[b.HEADER_BYTES :]
         self.body = decompress(self.header.compression, body) if self.header.compression else body
         count = self.header.record_count
         if not 0 <= count * RECORD_BYTES_MIN <= len(self.body):
-            raise CorruptRecords(f"{count} records in {len(self.body)} bytes")
+            raise CorruptRecordsError(f"{count} records in {len(self.body)} bytes")
         try:
             starts = _starts(self.body, count)
             if count == self.header.last_offset_delta + 1:
@@ -47,9 +47,9 @@ class _Unpacked:
             else:
                 self.deltas = array("q", [_delta(self.body, start) for start in starts[:-1]])
         except (IndexError, OverflowError) as error:
-            raise CorruptRecords("the records are cut short") from error
+            raise CorruptRecordsError("the records are cut short") from error
         if starts[-1] != len(self.body):
-            raise CorruptRecords(f"{len(self.body) - starts[-1]} bytes behind the last record")
+            raise CorruptRecordsError(f"{len(self.body) - starts[-1]} bytes behind the last record")
         self.starts = starts
 
 
@@ -61,7 +61,8 @@ class Slices:
         self._kept: dict[tuple[int, int, int], tuple[File, _Unpacked | str]] = {}
 
     def cut(self, file: File, position: int, size: int, low: int, high: int) -> bytes:
-        """The records with offsets in [low, high) of the batch there, as a batch. Raises CorruptRecords, OSError."""
+        """The records with offsets in [low, high) of the batch there, as a batch. Raises CorruptRecordsError,
+        OSError."""
         unpacked = self._unpacked(file, position, size)
         header, deltas, starts = unpacked.header, unpacked.deltas, unpacked.starts
         first = bisect_left(deltas, low - header.base_offset)
@@ -100,25 +101,25 @@ class Slices:
             return True
         try:
             self._unpacked(file, position, size)
-        except CorruptRecords:
+        except CorruptRecordsError:
             return False
         return True
 
     def _unpacked(self, file: File, position: int, size: int) -> _Unpacked:
-        """The batch there, kept for the next time, also that it can't be read. Raises CorruptRecords, OSError."""
+        """The batch there, kept for the next time, also that it can't be read. Raises CorruptRecordsError, OSError."""
         key = (id(file), position, size)
         known = self._kept.pop(key, None)
         if known is None:
             try:
                 known = (file, _Unpacked(file.read(position, size)))
-            except CorruptRecords as error:
+            except CorruptRecordsError as error:
                 self._notes(f"{file.path}, position {position}: the batch can't be read: {error}")
                 known = (file, str(error))
             if len(self._kept) >= KEPT_MAX:
                 del self._kept[next(iter(self._kept))]
         self._kept[key] = known
         if isinstance(known[1], str):
-            raise CorruptRecords(known[1])
+            raise CorruptRecordsError(known[1])
         return known[1]
 
 
@@ -135,7 +136,7 @@ def _starts(body: bytes, count: int) -> array[int]:
         else:
             length, after = _varint(body, position)
             if length < 0:
-                raise CorruptRecords(f"a record of {length} bytes")
+                raise CorruptRecordsError(f"a record of {length} bytes")
             position = after + length
         starts.append(position)
     return starts
@@ -162,4 +163,4 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
             return (value >> 1) ^ -(value & 1), at
         shift += 7
         if shift > 63:
-            raise CorruptRecords(f"a varint before byte {at} is too long")
+            raise CorruptRecordsError(f"a varint before byte {at} is too long")

@@ -25,7 +25,7 @@ from typing import Final
 from ottla.broker.cluster.members import NOBODY
 from ottla.broker.cluster.metadata import Metadata, NobodyAwaits, Planned
 from ottla.broker.cluster.peers import Peers
-from ottla.broker.config.key import ConfigRefused
+from ottla.broker.config.key import ConfigRefusedError
 from ottla.broker.config.share_groups import PAUSED
 from ottla.broker.config.values import topic_value
 from ottla.broker.delivery.partitions import HostedShare
@@ -38,13 +38,13 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import NODE_REQUEST
 from ottla.broker.schedule import KeyedTimers, Timed
 from ottla.broker.topics.new_topic import NewTopic
-from ottla.log.answers import AppendRefused, DamagedLog, Isolation, OffsetOutOfRange, StorageFailed
+from ottla.log.answers import AppendRefusedError, DamagedLogError, Isolation, OffsetOutOfRangeError, StorageError
 from ottla.machine import Millis, Ticket, WallMillis
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.metadata.topic_names import fault_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, iter_batches, peek
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import PARTS_MAX, Headers, Record, build_batch, can_hold, decode_records
 from ottla.share.records import Key
 from ottla.share.standing import Letter
@@ -65,16 +65,16 @@ SENT_MAX: Final = 4
 """At most this many parts of one group's dead letters are in flight to other nodes at once."""
 
 
-class Unusable(Exception):
+class TopicUnusableError(Exception):
     """The dead-letter topic can't be written to now; one sentence why."""
 
 
-class ToBeMade(Exception):
+class TopicMissingError(Exception):
     """The dead-letter topic is being created."""
 
 
 @dataclass(slots=True)
-class PendingRange:
+class DeadLetterRange:
     """Records [first, end) of one share partition that need dead letters."""
 
     hosted: HostedShare
@@ -92,7 +92,7 @@ class GroupQueue:
     def __init__(self, number: int, group_id: str) -> None:
         self.key = number, group_id
         """Of its timer."""
-        self.ranges: deque[PendingRange] = deque()
+        self.ranges: deque[DeadLetterRange] = deque()
         self.pause_ms = 0
         self.minute = 0
         self.this_minute = 0
@@ -105,7 +105,7 @@ class UncommittedLetters(ParkedWork):
 
     __slots__ = ("_letters", "_parcel")
 
-    def __init__(self, letters: DeadLetters, pending: PendingRange) -> None:
+    def __init__(self, letters: DeadLetters, pending: DeadLetterRange) -> None:
         self._letters = letters
         self._parcel = pending
 
@@ -200,17 +200,17 @@ class DeadLetters:
         group_id = hosted.key.group_id
         queue = self._queue_of(group_id)
         for first, end, delivery_count, rejected in letters:
-            queue.ranges.append(PendingRange(hosted, first, end, delivery_count, rejected))
+            queue.ranges.append(DeadLetterRange(hosted, first, end, delivery_count, rejected))
             self._count(now, hosted, queue, end - first)
         if queue.key not in self._due:
             self._due.set(queue.key, now)  # on the next tick, to avoid re-entering `settle`
 
-    def again(self, now: Millis, ticket: Ticket, pending: PendingRange) -> None:
+    def again(self, now: Millis, ticket: Ticket, pending: DeadLetterRange) -> None:
         """The append that the ticket waited for is lost."""
         self._parking.take(ticket)
         self._later(now, pending)
 
-    def _later(self, now: Millis, pending: PendingRange) -> GroupQueue:
+    def _later(self, now: Millis, pending: DeadLetterRange) -> GroupQueue:
         """Write these dead letters again after a pause."""
         queue = self._queue_of(pending.hosted.key.group_id)
         queue.ranges.append(pending)
@@ -249,10 +249,10 @@ class DeadLetters:
             left -= part.end - part.first
             try:
                 self._send(now, part)
-            except ToBeMade:
+            except TopicMissingError:
                 queue.ranges.appendleft(part)
                 return  # `Making` resumes it
-            except (Unusable, AppendRefused, StorageFailed, OSError) as failed:
+            except (TopicUnusableError, AppendRefusedError, StorageError, OSError) as failed:
                 self.failures += part.end - part.first
                 queue.ranges.appendleft(part)
                 self._wait(now, group_id, queue, str(failed))
@@ -263,12 +263,12 @@ class DeadLetters:
         elif not queue.minute:
             self._end(group_id)
 
-    def _part_end(self, pending: PendingRange, left: int) -> int:
+    def _part_end(self, pending: DeadLetterRange, left: int) -> int:
         """The end of the next part: after `left` records, or behind a batch whose record count can't be true."""
         end = pending.first + left
         if end >= pending.end:
             return pending.end
-        with suppress(OSError, OffsetOutOfRange):
+        with suppress(OSError, OffsetOutOfRangeError):
             found = pending.hosted.partition.log.read(pending.first, HEADER_BYTES, Isolation.HIGH_WATERMARK).slice
             if found is not None:
                 header = peek(found.file.read(found.position, HEADER_BYTES))
@@ -290,7 +290,7 @@ class DeadLetters:
         queue.pause_ms = min(max(2 * queue.pause_ms, RETRY_MS_MIN), RETRY_MS_MAX)
         self._due.set(queue.key, now + queue.pause_ms)
 
-    def _send(self, now: Millis, pending: PendingRange) -> None:
+    def _send(self, now: Millis, pending: DeadLetterRange) -> None:
         """Append dead letters for the whole range. Raises if no dead letter of it is certain to be written."""
         config = pending.hosted.config
         if not config.dead_letter_topic:
@@ -309,7 +309,7 @@ class DeadLetters:
         else:
             self._let_go(now, pending)
 
-    def _batches(self, now: Millis, pending: PendingRange, *, copy: bool) -> Iterator[list[Record]]:
+    def _batches(self, now: Millis, pending: DeadLetterRange, *, copy: bool) -> Iterator[list[Record]]:
         """The dead letters of the whole range, in batches of limited size."""
         batch: list[Record] = []
         size = 0
@@ -325,7 +325,7 @@ class DeadLetters:
             yield batch
 
     def _send_elsewhere(
-        self, now: Millis, destination: Destination, batches: list[list[Record]], pending: PendingRange
+        self, now: Millis, destination: Destination, batches: list[list[Record]], pending: DeadLetterRange
     ) -> None:
         """Another node leads the partition: it answers once these dead letters are committed there."""
         if not batches:
@@ -339,7 +339,7 @@ class DeadLetters:
     def _mended(self, now: Millis, letter: Record, error: ErrorCode) -> list[Record]:
         return _mended(self._environment.wall.at(now), letter, error)
 
-    def _arrived_elsewhere(self, pending: PendingRange, now: Millis, why_not: str | None) -> None:
+    def _arrived_elsewhere(self, pending: DeadLetterRange, now: Millis, why_not: str | None) -> None:
         """Another node has committed these dead letters, or the outcome is unknown."""
         group_id = pending.hosted.key.group_id
         self._sent[group_id] -= 1
@@ -355,7 +355,7 @@ class DeadLetters:
     def _append(self, now: Millis, target: Partition, letters: list[Record]) -> None:
         try:
             target.append(now, memoryview(bytearray(build_batch(letters))))
-        except AppendRefused as refused:
+        except AppendRefusedError as refused:
             mended = letters
             if len(letters) == 1:
                 mended = _mended(self._environment.wall.at(now), letters[0], refused.error_code)
@@ -364,12 +364,12 @@ class DeadLetters:
             for letter in mended:
                 self._append(now, target, [letter])
 
-    def arrived(self, now: Millis, ticket: Ticket, pending: PendingRange) -> None:
+    def arrived(self, now: Millis, ticket: Ticket, pending: DeadLetterRange) -> None:
         """The dead letters that the ticket waited for are committed."""
         self._parking.take(ticket)
         self._let_go(now, pending)
 
-    def _let_go(self, now: Millis, pending: PendingRange) -> None:
+    def _let_go(self, now: Millis, pending: DeadLetterRange) -> None:
         """The dead letters are committed: archive the records."""
         hosted = pending.hosted
         machine = hosted.machine
@@ -379,32 +379,32 @@ class DeadLetters:
             self._settle(now, hosted)
 
     def _target(self, now: Millis, name: str, source_index: int) -> Partition | Destination:
-        """The partition for the dead letters, here or on another node. Raises ToBeMade, Unusable."""
+        """The partition for the dead letters, here or on another node. Raises TopicMissingError, TopicUnusableError."""
         settings = self._environment.settings
         prefix: str = settings["errors.deadletterqueue.topic.name.prefix"]
         if not name.startswith(prefix):
-            raise Unusable(f"the name of the dead-letter topic {name} does not begin with {prefix}")
+            raise TopicUnusableError(f"the name of the dead-letter topic {name} does not begin with {prefix}")
         topic = self._metadata.image.topics.get(name)
         if topic is None:
             if not settings["errors.deadletterqueue.auto.create.topics.enable"]:
-                raise Unusable(f"there is no dead-letter topic {name}")
+                raise TopicUnusableError(f"there is no dead-letter topic {name}")
             fault = fault_of(name)
             if fault is not None:
-                raise Unusable(fault)
+                raise TopicUnusableError(fault)
             overrides = {"errors.deadletterqueue.group.enable": "true"}
             factor = settings["default.replication.factor"]
             wanted = NewTopic(name, settings["num.partitions"], overrides, replication_factor=factor)
             self._make(now, wanted)
-            raise ToBeMade(f"the dead-letter topic {name} is being made")
+            raise TopicMissingError(f"the dead-letter topic {name} is being made")
         if not topic_value(settings, topic.configs, "errors.deadletterqueue.group.enable"):
-            raise Unusable(f"{name} does not have errors.deadletterqueue.group.enable=true")
+            raise TopicUnusableError(f"{name} does not have errors.deadletterqueue.group.enable=true")
         index = source_index % len(topic.partitions)
         partition = self._leadership.led(name, index)
         leader = self._leadership.leader_of(name, index)
         if leader is not None and leader[0] not in (NOBODY, self._environment.node_id):
             return Destination(leader[0], name, index)
         if isinstance(partition, ErrorCode):
-            raise Unusable(f"{name}-{index} accepts no dead letters now: {partition.name}")
+            raise TopicUnusableError(f"{name}-{index} accepts no dead letters now: {partition.name}")
         return partition
 
     def _make(self, now: Millis, wanted: NewTopic) -> None:
@@ -423,14 +423,14 @@ class DeadLetters:
                 else:
                     self.failures += 1
                     self._wait(now, group_id, queue, str(error))
-        if error is not None and not isinstance(error, StoreFailed):
+        if error is not None and not isinstance(error, StoreError):
             self._environment.fault(f"making the dead-letter topic {name} failed", error)
 
-    def _records(self, pending: PendingRange) -> list[Record]:
-        """The records of the pending that the log still has, in order. Raises Unusable, OSError."""
+    def _records(self, pending: DeadLetterRange) -> list[Record]:
+        """The records of the pending that the log still has, in order. Raises TopicUnusableError, OSError."""
         log = pending.hosted.partition.log
         if log.high_watermark < min(pending.end, log.log_end_offset):  # of a new leader, which may not know it yet
-            raise Unusable(f"{pending.hosted.partition.name} has yet to learn how far it is committed")
+            raise TopicUnusableError(f"{pending.hosted.partition.name} has yet to learn how far it is committed")
         found: list[Record] = []
         offset = max(pending.first, log.log_start_offset)
         while offset < pending.end:
@@ -446,23 +446,23 @@ class DeadLetters:
                         found += self._readable(pending, header, raw, position)
                     offset = max(offset, header.next_offset)
                 if offset == read_from:
-                    raise CorruptRecords(f"no batch leads on from offset {offset}")
-            except OffsetOutOfRange:
+                    raise CorruptRecordsError(f"no batch leads on from offset {offset}")
+            except OffsetOutOfRangeError:
                 break
-            except (CorruptRecords, DamagedLog) as error:
+            except (CorruptRecordsError, DamagedLogError) as error:
                 return [*found, self._unreadable(pending, offset, pending.end, error)]
         return found
 
-    def _readable(self, pending: PendingRange, header: BatchHeader, raw: bytes, position: int) -> list[Record]:
+    def _readable(self, pending: DeadLetterRange, header: BatchHeader, raw: bytes, position: int) -> list[Record]:
         """The pending records of this batch, or a dead letter in their place."""
         try:
             records = decode_records(raw, position, parts_max=PARTS_MAX)
-        except CorruptRecords as error:
+        except CorruptRecordsError as error:
             first, end = max(header.base_offset, pending.first), min(header.next_offset, pending.end)
             return [self._unreadable(pending, first, end, error)] if first < end else []
         return [record for record in records if pending.first <= record.offset < pending.end]
 
-    def _unreadable(self, pending: PendingRange, first: int, end: int, error: Exception) -> Record:
+    def _unreadable(self, pending: DeadLetterRange, first: int, end: int, error: Exception) -> Record:
         """One dead letter for a range of records that can't be read: it is unknown how many there were."""
         if first != self._unread:
             self._environment.notes(f"{pending.hosted.partition.name}: offset {first} can't be copied: {error}")
@@ -496,11 +496,11 @@ class DeadLetters:
             return
         try:
             yield from settings.altering_group(now, group_id, {**configs, PAUSED: "true"}, by)
-        except (ConfigRefused, StoreFailed) as failed:
+        except (ConfigRefusedError, StoreError) as failed:
             self._environment.notes(f"share group {group_id} could not be paused: {failed}")
 
 
-def _letter(wall_ms: WallMillis, record: Record, pending: PendingRange, copy: bool) -> Record:
+def _letter(wall_ms: WallMillis, record: Record, pending: DeadLetterRange, copy: bool) -> Record:
     """KIP-1191's dead letter for this record."""
     partition = pending.hosted.partition
     said: list[tuple[str | bytes, bytes | None]] = [

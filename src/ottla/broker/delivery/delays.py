@@ -12,7 +12,7 @@ from typing import Final
 
 from ottla.machine import WallMillis
 from ottla.protocol.records.batch import ATTRIBUTES_COMPRESSION
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import PARTS_MAX, Record, decode_records
 
 DELIVER_AT: Final = "ottla-deliver-at"
@@ -31,7 +31,7 @@ def delays_in(batch: bytes, low: int, high: int, wall_ms: WallMillis) -> list[tu
         return []
     try:
         records = decode_records(batch, parts_max=PARTS_MAX)
-    except CorruptRecords:
+    except CorruptRecordsError:
         return []  # the consumer that reads the batch reports it
     held: list[tuple[int, int, int]] = []
     for record in records:

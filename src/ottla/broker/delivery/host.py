@@ -26,7 +26,7 @@ from ottla.broker.delivery.describing import DescribedPartition, described, lag_
 from ottla.broker.delivery.loading import Loader
 from ottla.broker.delivery.partitions import HostedShare, HostedState, ShareWaiter
 from ottla.broker.delivery.persisting import Persister
-from ottla.broker.delivery.sessions import Place, ShareSession, ShareSessions
+from ottla.broker.delivery.sessions import ShareSession, ShareSessions, TopicIdPartition
 from ottla.broker.delivery.state_calls import StateCalls
 from ottla.broker.delivery.tick_count import TickCount
 from ottla.broker.environment import Environment
@@ -164,10 +164,10 @@ class ShareHost(Subscriber):
 
     # ---- share partitions ------------------------------------------------------------------------------------------
 
-    def known(self, group_id: str, place: Place) -> HostedShare | None:
+    def known(self, group_id: str, place: TopicIdPartition) -> HostedShare | None:
         return self._hosted.get(Key(group_id, *place))
 
-    def get(self, now: Millis, group_id: str, place: Place) -> HostedShare | ErrorCode:
+    def get(self, now: Millis, group_id: str, place: TopicIdPartition) -> HostedShare | ErrorCode:
         """The share partition, loaded now if it is not; or why there is none."""
         key = Key(group_id, *place)
         hosted = self._hosted.get(key)

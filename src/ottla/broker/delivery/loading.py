@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ottla.broker.config.durations import duration_ms
-from ottla.broker.coordinators.elsewhere import TRY_AGAIN
+from ottla.broker.coordinators.remote_shards import TRY_AGAIN
 from ottla.broker.delivery.back_offs import BackOffs
 from ottla.broker.delivery.partitions import HostedShare, HostedState
 from ottla.broker.delivery.state_calls import StateCalls, StateRequest, call_of
@@ -31,9 +31,9 @@ from ottla.broker.forwarding import Forwarding
 from ottla.broker.schedule import KeyedTimers, Timed
 from ottla.broker.topics.new_topic import new_internal
 from ottla.broker.upkeep.failures import Failures
-from ottla.log.answers import OffsetOutOfRange
+from ottla.log.answers import OffsetOutOfRangeError
 from ottla.machine import Call, Millis
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import initialize_share_group_state as initialize
@@ -153,7 +153,7 @@ class Loader:
 
     def change_failed(self, now: Millis, error: Exception) -> None:
         self.change_ended(now, None)
-        if isinstance(error, StoreFailed):
+        if isinstance(error, StoreError):
             self._environment.notes(f"{SHARE_GROUP_STATE_TOPIC} can't be made: {error}")
         else:
             self._environment.fault(f"making {SHARE_GROUP_STATE_TOPIC} failed", error)
@@ -242,7 +242,7 @@ class Loader:
             assert back_ms is not None, reset
             try:
                 found = log.offset_for_timestamp(self._environment.wall.at(now) - back_ms)
-            except OffsetOutOfRange:
+            except OffsetOutOfRangeError:
                 found = None
             except OSError as error:
                 self._failures.read_failed(hosted.partition, error)

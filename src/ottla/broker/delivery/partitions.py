@@ -24,7 +24,7 @@ from typing import Final
 from ottla.broker.completions import Completions
 from ottla.broker.config.share_groups import GroupConfigs, ShareGroupConfig
 from ottla.broker.delivery.reading import readable_end
-from ottla.broker.delivery.sessions import Place
+from ottla.broker.delivery.sessions import TopicIdPartition
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import NODE_REQUEST
@@ -125,7 +125,7 @@ class HostedShare:
         self.gate: Ticket | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicIdPartition:
         return self.key.topic_id, self.key.partition
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ottla.broker.coordinators.elsewhere import TRY_AGAIN
+from ottla.broker.coordinators.remote_shards import TRY_AGAIN
 from ottla.broker.delivery.partitions import HostedShare
 from ottla.broker.delivery.state_calls import StateCalls, StateRequest, call_of
 from ottla.broker.environment import Environment

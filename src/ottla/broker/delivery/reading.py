@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.delivery.answer import ShareAnswer
 from ottla.broker.delivery.batch_parts import Slices
 from ottla.broker.delivery.delays import delays_in
-from ottla.log.answers import DamagedLog, Isolation, OffsetOutOfRange, ReadResult
+from ottla.log.answers import DamagedLogError, Isolation, OffsetOutOfRangeError, ReadResult
 from ottla.log.files import File, FileSlice
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.segment import RawHeader, walk_headers
 from ottla.machine import Millis
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, HEADER_BYTES, LOG_OVERHEAD_BYTES
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import RECORD_BYTES_MIN
 from ottla.share.partition import SharePartition
-from ottla.share.standing import Piece
+from ottla.share.standing import DeliverableRange
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -61,7 +61,7 @@ class Budget:
         self.took_any = False
 
 
-class Reader:
+class ShareReader:
     """One fetch of one share partition: pieces in, acquired ranges and slices out.
 
     Adjacent batches are acquired together. [first, cursor) are the offsets seen and not locked yet, [begin, stop) their
@@ -118,7 +118,7 @@ class Reader:
         self._bounds: list[int] = []
 
     def fill(self, members: int) -> None:
-        """Acquire the available records within the budget; `members` share it. Raises StorageFailed, OSError."""
+        """Acquire the available records within the budget; `members` share it. Raises StorageError, OSError."""
         machine, log, budget = self._machine, self._log, self._budget
         if machine.start < log.log_start_offset:
             machine.log_start_moved(log.log_start_offset)
@@ -138,7 +138,7 @@ class Reader:
                 return
             try:
                 result = log.read(piece.first, max(budget.bytes_left, 0), self._isolation, not budget.took_any)
-            except OffsetOutOfRange:
+            except OffsetOutOfRangeError:
                 return
             end = limit if piece.end is None else min(piece.end, limit)
             if result.slice is not None:
@@ -149,7 +149,7 @@ class Reader:
             else:
                 machine.skip(piece.first, end)  # compaction took everything up to there
 
-    def _take(self, piece: Piece, end: int, result: ReadResult) -> bool:
+    def _take(self, piece: DeliverableRange, end: int, result: ReadResult) -> bool:
         """Process the batches of one read up to `end`, or until the budget is used up; returns whether it advanced."""
         batches = result.slice
         assert batches is not None
@@ -191,7 +191,7 @@ class Reader:
                 return True
         self._close()
         if walked_to == batches.position:
-            raise DamagedLog(f"{self._file.path} is damaged: no batch begins at position {walked_to}")
+            raise DamagedLogError(f"{self._file.path} is damaged: no batch begins at position {walked_to}")
         if hole_end > self._cursor and walked_to == slice_end:
             self._pass_over(hole_end)
         return self._cursor > piece.first
@@ -234,7 +234,7 @@ class Reader:
         else:
             try:
                 part = self._slices.cut(self._file, position, size, low, high)
-            except CorruptRecords:
+            except CorruptRecordsError:
                 part = None  # sent as it is: the consumer that reads it reports it
                 self._send(position, position + size)
         self._lock([high])

@@ -22,8 +22,8 @@ from ottla.broker.cluster.members import Member
 from ottla.broker.delivery.answer import ShareAnswer
 from ottla.broker.delivery.host import ShareHost
 from ottla.broker.delivery.partitions import HostedShare, ShareWaiter
-from ottla.broker.delivery.reading import Budget, Reader, readable_end
-from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH, Place, ShareSession
+from ottla.broker.delivery.reading import Budget, ShareReader, readable_end
+from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession, TopicIdPartition
 from ottla.broker.effects import Parked, Part
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Access, Operation
@@ -72,8 +72,8 @@ class ShareExchange(ShareWaiter):
         self.member_id: str = body.member_id or ""
         self.session: ShareSession | None = None
         self.answers: list[ShareAnswer] = []
-        self.by_place: dict[Place, ShareAnswer] = {}
-        self._at: dict[Place, int] = {}
+        self.by_place: dict[TopicIdPartition, ShareAnswer] = {}
+        self._at: dict[TopicIdPartition, int] = {}
         """The index in `answers` of the answer to an acknowledgement."""
         self.ticket: Ticket | None = None
         self._said: deque[tuple[ShareAnswer, Sequence[AcknowledgeBatch], bool]] = deque()
@@ -81,7 +81,7 @@ class ShareExchange(ShareWaiter):
         self._persisting = 0
         """How many submitted acknowledgements are not persisted yet."""
 
-    def answer_for(self, place: Place) -> ShareAnswer:
+    def answer_for(self, place: TopicIdPartition) -> ShareAnswer:
         answer = self.by_place.get(place)
         if answer is None:
             answer = self.by_place[place] = ShareAnswer(place)
@@ -101,7 +101,7 @@ class ShareExchange(ShareWaiter):
             return ErrorCode.INVALID_REQUEST
         return None
 
-    def may_read(self, place: Place) -> ErrorCode:
+    def may_read(self, place: TopicIdPartition) -> ErrorCode:
         topic = self.share.metadata.image.topics_by_id.get(place[0])
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -247,7 +247,7 @@ class ShareFetching(ShareExchange):
         self._budget = Budget(body.max_bytes, body.max_records, max(body.batch_size, 1), exactly)
         self._fetches = body.share_session_epoch != FINAL_EPOCH and body.max_records > 0 and body.max_bytes > 0
         self._hosted: list[tuple[ShareAnswer, HostedShare]] = []
-        self._new: set[Place] = set()
+        self._new: set[TopicIdPartition] = set()
         """The share partitions that were not loaded yet when the request arrived."""
         self._loads = False
         """Some of these are being loaded. A coordinator on this node has answered by the time at which the host takes
@@ -343,7 +343,7 @@ class ShareFetching(ShareExchange):
         log = hosted.partition.log
         try:
             share = self.share
-            reader = Reader(
+            reader = ShareReader(
                 now,
                 machine,
                 log,

@@ -28,7 +28,7 @@ _EPOCH_MAX: Final = (1 << 31) - 1
 PARTITIONS_MAX: Final = 200_000
 """Twice what a node may have; each needs some 200 bytes."""
 
-Place: TypeAlias = tuple[bytes, int]
+TopicIdPartition: TypeAlias = tuple[bytes, int]
 """Topic id and partition index."""
 
 
@@ -37,7 +37,9 @@ class ShareSession:
 
     __slots__ = ("connection", "epoch", "group_id", "member_id", "partitions")
 
-    def __init__(self, group_id: str, member_id: str, connection: int, partitions: dict[Place, None]) -> None:
+    def __init__(
+        self, group_id: str, member_id: str, connection: int, partitions: dict[TopicIdPartition, None]
+    ) -> None:
         self.group_id = group_id
         self.member_id = member_id
         self.connection = connection
@@ -47,7 +49,7 @@ class ShareSession:
     def advance(self) -> None:
         self.epoch = self.epoch + 1 if self.epoch < _EPOCH_MAX else 1
 
-    def in_turn(self) -> list[Place]:
+    def in_turn(self) -> list[TopicIdPartition]:
         """The partitions, starting with a different one at every request, so that each is first in its turn."""
         places = list(self.partitions)
         if len(places) > 1:
@@ -72,7 +74,9 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, group_id: str, member_id: str, connection: int, places: dict[Place, None]) -> ShareSession | None:
+    def open(
+        self, group_id: str, member_id: str, connection: int, places: dict[TopicIdPartition, None]
+    ) -> ShareSession | None:
         """A new session; the member's earlier one must have been closed. None if there are too many."""
         key = (group_id, member_id)
         assert key not in self._sessions

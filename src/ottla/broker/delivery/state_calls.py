@@ -19,7 +19,7 @@ from ottla.broker.parking import Parking
 from ottla.broker.requests import NODE_REQUEST
 from ottla.broker.schedule import Timed, Timer
 from ottla.machine import Call, Millis
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC
 from ottla.protocol.messages import delete_share_group_state as delete
 from ottla.protocol.messages import initialize_share_group_state as initialize
@@ -116,7 +116,7 @@ class StateCalls:
         """The step of a longer work that creates `__share_group_state` if it does not exist."""
         try:
             yield from self._forwarding.making_internal(SHARE_GROUP_STATE_TOPIC)
-        except StoreFailed as failed:
+        except StoreError as failed:
             self._environment.notes(f"{SHARE_GROUP_STATE_TOPIC} can't be made: {failed}")
 
     # ---- pruning ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
-from ottla.metadata.nodes import Place
+from ottla.metadata.nodes import TopicIdPartition
 from ottla.protocol.errors import ErrorCode
 
 NOT_SAID: Final = -1
@@ -32,7 +32,7 @@ class Leadership:
         self.members = members
         self.suspended = False
         """The node has had no contact to its cluster for so long that others may lead in its place."""
-        self.given_up: AbstractSet[Place] = frozenset()
+        self.given_up: AbstractSet[TopicIdPartition] = frozenset()
         """Partitions that others may lead by now, as the node has reported that their logs are offline
         (`Membership.given_up`)."""
         self._metadata = metadata

@@ -12,7 +12,7 @@ from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
-from ottla.metadata.nodes import NO_LOG, LogEnd, Place
+from ottla.metadata.nodes import NO_LOG, LogEnd, TopicIdPartition
 from ottla.replica.copy_status import Event
 
 
@@ -24,7 +24,7 @@ class OwnLogs:
         self._replicas = replicas
         self._takes_nothing = takes_nothing
 
-    def offline(self) -> tuple[Place, ...]:
+    def offline(self) -> tuple[TopicIdPartition, ...]:
         """See `membership.OwnLogs`."""
         return tuple(
             sorted(
@@ -34,7 +34,7 @@ class OwnLogs:
             )
         )
 
-    def incomplete(self) -> tuple[Place, ...]:
+    def incomplete(self) -> tuple[TopicIdPartition, ...]:
         """See `membership.OwnLogs`."""
         return tuple(sorted(place for place, partition in self._replicated() if partition.copy.is_reported))
 
@@ -44,7 +44,7 @@ class OwnLogs:
             partition.copy.on(Event.REPLACED)
             self._look_whether_undecided(partition)
 
-    def found_incomplete(self, places: AbstractSet[Place]) -> None:
+    def found_incomplete(self, places: AbstractSet[TopicIdPartition]) -> None:
         """See `membership.OwnLogs`."""
         for place, partition in self._replicated():
             if place in places:
@@ -58,9 +58,9 @@ class OwnLogs:
         if placed is not None and awaits_logs(placed):
             partition.copy.on(Event.UNDECIDED)
 
-    def log_ends(self) -> dict[Place, tuple[int, LogEnd]]:
+    def log_ends(self) -> dict[TopicIdPartition, tuple[int, LogEnd]]:
         """See `membership.OwnLogs`."""
-        ends: dict[Place, tuple[int, LogEnd]] = {}
+        ends: dict[TopicIdPartition, tuple[int, LogEnd]] = {}
         for topic in self._metadata.image.topics.values():
             for index, placed in enumerate(topic.partitions):
                 partition = self._replicas.get(topic.id, index) if awaits_logs(placed) else None
@@ -70,7 +70,7 @@ class OwnLogs:
                     ends[topic.id, index] = placed.leader_epoch, end
         return ends
 
-    def refusing(self) -> dict[Place, int]:
+    def refusing(self) -> dict[TopicIdPartition, int]:
         """See `membership.OwnLogs`."""
         return {
             place: partition.leader_epoch
@@ -78,7 +78,7 @@ class OwnLogs:
             if partition.refused_epoch == partition.leader_epoch
         }
 
-    def _replicated(self) -> Iterator[tuple[Place, Partition]]:
+    def _replicated(self) -> Iterator[tuple[TopicIdPartition, Partition]]:
         """The partitions here that have replicas on other nodes, by the image."""
         topics = self._metadata.image.topics_by_id
         for local in self._replicas.by_name.values():

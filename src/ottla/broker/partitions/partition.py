@@ -14,9 +14,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.metrics import Traffic
-from ottla.log.answers import Appended, Damage, Origin, StorageFailed
+from ottla.log.answers import Appended, Damage, Origin, StorageError
 from ottla.log.log import Log
-from ottla.log.producers import Guard
+from ottla.log.producers import VerificationGuard
 from ottla.log.validation import Known
 from ottla.machine import Millis, Ticket
 from ottla.protocol.errors import ErrorCode
@@ -158,7 +158,7 @@ class Partition:
     ) -> Appended:
         """Append one batch as the leader; it is committed at once, or when the fsync that covers it ends.
 
-        `inside`: what an earlier check found inside it. Raises AppendRefused and StorageFailed as
+        `inside`: what an earlier check found inside it. Raises AppendRefusedError and StorageError as
         `Log.append_as_leader` does.
         """
         log = self.log
@@ -166,7 +166,7 @@ class Partition:
             appended = log.append_as_leader(
                 batch, now=now, leader_epoch=self.leader_epoch, origin=origin, inside=inside
             )
-        except StorageFailed as failed:
+        except StorageError as failed:
             self._commits.storage_failed(now, self, str(failed))
             raise
         if not appended.duplicate:
@@ -191,10 +191,10 @@ class Partition:
 
     # ---- transactions ----------------------------------------------------------------------------------------------
 
-    def guard_for(self, now: Millis, batch: memoryview, *, second_version: bool) -> Guard | None:
+    def guard_for(self, now: Millis, batch: memoryview, *, second_version: bool) -> VerificationGuard | None:
         """The guard of a transactional batch whose coordinator must be asked first; None if it need not be asked.
 
-        Raises AppendRefused if the producer is fenced.
+        Raises AppendRefusedError if the producer is fenced.
         """
         if len(batch) < HEADER_BYTES:
             return None
@@ -203,7 +203,7 @@ class Partition:
         return log.producers.guard(producer_id, epoch, sequence, log.wall.at(now), second_version=second_version)
 
     def append_transactional(
-        self, now: Millis, batch: memoryview, guard: Guard | None, inside: Known | None = None
+        self, now: Millis, batch: memoryview, guard: VerificationGuard | None, inside: Known | None = None
     ) -> Appended:
         """Append a client's batch to its transaction, or open one if the guard is valid. Raises as `append`."""
         if len(batch) >= HEADER_BYTES:

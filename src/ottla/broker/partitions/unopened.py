@@ -18,7 +18,7 @@ from typing import Final
 from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import Timed, Timer
-from ottla.log.checkpoints import CheckpointUnreadable, read_unrecovered, write_unrecovered
+from ottla.log.checkpoints import CheckpointUnreadableError, read_unrecovered, write_unrecovered
 from ottla.machine import Millis
 
 RETRY_MS: Final = 10_000
@@ -40,7 +40,7 @@ class Unopened:
         environment = self._environment
         try:
             self._interrupted = read_unrecovered(environment.files, environment.directory)
-        except CheckpointUnreadable as unreadable:
+        except CheckpointUnreadableError as unreadable:
             environment.notes(f"{unreadable}; every log is checked whole")
             self._interrupted = set(places)
         self._noted = self._interrupted

@@ -27,7 +27,7 @@ from ottla.broker.replication.offsets import OffsetQuestion
 from ottla.broker.replication.throttle import Throttle
 from ottla.broker.schedule import AT_ONCE, NEVER, Reckoning, Timed
 from ottla.broker.upkeep.upkeep import Upkeep
-from ottla.log.answers import AppendRefused, DamagedLog, DivergingOffset, StorageFailed
+from ottla.log.answers import AppendRefusedError, DamagedLogError, DivergingOffsetError, StorageError
 from ottla.log.cost import BEYOND_USUAL, SEGMENT, TimeSlice
 from ottla.machine import Millis
 from ottla.protocol.messages.fetch import FetchResponse
@@ -165,7 +165,7 @@ class Fetching:
             try:
                 log.truncate_to(copy.damaged_from, now=now)
                 self._was_cut(now, partition)
-            except StorageFailed as failed:
+            except StorageError as failed:
                 self.storage_failed(now, partition, failed)
                 return
             self.go_on(key, partition)
@@ -187,7 +187,7 @@ class Fetching:
         if log.latest_epoch < 0 and log.high_watermark < log.log_end_offset and log.failed is None:
             try:
                 self.cut_to(now, partition, log.high_watermark)
-            except StorageFailed as failed:
+            except StorageError as failed:
                 self.storage_failed(now, partition, failed)
         return log.latest_epoch >= 0 or log.high_watermark == log.log_end_offset
 
@@ -263,7 +263,7 @@ class Fetching:
                 continue  # it is followed otherwise since
             try:
                 self._carry_out(now, fetches, partition, each)
-            except StorageFailed as failed:
+            except StorageError as failed:
                 self.storage_failed(now, partition, failed)
                 fetcher.rest(now, each.key, position_of(partition))
                 self._hold_back(each.key, partition)
@@ -273,7 +273,7 @@ class Fetching:
             if time_slice.is_over:
                 return
 
-    def storage_failed(self, now: Millis, partition: Partition, failed: StorageFailed) -> None:
+    def storage_failed(self, now: Millis, partition: Partition, failed: StorageError) -> None:
         """The log could not be truncated or appended to: report it to the cluster."""
         self._upkeep.failures.storage_failed(now, partition, str(failed))
 
@@ -315,7 +315,7 @@ class Fetching:
         if len(news.records):
             try:
                 appended = log.append_as_follower(news.records, now=now, leader_epoch=news.leader_epoch)
-            except (DamagedLog, DivergingOffset, AppendRefused) as refused:
+            except (DamagedLogError, DivergingOffsetError, AppendRefusedError) as refused:
                 appended = None
                 self._note_refusal(fetches.leader, partition, str(refused))
             if appended is None:
@@ -380,7 +380,7 @@ class Fetching:
     def cut_to(self, now: Millis, partition: Partition, offset: int) -> None:
         """The leader's log differs from here on, or ends here: remove this log's records from `offset` on.
 
-        If some of them are committed, this replica keeps them and refuses to follow. Raises StorageFailed.
+        If some of them are committed, this replica keeps them and refuses to follow. Raises StorageError.
         """
         log = partition.log
         end = log.log_end_offset
@@ -417,7 +417,7 @@ class Fetching:
         self._upkeep.failures.has_news = True
 
     def begin_at(self, now: Millis, partition: Partition, offset: int) -> None:
-        """The leader's log starts behind this log's end: empty this log and start there. Raises StorageFailed."""
+        """The leader's log starts behind this log's end: empty this log and start there. Raises StorageError."""
         self._environment.notes(f"{partition.name} starts again at {offset}: its leader has no earlier records")
         partition.log.truncate_fully_and_start_at(offset, now=now)
         self._was_cut(now, partition)

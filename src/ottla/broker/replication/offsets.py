@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.partitions.partition import Partition
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.machine import Millis
 from ottla.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -38,7 +38,7 @@ class Follows(Protocol):
 
     def rest(self, now: Millis, key: Key) -> None: ...
 
-    def storage_failed(self, now: Millis, partition: Partition, failed: StorageFailed) -> None: ...
+    def storage_failed(self, now: Millis, partition: Partition, failed: StorageError) -> None: ...
 
 
 class OffsetQuestion:
@@ -78,7 +78,7 @@ class OffsetQuestion:
             return
         try:
             self._go_by(now, offset)
-        except StorageFailed as failed:
+        except StorageError as failed:
             self._follows.storage_failed(now, partition, failed)
             self._follows.rest(now, self._key)
 

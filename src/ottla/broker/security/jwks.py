@@ -24,30 +24,30 @@ KeySet: TypeAlias = Mapping[tuple[str, str], Any]
 NO_KEYS: Final[KeySet] = {}
 
 
-class KeysRefused(Exception):
+class KeysRefusedError(Exception):
     """The text is no key set that can be used; the message says why."""
 
 
 def key_set_of(text: bytes) -> KeySet:
-    """The keys of a JWKS. Raises KeysRefused."""
+    """The keys of a JWKS. Raises KeysRefusedError."""
     if len(text) > KEY_SET_BYTES_MAX:
-        raise KeysRefused(f"it has more than {KEY_SET_BYTES_MAX} bytes")
+        raise KeysRefusedError(f"it has more than {KEY_SET_BYTES_MAX} bytes")
     try:
         read = json.loads(text)
     except (ValueError, RecursionError):
-        raise KeysRefused("it is not JSON") from None
+        raise KeysRefusedError("it is not JSON") from None
     listed = cast("dict[str, Any]", read).get("keys") if isinstance(read, dict) else None
     if not isinstance(listed, list):
-        raise KeysRefused("it has no list of keys")
+        raise KeysRefusedError("it has no list of keys")
     keys = cast("list[Any]", listed)
     if len(keys) > KEYS_MAX:
-        raise KeysRefused(f"it has more than {KEYS_MAX} keys")
+        raise KeysRefusedError(f"it has more than {KEYS_MAX} keys")
     found: dict[tuple[str, str], Any] = {}
     for each in keys:
         if isinstance(each, dict):
             found |= _usable(cast("dict[str, Any]", each), found)
     if not found:
-        raise KeysRefused("it has no key that can check a signature, with a key id")
+        raise KeysRefusedError("it has no key that can check a signature, with a key id")
     return found
 
 

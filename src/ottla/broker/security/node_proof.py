@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 
 from ottla.broker.cluster.trust import Trust
-from ottla.broker.security.scram import AuthenticationFailed
+from ottla.broker.security.scram import AuthenticationError
 from ottla.protocol.node_proof import (
     CONNECTED,
     CONNECTING,
@@ -40,11 +40,11 @@ class NodeExchange:
         self.user: str | None = None
 
     def respond(self, message: bytes) -> bytes:
-        """The answer to the node's next token. Raises AuthenticationFailed; the exchange is then over."""
+        """The answer to the node's next token. Raises AuthenticationError; the exchange is then over."""
         try:
             return self._final(message) if self._first else self._respond_first(message)
         except NotProvedError as failed:
-            raise AuthenticationFailed(str(failed)) from None
+            raise AuthenticationError(str(failed)) from None
 
     def _respond_first(self, message: bytes) -> bytes:
         hello = Hello.decode(message)

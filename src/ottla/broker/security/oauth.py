@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 from ottla.broker.security.jwks import KeySet
-from ottla.broker.security.scram import AuthenticationFailed
+from ottla.broker.security.scram import AuthenticationError
 
 TOKEN_BYTES_MAX: Final = 1 << 16
 SUBJECT_MAX: Final = 1000
@@ -55,7 +55,7 @@ class Token(NamedTuple):
     expires_ms: int
 
 
-class TokenRefused(Exception):
+class TokenRefusedError(Exception):
     """The token is not accepted; the message says why, without the token. `is_unknown`: no key for it is known now."""
 
     def __init__(self, why: str, *, is_unknown: bool = False) -> None:
@@ -64,7 +64,7 @@ class TokenRefused(Exception):
 
 
 def check_token(text: str, keys: KeySet, rules: TokenRules, now_ms: int) -> Token:
-    """The token, if its signature and its claims are right. Raises TokenRefused."""
+    """The token, if its signature and its claims are right. Raises TokenRefusedError."""
     return _checked_claims(_signed_claims(text, keys), rules, now_ms)
 
 
@@ -73,24 +73,24 @@ def _signed_claims(text: str, keys: KeySet) -> dict[str, Any]:
     import jwt
 
     if len(text) > TOKEN_BYTES_MAX:
-        raise TokenRefused(f"the token has more than {TOKEN_BYTES_MAX} characters")
+        raise TokenRefusedError(f"the token has more than {TOKEN_BYTES_MAX} characters")
     try:
         header = jwt.get_unverified_header(text)
         kid, algorithm = header.get("kid"), header.get("alg")
         if not isinstance(kid, str) or not isinstance(algorithm, str):
-            raise TokenRefused("the token names no key and algorithm")
+            raise TokenRefusedError("the token names no key and algorithm")
         if "crit" in header:
-            raise TokenRefused("the token has critical extensions")
+            raise TokenRefusedError("the token has critical extensions")
         if not keys:
-            raise TokenRefused("there are no keys yet", is_unknown=True)
+            raise TokenRefusedError("there are no keys yet", is_unknown=True)
         key = keys.get((kid, algorithm))
         if key is None:
-            raise TokenRefused("no key of this id and algorithm is known", is_unknown=True)
+            raise TokenRefusedError("no key of this id and algorithm is known", is_unknown=True)
         claims = json.loads(jwt.PyJWS().decode(text, key, algorithms=[algorithm]))
     except (jwt.PyJWTError, ValueError, RecursionError, TypeError):
-        raise TokenRefused("the token is malformed, or its signature is wrong") from None
+        raise TokenRefusedError("the token is malformed, or its signature is wrong") from None
     if not isinstance(claims, dict):
-        raise TokenRefused("the token has no claims")
+        raise TokenRefusedError("the token has no claims")
     return cast("dict[str, Any]", claims)
 
 
@@ -98,41 +98,41 @@ def _checked_claims(claims: dict[str, Any], rules: TokenRules, now_ms: int) -> T
     now_s = now_ms / 1000
     expires, issued = _time(claims, "exp"), _time(claims, "iat")
     if now_s >= expires + rules.skew_s:
-        raise TokenRefused("the token has expired")
+        raise TokenRefusedError("the token has expired")
     if issued > now_s + rules.skew_s or issued > expires:
-        raise TokenRefused("the token was issued in the future")
+        raise TokenRefusedError("the token was issued in the future")
     if "nbf" in claims and _time(claims, "nbf") > now_s + rules.skew_s:
-        raise TokenRefused("the token is not valid yet")
+        raise TokenRefusedError("the token is not valid yet")
     if not rules.issuer or claims.get("iss") != rules.issuer:
-        raise TokenRefused("the token is of another issuer")
+        raise TokenRefusedError("the token is of another issuer")
     named = claims.get("aud")
     audiences = cast("list[Any]", named) if isinstance(named, list) else [named]
     if not any(isinstance(each, str) and each in rules.audiences for each in audiences):
-        raise TokenRefused("the token is for another audience")
+        raise TokenRefusedError("the token is for another audience")
     subject = claims.get(rules.subject_claim)
     if not isinstance(subject, str) or not subject.strip() or len(subject) > SUBJECT_MAX:
-        raise TokenRefused(f"the token has no {rules.subject_claim}")
+        raise TokenRefusedError(f"the token has no {rules.subject_claim}")
     scope = claims.get(rules.scope_claim, "")
     scopes = cast("list[Any]", scope) if isinstance(scope, list) else [scope]
     if not all(isinstance(each, str) for each in scopes):
-        raise TokenRefused(f"the token's {rules.scope_claim} is malformed")
+        raise TokenRefusedError(f"the token's {rules.scope_claim} is malformed")
     return Token(subject, int(expires * 1000))
 
 
 def _time(claims: dict[str, Any], name: str) -> float:
     value = claims.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise TokenRefused(f"the token has no {name}")
+        raise TokenRefusedError(f"the token has no {name}")
     if not 0 <= value < 1 << 53:
-        raise TokenRefused(f"the token's {name} is out of range")
+        raise TokenRefusedError(f"the token's {name} is out of range")
     return float(value)
 
 
 def _token_of(message: bytes) -> tuple[str, str]:
-    """(authorization id, or empty, and token) of a client's first message. Raises TokenRefused."""
+    """(authorization id, or empty, and token) of a client's first message. Raises TokenRefusedError."""
     found = _FIRST.fullmatch(message)
     if found is None:
-        raise TokenRefused("the first message is malformed")
+        raise TokenRefusedError("the first message is malformed")
     pairs = [pair.partition(b"=") for pair in found["pairs"].split(b"\x01")[:-1]]
     values = [value for name, _, value in pairs if name == b"auth"]
     try:
@@ -141,7 +141,7 @@ def _token_of(message: bytes) -> tuple[str, str]:
     except UnicodeDecodeError:
         bearer, authzid = None, ""
     if bearer is None:
-        raise TokenRefused("the first message has no bearer token")
+        raise TokenRefusedError("the first message has no bearer token")
     return authzid, bearer[1]
 
 
@@ -170,15 +170,15 @@ class OAuthExchange:
 
     def respond(self, message: bytes) -> bytes:
         """The answer to the client's next message: nothing if its token is accepted, otherwise the challenge, after
-        which it is refused whatever it sends. Raises AuthenticationFailed."""
+        which it is refused whatever it sends. Raises AuthenticationError."""
         if self._why:
-            raise AuthenticationFailed(self._why)
+            raise AuthenticationError(self._why)
         try:
             authzid, text = _token_of(message)
             token = check_token(text, self._keys(), self._rules, self._now_ms())
             if authzid not in ("", token.subject):
-                raise TokenRefused("the client asks to act as another user")
-        except TokenRefused as refused:
+                raise TokenRefusedError("the client asks to act as another user")
+        except TokenRefusedError as refused:
             if refused.is_unknown:
                 self._unknown()
             self._why = str(refused)

@@ -34,7 +34,7 @@ from ottla.broker.cluster.trust import Trust
 from ottla.broker.completions import Completions
 from ottla.broker.effects import Derive, FetchKeys, Outbox
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
-from ottla.broker.security.scram import AuthenticationFailed, ScramExchange
+from ottla.broker.security.scram import AuthenticationError, ScramExchange
 from ottla.machine import Entropy, Millis, WallClock
 from ottla.metadata.credentials import Credentials, ScramCredential
 from ottla.protocol.errors import ErrorCode
@@ -79,11 +79,11 @@ class Exchange(Protocol):
         ...
 
     def respond(self, message: bytes) -> bytes:
-        """The token that answers the client's. Raises AuthenticationFailed, or PasswordGiven."""
+        """The token that answers the client's. Raises AuthenticationError, or PasswordGiven."""
         ...
 
 
-class PasswordGiven(Exception):
+class PasswordGiven(Exception):  # noqa: N818 - no error: the exchange goes on
     """The client has sent a password: its keys have to be derived before it can be compared."""
 
     def __init__(self, user: str, password: bytes) -> None:
@@ -102,14 +102,14 @@ class PlainExchange:
     def respond(self, message: bytes) -> bytes:
         parts = message.split(b"\0")
         if len(parts) != 3 or not parts[1] or not parts[2]:
-            raise AuthenticationFailed("the token does not have the three parts of PLAIN")
+            raise AuthenticationError("the token does not have the three parts of PLAIN")
         acts_as, name, password = parts
         try:
             user = name.decode()
         except UnicodeDecodeError:
-            raise AuthenticationFailed("the name is not UTF-8") from None
+            raise AuthenticationError("the name is not UTF-8") from None
         if acts_as not in (b"", name):
-            raise AuthenticationFailed("the client asks to act as another user")
+            raise AuthenticationError("the client asks to act as another user")
         raise PasswordGiven(user, password)
 
 
@@ -152,9 +152,9 @@ class Dialogue:
     def is_again(self) -> bool:
         return self.known_as is not None
 
-    def failed(self, why: str) -> AuthenticationFailed:
+    def failed(self, why: str) -> AuthenticationError:
         self.phase = Phase.FAILED
-        return AuthenticationFailed(why)
+        return AuthenticationError(why)
 
     @property
     def failure(self) -> str:
@@ -297,7 +297,7 @@ class Sasl:
         self, now: Millis, dialogue: Dialogue, token: bytes, derived: Callable[[Millis], None]
     ) -> Answer | None:
         """Answer a client's token. None if keys have to be derived first: then a completion calls `derived`, and after
-        it `conclude` gives the answer. Raises AuthenticationFailed."""
+        it `conclude` gives the answer. Raises AuthenticationError."""
         if dialogue.phase is not Phase.AUTHENTICATE or dialogue.exchange is None:
             raise dialogue.failed(f"a token came where {dialogue.phase.value} should come")
         if dialogue.is_again and dialogue.mechanism != dialogue.known_by:
@@ -308,7 +308,7 @@ class Sasl:
         except PasswordGiven as given:
             self._derive(dialogue, given, derived)
             return None
-        except AuthenticationFailed as failed:
+        except AuthenticationError as failed:
             dialogue.claimed = dialogue.exchange.claimed
             raise dialogue.failed(str(failed)) from None
         user = dialogue.exchange.user
@@ -343,7 +343,7 @@ class Sasl:
         self._completions.add(tell)
 
     def conclude(self, now: Millis, dialogue: Dialogue) -> Answer:
-        """The answer after the keys were derived. Raises AuthenticationFailed."""
+        """The answer after the keys were derived. Raises AuthenticationError."""
         user = None if dialogue.exchange is None else dialogue.exchange.user
         if user is None:
             raise dialogue.failed("the user is unknown or the password is wrong")

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable
 
 from ottla.metadata.credentials import ScramCredential
-from ottla.protocol.scram import DIGESTS, ITERATIONS_MIN, ScramFailed, decoded, xor
+from ottla.protocol.scram import DIGESTS, ITERATIONS_MIN, ScramError, decoded, xor
 
 _FIRST = re.compile(
     rb"(?P<gs2>[ny],(?:a=(?P<authzid>[^,]*))?,)"
@@ -34,7 +34,7 @@ _FINAL = re.compile(
 _ESCAPED = re.compile("=(2C|3D)?")
 
 
-class AuthenticationFailed(Exception):
+class AuthenticationError(Exception):
     """The client has not proved who it is. The text is for the node's log; clients get one message for all."""
 
 
@@ -75,22 +75,22 @@ class ScramExchange:
         return "" if self._credential is None else self._name
 
     def respond(self, message: bytes) -> bytes:
-        """The answer to the client's next message; `user` is set with the last one. Raises AuthenticationFailed; the
+        """The answer to the client's next message; `user` is set with the last one. Raises AuthenticationError; the
         exchange is then over."""
         try:
             return self._final(message) if self._sent else self._respond_first(message)
-        except ScramFailed as failed:
-            raise AuthenticationFailed(str(failed)) from None
+        except ScramError as failed:
+            raise AuthenticationError(str(failed)) from None
 
     def _respond_first(self, message: bytes) -> bytes:
         found = _FIRST.fullmatch(message)
         if found is None:
-            raise AuthenticationFailed("the first message is malformed")
+            raise AuthenticationError("the first message is malformed")
         if b"tokenauth=true" in found["extensions"].split(b","):
-            raise AuthenticationFailed("delegation tokens are not served")
+            raise AuthenticationError("delegation tokens are not served")
         name = _unescaped(found["name"])
         if found["authzid"] and _unescaped(found["authzid"]) != name:
-            raise AuthenticationFailed("the client asks to act as another user")
+            raise AuthenticationError("the client asks to act as another user")
         self._name, self._gs2, self._first = name, found["gs2"], found["bare"]
         self._credential = self._credential_of(name)
         salt, iterations = hmac.digest(self._secret, name.encode(), "sha256")[:16], ITERATIONS_MIN
@@ -103,20 +103,20 @@ class ScramExchange:
     def _final(self, message: bytes) -> bytes:
         found = _FINAL.fullmatch(message)
         if found is None:
-            raise AuthenticationFailed("the last message is malformed")
+            raise AuthenticationError("the last message is malformed")
         if found["nonce"] != self._nonce:
-            raise AuthenticationFailed("the last message has another nonce than the answer to the first")
+            raise AuthenticationError("the last message has another nonce than the answer to the first")
         if decoded(found["binding"]) != self._gs2:
-            raise AuthenticationFailed("the last message repeats another header than that of the first")
+            raise AuthenticationError("the last message repeats another header than that of the first")
         # An unknown user has keys that no password fits.
         _, stored_key, server_key, _ = self._credential or ScramCredential(b"", self._secret, self._secret, 0)
         signed = b",".join((self._first, self._sent, found["unproved"]))
         signature, proof = hmac.digest(stored_key, signed, self._digest), decoded(found["proof"])
         if len(proof) != len(signature):
-            raise AuthenticationFailed("the proof has a wrong length")
+            raise AuthenticationError("the proof has a wrong length")
         proved = hmac.compare_digest(hashlib.new(self._digest, xor(proof, signature)).digest(), stored_key)
         if not proved or self._credential is None:
-            raise AuthenticationFailed("the user is unknown or the password is wrong")
+            raise AuthenticationError("the user is unknown or the password is wrong")
         self.user = self._name
         return b"v=" + base64.b64encode(hmac.digest(server_key, signed, self._digest))
 
@@ -126,7 +126,7 @@ def _unescaped(name: bytes) -> str:
     try:
         text = name.decode()
     except UnicodeDecodeError:
-        raise AuthenticationFailed("the name is not UTF-8") from None
+        raise AuthenticationError("the name is not UTF-8") from None
     if any(found[1] is None for found in _ESCAPED.finditer(text)):
-        raise AuthenticationFailed("the name has an equals sign that is not escaped")
+        raise AuthenticationError("the name has an equals sign that is not escaped")
     return text.replace("=2C", ",").replace("=3D", "=")

@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from ottla.log.checkpoints import CheckpointUnreadable, mend_partition_metadata, read_partition_metadata
+from ottla.log.checkpoints import CheckpointUnreadableError, mend_partition_metadata, read_partition_metadata
 from ottla.log.files import FileSystem
 from ottla.log.removal import fitting
 from ottla.metadata.topic_names import FORBIDDEN
@@ -181,7 +181,7 @@ def _owner_of(
         return owner
     except NotADirectoryError:
         return None
-    except CheckpointUnreadable as unreadable:
+    except CheckpointUnreadableError as unreadable:
         with suppress(OSError):
             if record is not None and mend_partition_metadata(files, path, record.topic_id):
                 return record.topic_id

@@ -17,10 +17,10 @@ from struct import error as StructError
 from typing import Final
 
 from ottla.log.files import FileSystem
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.records.batch import has_valid_crc, iter_batches
 from ottla.protocol.records.compression import READER_BYTES_MAX
-from ottla.protocol.records.errors import CorruptRecords, UnsupportedMagic
+from ottla.protocol.records.errors import CorruptRecordsError, UnsupportedMagicError
 from ottla.protocol.records.record import decode_records
 from ottla.protocol.wire import read_compact_nullable_string, read_compact_string, read_uvarint
 
@@ -34,7 +34,7 @@ _SEGMENT = re.compile(r"(\d{20})\.log", re.ASCII)
 _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint", re.ASCII)
 
 
-class KraftUnreadable(Exception):
+class KraftUnreadableError(Exception):
     """The metadata log cannot be read; the text says which file and why."""
 
 
@@ -48,7 +48,7 @@ class _Topics:
 
 def topic_configs(files: FileSystem, directory: str) -> dict[bytes, dict[str, str]]:
     """The configs of each topic, by topic id, in the metadata log of a broker's data directory; empty if there is none.
-    Raises KraftUnreadable."""
+    Raises KraftUnreadableError."""
     log = f"{directory}/{METADATA_LOG}"
     topics, path, begin = _Topics(), log, 0
     try:
@@ -61,8 +61,16 @@ def topic_configs(files: FileSystem, directory: str) -> dict[bytes, dict[str, st
             for offset, value in _values(files.read_bytes(path)):
                 if offset >= begin:
                     _replay(topics, value)
-    except (OSError, CorruptRecords, UnsupportedMagic, MalformedFrame, StructError, IndexError, UnicodeError) as error:
-        raise KraftUnreadable(f"{path}: {error}") from error
+    except (
+        OSError,
+        CorruptRecordsError,
+        UnsupportedMagicError,
+        MalformedFrameError,
+        StructError,
+        IndexError,
+        UnicodeError,
+    ) as error:
+        raise KraftUnreadableError(f"{path}: {error}") from error
     return {topic_id: topics.configs.get(name, {}) for topic_id, name in topics.names.items()}
 
 
@@ -71,7 +79,7 @@ def _values(content: bytes) -> Iterator[tuple[int, bytes]]:
     view = memoryview(content)
     for header, position in iter_batches(view):
         if not has_valid_crc(view, position, header):
-            raise CorruptRecords(f"the batch at position {position} does not match its checksum")
+            raise CorruptRecordsError(f"the batch at position {position} does not match its checksum")
         if not header.is_control:
             for record in decode_records(view, position, max_bytes=READER_BYTES_MAX):
                 if record.value is not None:

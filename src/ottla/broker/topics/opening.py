@@ -14,7 +14,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.topics.adoption import Stranger
 from ottla.broker.topics.survey import put_aside
 from ottla.broker.upkeep.upkeep import Upkeep
-from ottla.log.checkpoints import CheckpointUnreadable, read_partition_metadata
+from ottla.log.checkpoints import CheckpointUnreadableError, read_partition_metadata
 from ottla.log.config import LogConfig
 from ottla.log.left import Left
 from ottla.log.log import Log
@@ -58,7 +58,7 @@ class Logs:
         """
         try:
             if (why := self.unowned.get((name, index))) is not None:
-                raise _Unowned(why)
+                raise _UnownedError(why)
             is_new = (name, index) in self.others
             checkpoint = NOTHING_KNOWN if is_new else self._upkeep.checkpoints.of(name, index)
             left = self._upkeep.checkpoints.left(name, index, record.topic_id)
@@ -74,7 +74,7 @@ class Logs:
         """The log of a partition that is new on this node; if it can't be opened, the partition is offline."""
         try:
             if (why := self.unowned.get((name, index))) is not None:
-                raise _Unowned(why)
+                raise _UnownedError(why)
             self._clear_of_others(name, record, index)
             return self._open(now, name, record, index, config, NOTHING_KNOWN, clean_shutdown=True)
         except Exception as error:
@@ -90,7 +90,7 @@ class Logs:
         if owner is not None and owner != record.topic_id:
             why = put_aside(self._environment, Stranger(directory, owner, "belongs to a topic with another id"))
             if why is not None:
-                raise _Unowned(why)
+                raise _UnownedError(why)
 
     def open_again(self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig) -> Log | None:
         """The log of an offline partition, if it can be read now."""
@@ -190,7 +190,7 @@ class Logs:
         """The substitute for a log that could not be opened; called while the exception is handled."""
         environment, directory = self._environment, self._directory(name, index)
         match error:
-            case _Unowned():
+            case _UnownedError():
                 why = str(error)
             case OSError():
                 why = f"{error.filename or directory} can't be read: {error.strerror or error}"
@@ -210,16 +210,16 @@ class Logs:
 
     def _is_damaged(self, directory: str, error: Exception) -> bool:
         """Whether the files are damaged, and not only unreachable: then only another copy of them helps."""
-        if not isinstance(error, _Unowned):
+        if not isinstance(error, _UnownedError):
             return not isinstance(error, OSError) or error.errno == errno.EIO
         try:
             read_partition_metadata(self._environment.files, directory)
-        except CheckpointUnreadable:
+        except CheckpointUnreadableError:
             return True
         except OSError:
             pass
         return False
 
 
-class _Unowned(Exception):
+class _UnownedError(Exception):
     """The directory is not this topic's, or its owner is unknown."""

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from ottla.broker.cluster.metadata import Batch, Metadata, NobodyAwaits, Planned
+from ottla.broker.cluster.metadata import Metadata, NobodyAwaits, Planned, RowBatch
 from ottla.broker.environment import Environment
 from ottla.broker.schedule import Backlog, Timed, Timer
 from ottla.broker.topics.adoption import place_of
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.log.log import Log
 from ottla.machine import Millis
-from ottla.metadata.store import Delete, StoreFailed
+from ottla.metadata.store import Delete, StoreError
 from ottla.metadata.topics import DeletedTopic
 
 REMOVALS_PER_TICK: Final = 4
@@ -125,7 +125,7 @@ class Removals:
             assert removal.log is not None
             try:
                 buried[removal] = removal.log.bury()
-            except (OSError, StorageFailed) as error:
+            except (OSError, StorageError) as error:
                 self._stick_waiting(now, removal, error)
         if buried:
             try:
@@ -174,7 +174,7 @@ class Removals:
                     removal.log.delete()
                 elif files.exists(removal.path):
                     files.rmtree(removal.path)
-            except (OSError, StorageFailed) as error:
+            except (OSError, StorageError) as error:
                 self._stick(now, removal, error)
             else:
                 if removal.log is None and removal.name is not None:  # all others are identified by their names
@@ -198,6 +198,6 @@ class Removals:
         done = sorted(set(keys))
         if done:
             try:
-                yield Batch((), [Delete(key) for key in done])
-            except StoreFailed as failed:
+                yield RowBatch((), [Delete(key) for key in done])
+            except StoreError as failed:
                 self._environment.notes(f"the next start looks for the files of deleted topics again: {failed}")

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from ottla.broker.config.key import ConfigRefused
+from ottla.broker.config.key import ConfigRefusedError
 from ottla.broker.config.values import check_topic, held, is_held
 from ottla.broker.environment import Environment
 from ottla.broker.topics.adoption import Stranger, Told, moved_away, place_of, sort_directories, stray_path
-from ottla.broker.topics.kraft_configs import KraftUnreadable, topic_configs
+from ottla.broker.topics.kraft_configs import KraftUnreadableError, topic_configs
 from ottla.broker.topics.new_topic import new_internal
 from ottla.broker.topics.removal import Removals
 from ottla.log.log import Log
@@ -141,7 +141,7 @@ def _kafkas_configs(environment: Environment, told: Mapping[str, Told]) -> dict[
     have no meaning here; None if that log cannot be read."""
     try:
         by_id = topic_configs(environment.files, environment.directory)
-    except KraftUnreadable as error:
+    except KraftUnreadableError as error:
         environment.warn(f"Kafka's metadata log cannot be read, so the configs of its topics are not known: {error}")
         return None
     found: dict[str, dict[str, str]] = {}
@@ -150,7 +150,7 @@ def _kafkas_configs(environment: Environment, told: Mapping[str, Told]) -> dict[
         for key, text in by_id.get(each.topic_id, {}).items():
             try:
                 check_topic({**found[name], key: text}, environment.settings)
-            except ConfigRefused as refused:
+            except ConfigRefusedError as refused:
                 environment.warn(f"config {key}={text} of topic {name} in Kafka's metadata log is ignored: {refused}")
             else:
                 found[name][key] = text

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import count
 
 from ottla.broker.cluster.members import Members
-from ottla.broker.cluster.metadata import Batch, Metadata, Planned, RowChange, planned
+from ottla.broker.cluster.metadata import Metadata, Planned, RowBatch, RowChange, planned
 from ottla.broker.cluster.spreading import spread_also
 from ottla.broker.config.values import without_ended_hold
 from ottla.broker.environment import Environment
@@ -36,13 +36,13 @@ from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
 from ottla.metadata.producer_ids import PRODUCER_IDS, ProducerIds
-from ottla.metadata.store import ABSENT, MetadataStore, Put, StoreFailed
+from ottla.metadata.store import ABSENT, MetadataStore, Put, StoreError
 from ottla.metadata.topic_names import folded
 from ottla.metadata.topics import PREFIX, DeletedTopic, PartitionRecord, TopicImage, TopicRecord, key_of, placed_on
 
 
 class Topics:
-    """Plans how topics are created, changed and deleted. A plan raises StoreFailed if the metadata store does."""
+    """Plans how topics are created, changed and deleted. A plan raises StoreError if the metadata store does."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Topics:
         if behind_lost is not None:
             changes.append(RowChange(PRODUCER_IDS_KEY, *behind_lost))
         if changes:
-            self._metadata.at_once(now, planned(Batch(changes)))
+            self._metadata.at_once(now, planned(RowBatch(changes)))
         self.follow(now, self._metadata.image, sorted(as_they_are))
         self.place(now)
         self.removals.begun(now)
@@ -149,12 +149,12 @@ class Topics:
             for new in wanted
         }
         for why in self.removals.clear_way(now, records).values():
-            raise StoreFailed(why)
+            raise StoreError(why)
         for (name, _), why in self._placement.logs.unowned.items():
             if name in records:
-                raise StoreFailed(f"a directory is in the way of {name}: {why}")
+                raise StoreError(f"a directory is in the way of {name}: {why}")
         rows = [RowChange(key_of(name), record, ABSENT) for name, record in records.items()]
-        yield Batch(rows, (), self._members.guards(rows))
+        yield RowBatch(rows, (), self._members.guards(rows))
 
     def creating_internal(self, now: Millis, name: str) -> Planned:
         """Create one of the broker's own topics if it does not exist."""
@@ -170,7 +170,7 @@ class Topics:
                 for topic in going
                 for node_id in sorted({node_id for placed in topic.partitions for node_id in placed.replicas})
             ]
-            yield Batch(
+            yield RowBatch(
                 [RowChange(key_of(topic.name), None, topic.version) for topic in going],
                 [Put(each.key, each.encode()) for each in deleted],
                 self._members.guards(),
@@ -182,14 +182,14 @@ class Topics:
         factor = len(topic.partitions[0].target)
         added = self._placed(total - len(topic.partitions), factor, assignments)
         rows = [self._replacing(topic, replace(topic.record, partitions=topic.partitions + added))]
-        yield Batch(rows, (), self._members.guards(rows))
+        yield RowBatch(rows, (), self._members.guards(rows))
 
     def _placed(
         self, partitions: int, factor: int, assignments: Sequence[Sequence[int]]
     ) -> tuple[PartitionRecord, ...]:
         """This many new partitions, each led by its first active replica; inactive ones are not in sync.
 
-        Raises StoreFailed if there are too few nodes now.
+        Raises StoreError if there are too few nodes now.
         """
         if self._members.is_alone:
             return placed_on(self._environment.node_id, partitions)
@@ -197,20 +197,20 @@ class Topics:
         if not assignments:
             down = {node_id: record.rack for node_id, record in self._members.down().items()}
             if not racks or len(racks) + len(down) < factor:
-                raise StoreFailed(f"of the cluster's nodes {len(racks)} are active and {len(down)} are not")
+                raise StoreError(f"of the cluster's nodes {len(racks)} are active and {len(down)} are not")
             assignments = spread_also(racks, down, partitions, factor, self._environment.entropy)
         placed: list[PartitionRecord] = []
         for replicas in assignments:
             isr = tuple(node_id for node_id in replicas if node_id in racks)
             if not isr:
-                raise StoreFailed(f"none of the nodes {', '.join(map(str, replicas))} is active")
+                raise StoreError(f"none of the nodes {', '.join(map(str, replicas))} is active")
             placed.append(PartitionRecord(tuple(replicas), isr, isr[0]))
         return tuple(placed)
 
     def configuring(self, topic: TopicImage, overrides: Mapping[str, str]) -> Planned:
         """Replace the topic's own configs, which are checked already."""
         record = replace(topic.record, configs=without_ended_hold(topic.configs, overrides))
-        yield Batch([self._replacing(topic, record)])
+        yield RowBatch([self._replacing(topic, record)])
 
     def _replacing(self, topic: TopicImage, record: TopicRecord) -> RowChange:
         return RowChange(key_of(topic.name), record, topic.version)
@@ -220,7 +220,7 @@ class Topics:
         ids = self.producer_ids
         if ids.is_used_up:
             first, behind, expected = ids.next_block(self._metadata.image[PRODUCER_IDS])
-            yield Batch([RowChange(PRODUCER_IDS_KEY, behind, expected)])
+            yield RowBatch([RowChange(PRODUCER_IDS_KEY, behind, expected)])
             ids.claimed(first)
 
     def taking_producer_id(self, now: Millis) -> Planned:

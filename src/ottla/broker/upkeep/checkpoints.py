@@ -19,9 +19,9 @@ from ottla.broker.config.live import LiveSettings
 from ottla.broker.effects import Outbox, Store, Withdrawal
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import NEVER, KeyedTimers, Schedule, Timed, Timer
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.log.checkpoints import (
-    CheckpointUnreadable,
+    CheckpointUnreadableError,
     encode_offsets,
     read_offsets,
     take_clean_shutdown,
@@ -88,7 +88,7 @@ class Checkpoints:
                 self._read[name] = offsets or {}
                 if name == HIGH_WATERMARK:
                     self._has_high_watermarks = offsets is not None
-            except CheckpointUnreadable as unreadable:
+            except CheckpointUnreadableError as unreadable:
                 notes(f"{unreadable}; recovery does without it")
                 self._unreadable.add(name)
 
@@ -105,7 +105,7 @@ class Checkpoints:
         broker_epoch = take_clean_shutdown(self._files, self._directory)
         try:
             left = take_left(self._files, self._directory, broker_epoch)
-        except CheckpointUnreadable as unreadable:
+        except CheckpointUnreadableError as unreadable:
             notes(f"{unreadable}; whether the logs are as the last clean stop left them is not known")
         self._left = left
         return broker_epoch is not None
@@ -181,7 +181,7 @@ class Checkpoints:
         write_clean_shutdown(self._files, self._directory, broker_epoch)
 
     def write_cut(self) -> None:
-        """A log was truncated: write the checkpoints that may be above its new end now. Raises StorageFailed.
+        """A log was truncated: write the checkpoints that may be above its new end now. Raises StorageError.
 
         Writes that the host has not done yet may be from before the truncation: they are withdrawn.
         """
@@ -195,7 +195,7 @@ class Checkpoints:
             try:
                 self._files.write_atomically(self._path(name), content)
             except OSError as error:
-                raise StorageFailed(f"writing {self._path(name)} failed: {error}") from error
+                raise StorageError(f"writing {self._path(name)} failed: {error}") from error
             self._written[name] = content
 
     def topic_deleted(self, name: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.log.syncing import Syncable
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def completing(
     logs: list[tuple[Partition, int, range]] = []  # with the log's end, and the range of its files in `files`
     for partition in partitions:
         log = partition.log
-        with suppress(OSError, StorageFailed):
+        with suppress(OSError, StorageError):
             if log.complete():
                 more = log.pending_sync()
                 logs.append((partition, log.log_end_offset, range(len(files), len(files) + len(more))))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ottla.log.checkpoints import CheckpointUnreadable, decode_checkpoint, encode_checkpoint
+from ottla.log.checkpoints import CheckpointUnreadableError, decode_checkpoint, encode_checkpoint
 from ottla.log.files import FileSystem
 from ottla.log.log import Log
-from ottla.metadata.nodes import Place
+from ottla.metadata.nodes import TopicIdPartition
 from ottla.protocol.uuids import parse_uuid, uuid_text
 
 DAMAGED_FILE: Final = ".damaged-from"
@@ -25,7 +25,7 @@ class DamageMarks:
         self._files = files
         self._path = f"{directory}/{DAMAGED_FILE}"
         self._notes = notes
-        self._read: dict[Place, int] | None = None
+        self._read: dict[TopicIdPartition, int] | None = None
 
     def of(self, log: Log, index: int) -> int | None:
         """From which offset on this log is damaged, as its opening or an earlier incarnation of the node found; that is
@@ -54,14 +54,14 @@ class DamageMarks:
             self._write()
 
     @property
-    def _marks(self) -> dict[Place, int]:
+    def _marks(self) -> dict[TopicIdPartition, int]:
         if self._read is None:
             self._read = {}
             try:
                 if self._files.exists(self._path):
                     lines = decode_checkpoint(self._files.read_bytes(self._path), self._path)
                     self._read = dict(map(_decoded, lines))
-            except (OSError, ValueError, CheckpointUnreadable) as error:
+            except (OSError, ValueError, CheckpointUnreadableError) as error:
                 self._notes(f"{self._path} can't be read: damage in logs counts again once it is found again: {error}")
         return self._read
 
@@ -76,6 +76,6 @@ class DamageMarks:
             self._notes(f"{self._path} could not be written: a restart may forget which logs are damaged: {error}")
 
 
-def _decoded(line: str) -> tuple[Place, int]:
+def _decoded(line: str) -> tuple[TopicIdPartition, int]:
     topic_id, index, offset = line.split(" ")
     return (parse_uuid(topic_id), int(index)), int(offset)

@@ -13,7 +13,7 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed, Timer
 from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.broker.upkeep.written import WrittenPartitions
-from ottla.log.answers import Damage, DamagedLog
+from ottla.log.answers import Damage, DamagedLogError
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.replica.copy_status import Event
@@ -96,7 +96,7 @@ class Failures:
 
     def read_failed(self, partition: Partition, why: Exception | str) -> None:
         """A read of this log failed: the log stays unchanged, and other partitions are not affected."""
-        if isinstance(why, DamagedLog) and why.damage is not None:
+        if isinstance(why, DamagedLogError) and why.damage is not None:
             self.found_damage(partition, why.damage)
             return
         self._note(partition, READ, f"could not be read, every fetch tries again: {why}")

@@ -11,12 +11,12 @@ from contextlib import suppress
 from os.path import dirname
 from typing import Final
 
-from ottla.log.checkpoints import CheckpointUnreadable, differing_bits, read_properties, write_properties
+from ottla.log.checkpoints import CheckpointUnreadableError, differing_bits, read_properties, write_properties
 from ottla.log.files import FileSystem
 from ottla.machine import Entropy
 from ottla.metadata.features import HIGHEST, beyond
 from ottla.metadata.image import MetadataImage
-from ottla.metadata.store import ABSENT, Conflict, MetadataStore, Put, decoded
+from ottla.metadata.store import ABSENT, ConflictError, MetadataStore, Put, decoded
 from ottla.protocol.uuids import uuid_text
 
 META_PROPERTIES: Final = "meta.properties"
@@ -31,7 +31,7 @@ MOVED_KEY: Final = "cluster/moved-to"
 """The new location of this store's rows: no node may start on the rows that are left here."""
 
 
-class StartRefused(Exception):
+class StartRefusedError(Exception):
     """The node can't start on this directory; one sentence why."""
 
 
@@ -44,24 +44,24 @@ def identify(
     files: FileSystem, directory: str, store: MetadataStore, node_id: int, entropy: Entropy, *, alone: bool
 ) -> str:
     """The id of the cluster; a fresh directory and a fresh store get one. `alone`: the store belongs to this node only,
-    which adopts the contents of its directory. Raises StartRefused, StoreFailed."""
+    which adopts the contents of its directory. Raises StartRefusedError, StoreError."""
     if (moved := store.get(MOVED_KEY)) is not None:
         place = decoded(store, MOVED_KEY, bytes.decode, moved.value)
-        raise StartRefused(f"The metadata in {store.place} has moved: start the node with --metadata {place}.")
+        raise StartRefusedError(f"The metadata in {store.place} has moved: start the node with --metadata {place}.")
     path = f"{directory}/{META_PROPERTIES}"
     try:
         _mend(files, path, store, node_id, entropy)
         properties = read_properties(files, path)
-    except CheckpointUnreadable as unreadable:
-        raise StartRefused(f"{unreadable}. Restore the file or choose another data directory.") from unreadable
+    except CheckpointUnreadableError as unreadable:
+        raise StartRefusedError(f"{unreadable}. Restore the file or choose another data directory.") from unreadable
     if properties is not None:
         if properties.get("version") != "1":
-            raise StartRefused(
+            raise StartRefusedError(
                 f"The data directory {directory} has version {properties.get('version')} of meta.properties; "
                 "this node reads version 1."
             )
         if properties.get("node.id") != str(node_id):
-            raise StartRefused(
+            raise StartRefusedError(
                 f"The data directory {directory} belongs to node {properties.get('node.id')}, not to node "
                 f"{node_id}. Set node.id to match, or choose another directory."
             )
@@ -87,7 +87,7 @@ def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entr
     """Write the properties again if some of their bits have flipped, or their end is cut off.
 
     The metadata store determines what they said. A different node id may be intended, and stays. Raises OSError,
-    StoreFailed.
+    StoreError.
     """
     stored = store.get(CLUSTER_ID_KEY)
     if stored is None or not files.exists(path):
@@ -115,7 +115,7 @@ def _cluster_id(
     stored = store.get(CLUSTER_ID_KEY)
     if stored is None:
         if properties is not None and not alone:  # the store would not know its topics
-            raise StartRefused(
+            raise StartRefusedError(
                 f"The data directory {directory} belongs to cluster {properties.get('cluster.id')}, and the metadata "
                 f"store {store.place} is empty. Name the one of that cluster, move its metadata there (`ottla cluster "
                 "move-metadata`), or choose an empty data directory."
@@ -124,12 +124,12 @@ def _cluster_id(
         cluster_id = known or uuid_text(entropy.randbytes(16))
         try:
             store.commit([Put(CLUSTER_ID_KEY, cluster_id.encode(), ABSENT)])
-        except Conflict:  # another node of a new cluster was faster
+        except ConflictError:  # another node of a new cluster was faster
             return _cluster_id(directory, store, properties, entropy, alone=alone)
         return cluster_id
     cluster_id = decoded(store, CLUSTER_ID_KEY, bytes.decode, stored.value)
     if properties is not None and properties.get("cluster.id") != cluster_id:
-        raise StartRefused(
+        raise StartRefusedError(
             f"The data directory {directory} belongs to cluster {properties.get('cluster.id')}, its "
             f"metadata to cluster {cluster_id}. Restore one of both from the same backup."
         )
@@ -151,8 +151,8 @@ def too_old_for(image: MetadataImage) -> str | None:
 
 def shared_row(store: MetadataStore, key: str, value: bytes) -> bytes:
     """The value that the nodes that share this store have under this key; the first node puts its own there. Raises
-    StoreFailed."""
+    StoreError."""
     while (stored := store.get(key)) is None:
-        with suppress(Conflict):  # another one was faster
+        with suppress(ConflictError):  # another one was faster
             store.commit([Put(key, value, ABSENT)])
     return stored.value

@@ -23,11 +23,11 @@ from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.broker.upkeep.failures import Failures
 from ottla.broker.upkeep.scrubs import Scrubs
 from ottla.broker.upkeep.written import WrittenPartitions
-from ottla.log.answers import StorageFailed
+from ottla.log.answers import StorageError
 from ottla.log.left import Left
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
-from ottla.metadata.store import MetadataStore, StoreFailed
+from ottla.metadata.store import MetadataStore, StoreError
 
 REST_MS: Final = 60_000
 """How long a log rests after its upkeep failed unexpectedly."""
@@ -99,14 +99,14 @@ class Upkeep:
                 left = partition.log.close(now)
                 if left is not None:
                     logs.append((partition.topic_name, partition.index, left))
-            except (OSError, StorageFailed) as error:
+            except (OSError, StorageError) as error:
                 clean = False
                 self._notes(f"{partition.name} could not be closed cleanly: {error}")
         try:
             self.checkpoints.write_all()
             if clean:
                 self.checkpoints.note_clean_stop(store.generation, logs)
-        except (OSError, StoreFailed) as error:
+        except (OSError, StoreError) as error:
             self._notes(f"the next start must check every log, because the checkpoints could not be written: {error}")
 
     # ---- logs ------------------------------------------------------------------------------------------------------

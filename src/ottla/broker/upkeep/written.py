@@ -16,7 +16,7 @@ from typing import Final
 
 from ottla.broker.partitions.partition import Partition
 from ottla.log.files import File, FileSystem
-from ottla.metadata.nodes import Place
+from ottla.metadata.nodes import TopicIdPartition
 from ottla.protocol.records.checksum import crc32c
 from ottla.protocol.uuids import parse_uuid, uuid_text
 
@@ -32,7 +32,7 @@ class WrittenPartitions:
         self._path = f"{directory}/{WRITTEN_FILE}"
         self._notes = notes
         self._file: File | None = None
-        self._places: set[Place] = set()
+        self._places: set[TopicIdPartition] = set()
         self._unsynced: list[File] = []
         """The file, if an fsync of a log has to cover it too."""
         self._in_doubt = False
@@ -52,7 +52,7 @@ class WrittenPartitions:
             self.is_known = False
             self._notes(f"{self._path} can't be read, so a partition without a log may have lost it: {error}")
 
-    def names(self, place: Place) -> bool:
+    def names(self, place: TopicIdPartition) -> bool:
         """Whether this partition had a log with records."""
         return place in self._places
 
@@ -98,7 +98,7 @@ class WrittenPartitions:
         if place in self._places and (self._file is None or self._add("-", place)):
             self._places.discard(place)
 
-    def _add(self, sign: str, place: Place) -> bool:
+    def _add(self, sign: str, place: TopicIdPartition) -> bool:
         assert self._file is not None
         size = self._file.size()
         try:
@@ -114,7 +114,7 @@ class WrittenPartitions:
         self._notes(f"{self._path} could not be written: a restart may not notice that a log is gone: {error}")
 
 
-def place_of(partition: Partition) -> Place:
+def place_of(partition: Partition) -> TopicIdPartition:
     """The topic's id and the partition's index."""
     return partition.log.topic_id, partition.index
 
@@ -123,18 +123,18 @@ def _line(said: str) -> bytes:
     return f"{said} {crc32c(said.encode())}\n".encode()
 
 
-def _entry(sign: str, place: Place) -> bytes:
+def _entry(sign: str, place: TopicIdPartition) -> bytes:
     return _line(f"{sign} {uuid_text(place[0])} {place[1]}")
 
 
-def decoded(octets: bytes, *, may_be_torn: bool) -> set[Place]:
+def decoded(octets: bytes, *, may_be_torn: bool) -> set[TopicIdPartition]:
     """Raises ValueError if the file is damaged."""
     lines = _sound_lines(octets)
     at_least = int(lines[0][1]) if lines and lines[0][0] == VERSION else len(lines)
     is_whole = octets.endswith(b"\n") and octets.count(b"\n") == len(lines)
     if at_least >= len(lines) or not (is_whole or may_be_torn):
         raise ValueError("it is damaged")
-    places: set[Place] = set()
+    places: set[TopicIdPartition] = set()
     for sign, topic_id, index in lines[1:]:
         place = parse_uuid(topic_id), int(index)
         if sign == "+":

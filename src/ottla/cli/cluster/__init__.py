@@ -49,7 +49,7 @@ from ottla.cli.cluster.processes import (
 )
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, print_json, print_rows, ranges, say, sized
+from ottla.cli.output import CommandError, Format, UsageError, print_json, print_rows, ranges, say, sized
 from ottla.cli.replicas.rebalance import rebalance
 
 app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_args_is_help=True)
@@ -63,7 +63,7 @@ QUICK_S = 10.0
 REST_S = 2.0
 STOPPED = (0, -signal.SIGTERM)
 """Exit codes of a node that was stopped; the second if it was stopped during its start."""
-IN_VAIN = NotUnderstood.code
+IN_VAIN = UsageError.code
 """Exit code of a node that cannot start until its settings or its data directory change."""
 NODE_TIMEOUT_S = 5.0
 """How long a node may take to report its disk usage."""
@@ -119,7 +119,7 @@ def start(
     with starting(directory) as done:
         plan = planned(directory, nodes, listen, set or [])
         if supervisor(directory) or running_nodes(directory):
-            raise Failure(f"The cluster in {directory} runs already. `ottla cluster stop --data {data}` stops it.")
+            raise CommandError(f"The cluster in {directory} runs already. `ottla cluster stop --data {data}` stops it.")
         for number in plan.removed:
             again = f"`ottla cluster start-node {number} --data {data}` adds it again"
             say(f"Node {number} was removed from the cluster, and is not started: {again}.", err=True)
@@ -142,13 +142,13 @@ def start_node(
     with starting(directory):
         plan = read_plan(directory)
         if number > plan.nodes + 1:
-            raise Failure(
+            raise CommandError(
                 f"The cluster in {directory} has nodes 1 to {plan.nodes}: the next new one is {plan.nodes + 1}."
             )
         if number > plan.nodes:
             checked(plan.listen, number)
         if (pid := running(directory, number)) is not None:
-            raise Failure(f"Node {number} runs already (process {pid}).")
+            raise CommandError(f"Node {number} runs already (process {pid}).")
         removed = [each for each in removed_nodes(directory, plan.nodes) if each != number]
         plan = replace(plan, nodes=max(plan.nodes, number), removed=removed)
         node = started(directory, plan, number)
@@ -179,7 +179,7 @@ def stop_node(
     directory = directory_of(data)
     if (pid := running(directory, number)) is None:
         read_plan(directory)
-        raise Failure(f"No node {number} of the cluster in {directory} runs.")
+        raise CommandError(f"No node {number} of the cluster in {directory} runs.")
     end(pid, f"Node {number}")
     say(f"Stopped node {number}.")
 
@@ -190,7 +190,9 @@ def stop(data: Data = DEFAULT_DATA) -> None:
     directory = directory_of(data)
     watcher, found = supervisor(directory), running_nodes(directory)
     if watcher is None and not found:
-        raise Failure(f"No node of the cluster in {directory} runs." if has_plan(directory) else no_cluster(directory))
+        raise CommandError(
+            f"No node of the cluster in {directory} runs." if has_plan(directory) else no_cluster(directory)
+        )
     if watcher is not None:
         end(watcher, "The process that restarts nodes", STOP_S * (len(found) + 1))
     end_all(running_nodes(directory))
@@ -276,9 +278,9 @@ def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
 
 def planned(directory: Path, nodes: int | None, listen: str | None, settings: list[str]) -> Plan:
     """The plan to start: options that were given, otherwise those of the cluster in this directory, otherwise the
-    defaults. Raises Failure."""
+    defaults. Raises CommandError."""
     if (directory / NODE_FILE).exists():
-        raise Failure(f"{directory} is the data directory of a node: choose another one for a cluster.")
+        raise CommandError(f"{directory} is the data directory of a node: choose another one for a cluster.")
     before = read_plan(directory) if has_plan(directory) else Plan(DEFAULT_NODES, DEFAULT_LISTEN, [])
     nodes = before.nodes if nodes is None else nodes
     listen = checked(before.listen if listen is None else listen, nodes)
@@ -287,10 +289,10 @@ def planned(directory: Path, nodes: int | None, listen: str | None, settings: li
     return Plan(nodes, listen, settings, removed_nodes(directory, nodes))
 
 
-def did_not_start(code: int | None, what: str, words: str) -> Failure:
+def did_not_start(code: int | None, what: str, words: str) -> CommandError:
     """The failure for a process that ended with this exit code. The command has the same code if another start cannot
     help."""
-    kind = NotUnderstood if code == IN_VAIN else Failure
+    kind = UsageError if code == IN_VAIN else CommandError
     return kind(f"{what} did not start: {words or 'it said nothing'}")
 
 

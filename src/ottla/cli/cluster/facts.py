@@ -64,7 +64,7 @@ UNTOLD = Disk(None, None)
 
 def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
     """All facts, in the form of the JSON output. `client_of`: returns a client for one address. Raises
-    ClientFailure."""
+    ClientError."""
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
     seen = client.send(DescribeClusterRequest(include_fenced_brokers=True))
@@ -132,7 +132,7 @@ def lacking(
 
 
 def placed_of(client: Client) -> list[Placed]:
-    """Every partition of the cluster, by topic and index. Raises ClientFailure."""
+    """Every partition of the cluster, by topic and index. Raises ClientError."""
     from ottla.protocol.messages.metadata import MetadataRequest
 
     topics = client.send(MetadataRequest(topics=None, allow_auto_topic_creation=False)).topics
@@ -153,12 +153,12 @@ def placed_of(client: Client) -> list[Placed]:
 
 
 def eligible_of(client: Client, names: list[str]) -> dict[tuple[str, int], list[int]]:
-    """The eligible replicas (KIP-966) of each partition of these topics. Raises ClientFailure."""
+    """The eligible replicas (KIP-966) of each partition of these topics. Raises ClientError."""
     return {place: list(part.eligible_leader_replicas or ()) for place, part in standing_of(client, names).items()}
 
 
 def standing_of(client: Client, names: list[str]) -> dict[tuple[str, int], Any]:
-    """The answer of DescribeTopicPartitions for each partition of these topics. Raises ClientFailure."""
+    """The answer of DescribeTopicPartitions for each partition of these topics. Raises ClientError."""
     from ottla.protocol.messages.describe_topic_partitions import (
         DescribeTopicPartitionsRequest,
         RequestCursor,
@@ -181,7 +181,7 @@ def standing_of(client: Client, names: list[str]) -> dict[tuple[str, int], Any]:
 
 
 def min_isr_of(client: Client, names: list[str]) -> Mapping[str, int]:
-    """min.insync.replicas by topic. Raises ClientFailure."""
+    """min.insync.replicas by topic. Raises ClientError."""
     from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
     found: dict[str, int] = {}
@@ -196,10 +196,10 @@ def min_isr_of(client: Client, names: list[str]) -> Mapping[str, int]:
 
 def disk_of(broker: Any, client_of: Callable[[str], Client]) -> Disk:
     """The disk usage that this node reports; unknown if it does not answer."""
-    from ottla.client import ClientFailure
+    from ottla.client import ClientError
     from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 
-    with suppress(ClientFailure), client_of(f"{broker.host}:{broker.port}") as client:
+    with suppress(ClientError), client_of(f"{broker.host}:{broker.port}") as client:
         results = client.send(DescribeLogDirsRequest(topics=None)).results
         used = sum(part.partition_size for each in results for topic in each.topics for part in topic.partitions)
         free = sum(each.usable_bytes for each in results)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.cluster.processes import METADATA
-from ottla.cli.output import Failure, NotUnderstood, say
+from ottla.cli.output import CommandError, UsageError, say
 
 if TYPE_CHECKING:
     from ottla.metadata.zookeeper.ensemble import Ensemble
@@ -36,43 +36,44 @@ def move_metadata(
 ) -> None:
     """Move the metadata of a node, or of a cluster on this machine, to ZooKeeper, so that nodes on other machines can
     join. No node may be running. If you interrupt the command, run it again."""
-    from ottla.metadata.store import CommitUnknown, StoreFailed
+    from ottla.metadata.store import CommitUnknownError, StoreError
     from ottla.metadata.zookeeper.ensemble import SCHEME, ensemble_of
     from ottla.metadata.zookeeper.protection import OPEN
-    from ottla.server.listeners import ServeRefused
+    from ottla.server.listeners import ServeRefusedError
 
     if not to.startswith(SCHEME):
-        raise NotUnderstood(f"{to!r} is no place in ZooKeeper: it begins with {SCHEME}.")
+        raise UsageError(f"{to!r} is no place in ZooKeeper: it begins with {SCHEME}.")
     try:
         ensemble = ensemble_of(to)
     except ValueError as error:
-        raise NotUnderstood(str(error)) from None
+        raise UsageError(str(error)) from None
     directory = data.absolute()
     if not (directory / METADATA).exists():
-        raise Failure(f"There is no {METADATA} in {directory}: --data names the directory of a node or a cluster.")
+        raise CommandError(f"There is no {METADATA} in {directory}: --data names the directory of a node or a cluster.")
     try:
         protection = OPEN if config is None else protection_in(config)
         with held(directory):
             moved(directory / METADATA, ensemble, protection)
-    except (StoreFailed, CommitUnknown, ServeRefused) as failed:
-        raise Failure(f"{str(failed)[:1].upper()}{str(failed)[1:].rstrip('.')}.") from failed
+    except (StoreError, CommitUnknownError, ServeRefusedError) as failed:
+        raise CommandError(f"{str(failed)[:1].upper()}{str(failed)[1:].rstrip('.')}.") from failed
 
 
 def protection_in(config: Path) -> Protection:
-    """How the properties file of a node protects its sessions with ZooKeeper. Raises Failure and SettingsRefused."""
-    from ottla.broker.config.values import BrokerSettings, ConfigRefused
+    """How the properties file of a node protects its sessions with ZooKeeper. Raises CommandError and
+    SettingsRefusedError."""
+    from ottla.broker.config.values import BrokerSettings, ConfigRefusedError
     from ottla.cli.properties import read_properties
     from ottla.server.zookeeper_settings import protection_of
 
     try:
         return protection_of(BrokerSettings.load(read_properties(str(config))))
-    except ConfigRefused as refused:
-        raise NotUnderstood(f"{config}: {refused}.") from None
+    except ConfigRefusedError as refused:
+        raise UsageError(f"{config}: {refused}.") from None
 
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Prevent every node in this directory from starting. Raises ServeRefused if one runs."""
+    """Prevent every node in this directory from starting. Raises ServeRefusedError if one runs."""
     from ottla.broker.upkeep.identity import META_PROPERTIES
     from ottla.server.directory import DirectoryLock
     from ottla.server.presence import lock_all
@@ -87,8 +88,8 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def moved(path: Path, ensemble: Ensemble, protection: Protection) -> None:
-    """Move all rows of this file, record in the file that they were moved, and report it. Raises StoreFailed,
-    CommitUnknown."""
+    """Move all rows of this file, record in the file that they were moved, and report it. Raises StoreError,
+    CommitUnknownError."""
     from ottla.broker.upkeep.identity import MOVED_KEY
     from ottla.metadata.sqlite import SqliteStore
     from ottla.metadata.store import Put
@@ -101,7 +102,9 @@ def moved(path: Path, ensemble: Ensemble, protection: Protection) -> None:
             say(f"The metadata in {path} was moved to {known.value.decode()} before. {way_on(known.value.decode())}")
             return
         if CLUSTER_ID_KEY not in rows or source.lost:
-            raise Failure(f"{path} is not as a node leaves it: start its node once more, and stop it with SIGTERM.")
+            raise CommandError(
+                f"{path} is not as a node leaves it: start its node once more, and stop it with SIGTERM."
+            )
         session = Session(ensemble, SESSION_TIMEOUT_MS, protection=protection)
         session.open()
         try:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla.cli.output import Failure, NotUnderstood
+from ottla.cli.output import CommandError, UsageError
 
 PLAN = "cluster.json"
 DEFAULT_LISTEN = "127.0.0.1:9092"
@@ -51,15 +51,15 @@ def has_plan(directory: Path) -> bool:
 
 
 def read_plan(directory: Path) -> Plan:
-    """The plan of the cluster in this directory. Raises Failure."""
+    """The plan of the cluster in this directory. Raises CommandError."""
     try:
         return plan_of(json.loads((directory / PLAN).read_text()))
     except FileNotFoundError:
-        raise Failure(no_cluster(directory)) from None
+        raise CommandError(no_cluster(directory)) from None
     except OSError as error:
-        raise Failure(f"{directory / PLAN} can't be read: {error.strerror or error}.") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, NotUnderstood):
-        raise Failure(
+        raise CommandError(f"{directory / PLAN} can't be read: {error.strerror or error}.") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UsageError):
+        raise CommandError(
             f"{directory / PLAN} is not what `ottla cluster start` writes there. Remove it, and start the cluster with "
             "--nodes, --listen and --set as before."
         ) from None
@@ -82,30 +82,28 @@ def no_cluster(directory: Path) -> str:
 
 
 def require_settings(texts: list[str]) -> None:
-    """Raise NotUnderstood if a node would not start with these settings, each KEY=VALUE."""
-    from ottla.broker.config.key import ConfigRefused
+    """Raise UsageError if a node would not start with these settings, each KEY=VALUE."""
+    from ottla.broker.config.key import ConfigRefusedError
     from ottla.broker.config.values import BrokerSettings
     from ottla.cli.serve import settings_of
-    from ottla.cli.server_properties import NotServed
+    from ottla.cli.server_properties import NotServedError
 
     try:
         BrokerSettings.load(settings_of(texts))
-    except (ConfigRefused, NotServed) as refused:
-        raise NotUnderstood(str(refused)) from refused
+    except (ConfigRefusedError, NotServedError) as refused:
+        raise UsageError(str(refused)) from refused
 
 
 def checked(listen: str, nodes: int) -> str:
-    """The unchanged address; raises NotUnderstood if the nodes cannot listen there."""
+    """The unchanged address; raises UsageError if the nodes cannot listen there."""
     protocol, scheme, address = listen.rpartition("://")
     if scheme and protocol.upper() != "PLAINTEXT":
-        raise NotUnderstood(f"The nodes of this cluster have PLAINTEXT listeners; {listen} would be another.")
+        raise UsageError(f"The nodes of this cluster have PLAINTEXT listeners; {listen} would be another.")
     if protocol.upper() == "PLAINTEXT":
         listen = address
     host, _, port = listen.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
-        raise NotUnderstood(
-            f"{listen!r} is not an address to listen on: write HOST:PORT, for example {DEFAULT_LISTEN}."
-        )
+        raise UsageError(f"{listen!r} is not an address to listen on: write HOST:PORT, for example {DEFAULT_LISTEN}.")
     if (last := int(port) + nodes - 1) > LAST_PORT:
-        raise NotUnderstood(f"{nodes} nodes from port {port} on need ports up to {last}: {LAST_PORT} is the last one.")
+        raise UsageError(f"{nodes} nodes from port {port} on need ports up to {last}: {LAST_PORT} is the last one.")
     return f"{host or '127.0.0.1'}:{port}"

@@ -20,7 +20,7 @@ from typing import IO
 
 from ottla import private
 from ottla.cli.cluster.plan import Plan
-from ottla.cli.output import Failure, say
+from ottla.cli.output import CommandError, say
 
 METADATA = "metadata.sqlite"
 SUPERVISOR = "supervisor.pid"
@@ -57,12 +57,12 @@ def removed_nodes(directory: Path, nodes: int) -> list[int]:
         return []
     from ottla.metadata.nodes import PREFIX
     from ottla.metadata.sqlite import SqliteStore
-    from ottla.metadata.store import StoreFailed
+    from ottla.metadata.store import StoreError
 
     try:
         with closing(SqliteStore(str(directory / METADATA))) as store:
             known = {key.removeprefix(PREFIX) for key, _ in store.list(PREFIX)}
-    except StoreFailed:
+    except StoreError:
         return []
     return [number for number in begun if str(number) not in known]
 
@@ -162,25 +162,25 @@ def alive(file: Path, word: str) -> int | None:
 
 
 def end(pid: int, what: str, seconds: float | None = None) -> None:
-    """Stop this process with SIGTERM, and wait until it exits. Raises Failure if it does not."""
+    """Stop this process with SIGTERM, and wait until it exits. Raises CommandError if it does not."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     seconds = STOP_S if seconds is None else seconds
     until = time.monotonic() + seconds
     while Path(f"/proc/{pid}").exists() and not is_zombie(pid):
         if time.monotonic() > until:
-            raise Failure(f"{what} (process {pid}) has not ended after {seconds:.0f} s.")
+            raise CommandError(f"{what} (process {pid}) has not ended after {seconds:.0f} s.")
         time.sleep(0.02)
 
 
 def end_all(nodes: Mapping[int, int]) -> None:
     """Stop these nodes one after the other. Raises the Failure of the first that does not exit, after stopping the
     rest."""
-    failures: list[Failure] = []
+    failures: list[CommandError] = []
     for number, pid in nodes.items():
         try:
             end(pid, f"Node {number}")
-        except Failure as failure:
+        except CommandError as failure:
             failures.append(failure)
     if failures:
         raise failures[0]
@@ -194,20 +194,20 @@ def is_zombie(pid: int) -> bool:
 
 
 def await_active(addresses: Sequence[str], numbers: Sequence[int], watched: Sequence[NodeProcess] = ()) -> None:
-    """Return when each of these nodes sees all of them as active. Raises Failure."""
-    from ottla.client import Client, ClientFailure
+    """Return when each of these nodes sees all of them as active. Raises CommandError."""
+    from ottla.client import Client, ClientError
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
     until = time.monotonic() + START_S
     for address in addresses:
         while True:
-            with suppress(ClientFailure), Client(address) as client:
+            with suppress(ClientError), Client(address) as client:
                 told = {broker.broker_id for broker in client.send(DescribeClusterRequest()).brokers}
                 if told >= set(numbers):
                     break
             for node in watched:
                 if node.process.poll() is not None:
-                    raise Failure(f"Node {node.number} has ended: {node.last_words}")
+                    raise CommandError(f"Node {node.number} has ended: {node.last_words}")
             if time.monotonic() > until:
-                raise Failure(f"The node at {address} does not see all of {', '.join(map(str, numbers))} yet.")
+                raise CommandError(f"The node at {address} does not see all of {', '.join(map(str, numbers))} yet.")
             time.sleep(0.02)

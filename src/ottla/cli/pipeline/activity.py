@@ -12,7 +12,7 @@ import typer
 
 from ottla.cli.connection import complete_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, say, say_lines
+from ottla.cli.output import CommandError, say, say_lines
 from ottla.cli.pipeline.options import (
     EVERY_TEN_SECONDS,
     AllowLoss,
@@ -24,7 +24,7 @@ from ottla.cli.pipeline.options import (
 )
 
 if TYPE_CHECKING:
-    from ottla.spark.activity import Settings
+    from ottla.spark.activity import WindowSettings
 
 UNITS = {
     "": 1,
@@ -108,21 +108,21 @@ def activity(
     say_lines(found)
 
 
-def settings_of(window: str, gap: str, top: int, conversion: str | None) -> Settings:
-    """Make the settings from the options. Raises Failure."""
+def settings_of(window: str, gap: str, top: int, conversion: str | None) -> WindowSettings:
+    """Make the settings from the options. Raises CommandError."""
     window_s, gap_s = seconds(window, "--window"), seconds(gap, "--gap")
     if window_s < 1 or window_s != int(window_s):
-        raise Failure(f"--window must be whole seconds, at least one, not {window!r}.")
+        raise CommandError(f"--window must be whole seconds, at least one, not {window!r}.")
     with plain_failures():
-        from ottla.spark.activity import Settings
+        from ottla.spark.activity import WindowSettings
 
-        return Settings(int(window_s), gap_s, top, conversion and regex(conversion).pattern)
+        return WindowSettings(int(window_s), gap_s, top, conversion and regex(conversion).pattern)
 
 
 def seconds(text: str, option: str) -> float:
-    """Seconds of `5 minutes`, `90 s`, `2h` or a number of seconds. Raises Failure."""
+    """Seconds of `5 minutes`, `90 s`, `2h` or a number of seconds. Raises CommandError."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*?)s?\s*", text.lower())
     length = UNITS.get(found[2]) if found else None
     if found is None or length is None:
-        raise Failure(f"{option} must be a time such as '5 minutes', '90 s' or '2 h', not {text!r}.")
+        raise CommandError(f"{option} must be a time such as '5 minutes', '90 s' or '2 h', not {text!r}.")
     return float(found[1]) * length

@@ -13,7 +13,7 @@ import typer
 
 from ottla.cli.connection import Output, complete_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, counted, print_json, print_rows, say, say_lines
+from ottla.cli.output import CommandError, Format, counted, print_json, print_rows, say, say_lines
 from ottla.cli.pipeline.options import (
     EVERY_TEN_SECONDS,
     ONE_JOB,
@@ -111,13 +111,13 @@ def archive(
 
 def topics_of(topics: list[str] | None, pattern: str | None) -> list[str] | re.Pattern[str]:
     if bool(topics) == bool(pattern):
-        raise Failure("Say what to archive: --topic NAME (again and again) or --topics-matching REGEX.")
+        raise CommandError("Say what to archive: --topic NAME (again and again) or --topics-matching REGEX.")
     return topics or regex(pattern or "")
 
 
 def require(value: str, option: str) -> None:
     if not value:
-        raise Failure(f"Say where the table is: {option}.")
+        raise CommandError(f"Say where the table is: {option}.")
 
 
 @app.command(epilog="Example: ottla pipeline archive verify --table ./lake/clicks --content")
@@ -143,7 +143,7 @@ def verify(
 
 
 def print_verdict(verdict: Verdict, output: Format) -> None:
-    """Print the figures, then one line; raises Failure with the errors found."""
+    """Print the figures, then one line; raises CommandError with the errors found."""
     if output is Format.JSON:
         partitions = [asdict(each) for each in verdict.partitions]
         print_json(
@@ -164,7 +164,7 @@ def print_verdict(verdict: Verdict, output: Format) -> None:
     if verdict.problems:
         shown = verdict.problems[:20]
         more = len(verdict.problems) - len(shown)
-        raise Failure("\n".join([str(verdict), *shown, *([f"And {more} more."] if more else [])]))
+        raise CommandError("\n".join([str(verdict), *shown, *([f"And {more} more."] if more else [])]))
     if output is Format.TABLE:
         say_lines(verdict)
 
@@ -244,7 +244,7 @@ def vacuum(
     """Remove files of killed batches and files that were merged; shows them unless --execute is given."""
     choose_one(execute, dry_run)
     if hours < 1 and execute and not force:
-        raise Failure(
+        raise CommandError(
             "Less than 1 hour may remove files of a batch in progress: --force confirms that no archive is running."
         )
     with plain_failures():

@@ -11,7 +11,7 @@ import typer
 
 from ottla.cli import kmq
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, say_lines
+from ottla.cli.output import CommandError, say_lines
 from ottla.cli.pipeline.options import EVERY_SECOND, PipelineOptions, plain_failures
 
 
@@ -30,7 +30,7 @@ def kmq_tracker(
 ) -> None:
     """Redeliver messages that workers did not finish, on Spark: for more markers than one process can handle."""
     if running.checkpoint is None:
-        raise Failure("Say where the open messages are kept: --checkpoint DIR.")
+        raise CommandError("Say where the open messages are kept: --checkpoint DIR.")
     config = redelivery.config(queue)
     options = running.run_options()
     from ottla.spark.tracker.running import Progress, run

@@ -12,7 +12,7 @@ import typer
 
 from ottla.cli.connection import Output, complete_topics, pairs
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, counted, print_json, say, say_lines
+from ottla.cli.output import CommandError, Format, counted, print_json, say, say_lines
 from ottla.cli.pipeline.options import EVERY_SECOND, AllowLoss, PipelineOptions, Report, Title, plain_failures
 from ottla.cli.plans import Limit
 from ottla.cli.times import parse_time
@@ -91,17 +91,17 @@ def logs(
     if context.invoked_subcommand is not None:
         return
     if table is None:
-        raise Failure("Say where the tables are to be: --table DIR.")
+        raise CommandError("Say where the tables are to be: --table DIR.")
     options = running.run_options()
     with plain_failures():
-        from ottla.spark.logs.batches import Settings
+        from ottla.spark.logs.batches import LineSettings
         from ottla.spark.logs.run import run
 
         outcome = run(
             options,
             topic or ["logs"],
             table,
-            settings=Settings(window, delay, zone, hints(hint)),
+            settings=LineSettings(window, delay, zone, hints(hint)),
             output_topic=output_topic,
             report=report,
             title=title,
@@ -117,7 +117,7 @@ def hints(given: list[str] | None) -> dict[str, str]:
     found = pairs(given, "A hint")
     for service, name in found.items():
         if name not in NAMES:
-            raise Failure(f"{name!r}, for {service}, is no format: expected one of {', '.join(NAMES)}.")
+            raise CommandError(f"{name!r}, for {service}, is no format: expected one of {', '.join(NAMES)}.")
     return found
 
 
@@ -154,12 +154,12 @@ def find(
 ) -> None:
     """Find text in the lines of a table. Needs no broker and no Spark."""
     if table is None:
-        raise Failure("Say where the table is: --table DIR.")
+        raise CommandError("Say where the table is: --table DIR.")
     with plain_failures():
-        from ottla.spark.logs.find import Wanted
+        from ottla.spark.logs.find import SearchCriteria
         from ottla.spark.logs.find import find as look
 
-        wanted = Wanted(
+        wanted = SearchCriteria(
             text,
             regex=regex,
             case=case,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.connection import HERE, Cluster, pairs
-from ottla.cli.output import Failure, NotUnderstood
+from ottla.cli.output import CommandError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +79,7 @@ class JobOptions:
     wait: Wait = None
 
     def run_options(self) -> RunOptions:
-        """The options in the form for pipelines. Raises Failure, also if PySpark is missing."""
+        """The options in the form for pipelines. Raises CommandError, also if PySpark is missing."""
         require_spark()
         from ottla.spark.running.run import RunOptions
 
@@ -108,7 +108,7 @@ class PipelineOptions:
     quiet: Quiet = False
 
     def run_options(self) -> RunOptions:
-        """The options in the form for pipelines. Raises Failure, also if PySpark is missing."""
+        """The options in the form for pipelines. Raises CommandError, also if PySpark is missing."""
         return replace(
             self.job.run_options(),
             checkpoint=self.checkpoint,
@@ -123,16 +123,16 @@ EVERY_TEN_SECONDS = PipelineOptions(trigger=10.0)
 
 
 def regex(text: str) -> re.Pattern[str]:
-    """The compiled regular expression. Raises Failure for an invalid one."""
+    """The compiled regular expression. Raises CommandError for an invalid one."""
     try:
         return re.compile(text)
     except re.error as error:
-        raise NotUnderstood(f"{text!r} is no regular expression: {error}.") from None
+        raise UsageError(f"{text!r} is no regular expression: {error}.") from None
 
 
 def one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
     if value not in allowed:
-        raise NotUnderstood(f"{option} must be one of {', '.join(allowed)}, not {value!r}.")
+        raise UsageError(f"{option} must be one of {', '.join(allowed)}, not {value!r}.")
 
 
 def reach(options: RunOptions) -> None:
@@ -152,37 +152,37 @@ MISSING = 'Pipelines need {module}, which is not installed. `pip install ".[spar
 
 
 def require_spark() -> None:
-    """Raise Failure if PySpark is not installed."""
+    """Raise CommandError if PySpark is not installed."""
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None:
-        raise Failure(MISSING.format(module="Spark"))
+        raise CommandError(MISSING.format(module="Spark"))
 
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
     """Turn the errors of a pipeline, of Spark and of a missing PySpark into sentences. A signal ends any Spark job in
     this context with KeyboardInterrupt."""
-    from ottla.spark.platform.failures import OptionsRefused, PipelineFailed, is_sparks, sentence, text_of
+    from ottla.spark.platform.failures import OptionsRefusedError, PipelineFailedError, is_sparks, sentence, text_of
     from ottla.spark.reader.losses import ADVICE
     from ottla.spark.running.signals import ended_by_signals
 
     try:
         with ended_by_signals():
             yield
-    except OptionsRefused as refused:
-        raise NotUnderstood(str(refused)) from refused
-    except PipelineFailed as failed:
-        raise Failure(str(failed)) from failed
+    except OptionsRefusedError as refused:
+        raise UsageError(str(refused)) from refused
+    except PipelineFailedError as failed:
+        raise CommandError(str(failed)) from failed
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in NEVER_MISSING:
             raise
-        raise Failure(MISSING.format(module=error.name)) from error
+        raise CommandError(MISSING.format(module=error.name)) from error
     except Exception as error:
         if not is_sparks(error):
             raise
         text = text_of(error).replace(ADVICE, "run it again")
-        raise Failure(sentence("run", "of this run", text, "command")) from error
+        raise CommandError(sentence("run", "of this run", text, "command")) from error
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import typer
 
 from ottla.cli.connection import Output, complete_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, counted, print_rows, say
+from ottla.cli.output import CommandError, Format, counted, print_rows, say
 from ottla.cli.pipeline.options import ONE_JOB, JobOptions, one_of, plain_failures, session_of
 from ottla.cli.times import time_or_none
 
@@ -91,7 +91,7 @@ def replay(
     """Read a range of time or offsets again, each offset once: from the archive if it has the offset, otherwise from
     the log."""
     if sum((to_topic is not None, to_table is not None, count)) != 1:
-        raise Failure("Choose a target for the records: one of --to-topic NAME, --to-table DIR and --count.")
+        raise CommandError("Choose a target for the records: one of --to-topic NAME, --to-table DIR and --count.")
     one_of(format, ("delta", "parquet"), "--table-format")
     begin, end = edge(since, topic, "--from"), edge(until, topic, "--until")
     options = job.run_options()
@@ -135,7 +135,7 @@ def prepared(
     """The archive, after all checks that need no Spark: the archive may contain a topic that no longer exists. Raises
     Failure."""
     if archive_only and table is None:
-        raise Failure("Say which archive: --archive-only needs --table DIR.")
+        raise CommandError("Say which archive: --archive-only needs --table DIR.")
     with plain_failures():
         from ottla.spark.archive import open_table
         from ottla.spark.archive.export import require_new
@@ -151,14 +151,14 @@ def prepared(
 
 
 def edge(given: list[str] | None, topics: Sequence[str], option: str) -> Edge:
-    """Parse --from or --until. Raises Failure."""
+    """Parse --from or --until. Raises CommandError."""
     offsets: dict[tuple[str, int], int] = {}
     time_ms: int | None = None
     for text in given or ():
         time = time_or_none(text)
         place = re.fullmatch(r"(?:(.+)[-:])?(\d+):(\d+)", text)
         if time is not None and time_ms is not None:
-            raise Failure(f"{option} has two times: {text!r} is the second.")
+            raise CommandError(f"{option} has two times: {text!r} is the second.")
         if time is not None:
             time_ms = time
         elif text.startswith("{"):
@@ -166,7 +166,7 @@ def edge(given: list[str] | None, topics: Sequence[str], option: str) -> Edge:
         elif place is not None and (place[1] or len(topics) == 1):
             offsets[place[1] or topics[0], int(place[2])] = int(place[3])
         else:
-            raise Failure(
+            raise CommandError(
                 f"{option} {text!r} is no time (2026-01-31T08:00:00Z, or ms since 1970) and no offset "
                 "(PARTITION:OFFSET; "
                 'with several topics TOPIC:PARTITION:OFFSET, or JSON {"clicks": {"0": 23}}).'
@@ -179,7 +179,7 @@ def offsets_of(text: str, option: str) -> dict[tuple[str, int], int]:
         found: dict[str, dict[str, Any]] = json.loads(text)
         return {(topic, int(part)): int(at) for topic, each in found.items() for part, at in each.items()}
     except (ValueError, TypeError, AttributeError):
-        raise Failure(f'{option} must look like {{"clicks": {{"0": 23}}}}, not {text}.') from None
+        raise CommandError(f'{option} must look like {{"clicks": {{"0": 23}}}}, not {text}.') from None
 
 
 def chosen(frame: DataFrame, where: str | None) -> DataFrame:
@@ -193,11 +193,11 @@ def chosen(frame: DataFrame, where: str | None) -> DataFrame:
         return frame.where(where)
     except PySparkException as error:
         said = reason(str(error)).rstrip(".;")
-        raise Failure(f"--where {where!r} is no condition on the columns: {said}.") from None
+        raise CommandError(f"--where {where!r} is no condition on the columns: {said}.") from None
 
 
 def print_counts(frame: DataFrame, output: Format) -> None:
-    """Print the records per partition; raises Failure if an offset occurs twice."""
+    """Print the records per partition; raises CommandError if an offset occurs twice."""
     from ottla.spark.archive.verification import seen_in
 
     seen = sorted(seen_in(frame).items())
@@ -207,7 +207,7 @@ def print_counts(frame: DataFrame, output: Format) -> None:
     ]
     print_rows(("TOPIC", "PARTITION", "FIRST", "LAST", "ROWS", "TWICE"), rows, output)
     if any(row[-1] for row in rows):
-        raise Failure("Some offsets came twice.")
+        raise CommandError("Some offsets came twice.")
     if output is Format.TABLE:
         total = counted(sum(row[4] for row in rows), "record")
         say(f"{total} in {counted(len(rows), 'partition')}, each offset once.")

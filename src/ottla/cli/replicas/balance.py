@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ottla.cli.output import counted
 
-Place: TypeAlias = tuple[str, int]
+TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and a partition's index."""
 BYTES_SPREAD: Final = 0.1
 """Nodes are left alone if their bytes differ by less than this fraction of their mean."""
@@ -37,7 +37,7 @@ EXCHANGES_MAX: Final = 1_000
 class Replicas(NamedTuple):
     """A partition's replicas, the preferred leader first, and the bytes of each."""
 
-    place: Place
+    place: TopicPartition
     nodes: tuple[int, ...]
     bytes: int = 0
 
@@ -45,7 +45,7 @@ class Replicas(NamedTuple):
 class Move(NamedTuple):
     """The present and the planned replicas of a partition."""
 
-    place: Place
+    place: TopicPartition
     before: tuple[int, ...]
     after: tuple[int, ...]
     bytes: int = 0
@@ -56,13 +56,13 @@ class Move(NamedTuple):
         return self.bytes * len(set(self.after) - set(self.before))
 
 
-class Impossible(Exception):
+class UnsatisfiablePlanError(Exception):
     """No plan exists; the text is one sentence that says why."""
 
 
 def balanced(racks: Mapping[int, str | None], partitions: Iterable[Replicas], away: Collection[int] = ()) -> list[Move]:
     """The moves that distribute these partitions over the active nodes, `racks`, except those to be emptied (`away`).
-    Replicas on other nodes stay. Raises Impossible."""
+    Replicas on other nodes stay. Raises UnsatisfiablePlanError."""
     balance = _Balance(racks, partitions, away)
     balance.empty()
     balance.spread_over_racks()
@@ -73,14 +73,14 @@ def balanced(racks: Mapping[int, str | None], partitions: Iterable[Replicas], aw
 
 
 def emptied(racks: Mapping[int, str | None], partitions: Iterable[Replicas], nodes: Collection[int]) -> list[Move]:
-    """The moves that empty these nodes and change nothing else. Raises Impossible."""
+    """The moves that empty these nodes and change nothing else. Raises UnsatisfiablePlanError."""
     balance = _Balance(racks, partitions, nodes)
     balance.empty()
     return balance.moves()
 
 
 def led_by_others(
-    partitions: Iterable[Replicas], nodes: Collection[int], in_sync: Mapping[Place, Collection[int]]
+    partitions: Iterable[Replicas], nodes: Collection[int], in_sync: Mapping[TopicPartition, Collection[int]]
 ) -> list[Move]:
     """The moves after which other nodes than these are preferred leaders, if a partition has other replicas. `in_sync`:
     the replicas that may lead the partitions which these nodes lead now; such a replica becomes the first."""
@@ -100,15 +100,15 @@ class _Balance:
     racks: Mapping[int, str | None]
     partitions: Iterable[Replicas]
     away: Collection[int]
-    before: dict[Place, tuple[int, ...]] = field(default_factory=dict[Place, tuple[int, ...]])
-    weight: dict[Place, int] = field(default_factory=dict[Place, int])
+    before: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict[TopicPartition, tuple[int, ...]])
+    weight: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
 
     def __post_init__(self) -> None:
         for place, nodes, size in sorted(self.partitions):
             self.before[place], self.weight[place] = nodes, size
         self.after = {place: list(nodes) for place, nodes in self.before.items()}
         self.nodes = sorted(set(self.racks) - set(self.away))
-        self.on: dict[int, set[Place]] = {node: set() for node in {*self.racks, *self.away}}
+        self.on: dict[int, set[TopicPartition]] = {node: set() for node in {*self.racks, *self.away}}
         for place, nodes in self.before.items():
             for node in nodes:
                 self.on.setdefault(node, set()).add(place)
@@ -131,7 +131,7 @@ class _Balance:
             for old in [node for node in nodes if node in self.away]:
                 free = [node for node in self.nodes if node not in nodes]
                 if not free:
-                    raise Impossible(
+                    raise UnsatisfiablePlanError(
                         f"{place[0]}-{place[1]} has {counted(len(nodes), 'replica')}, and only "
                         f"{counted(len(self.nodes), 'node')} would be left for them."
                     )
@@ -189,7 +189,7 @@ class _Balance:
     def even_out_leaders(self) -> None:
         """Transfer preferred leaderships along chains of nodes, from nodes with many to nodes with few, while that
         reduces the difference. Each node of a chain has replicas of partitions that the one before it leads."""
-        led: dict[int, dict[Place, None]] = {node: {} for node in self.nodes}
+        led: dict[int, dict[TopicPartition, None]] = {node: {} for node in self.nodes}
         for place, nodes in self.after.items():
             if nodes[0] in led:
                 led[nodes[0]][place] = None
@@ -213,7 +213,7 @@ class _Balance:
     def _mean(self) -> float:
         return sum(self.heavy[node] for node in self.nodes) / len(self.nodes)
 
-    def _move(self, place: Place, old: int, new: int) -> None:
+    def _move(self, place: TopicPartition, old: int, new: int) -> None:
         nodes = self.after[place]
         nodes[nodes.index(old)] = new
         self.on[old].remove(place)
@@ -221,7 +221,7 @@ class _Balance:
         self.heavy[old] -= self.weight[place]
         self.heavy[new] += self.weight[place]
 
-    def _may_move(self, place: Place, old: int, new: int) -> bool:
+    def _may_move(self, place: TopicPartition, old: int, new: int) -> bool:
         """Whether the partition has no replica there yet, and would not lose a rack."""
         nodes = self.after[place]
         if new in nodes:
@@ -229,13 +229,13 @@ class _Balance:
         others = {self.rack.get(node) for node in nodes if node != old}
         return self.rack[old] in others or self.rack[new] not in others
 
-    def _exchange(self, heavy: int, light: int) -> tuple[Place, Place, int, int] | None:
+    def _exchange(self, heavy: int, light: int) -> tuple[TopicPartition, TopicPartition, int, int] | None:
         """The exchange between these two nodes that makes their bytes most equal."""
         gap = self.heavy[heavy] - self.heavy[light]
         givable = [place for place in self.on[heavy] if self._may_move(place, heavy, light)]
         takable = [place for place in self.on[light] if self._may_move(place, light, heavy)]
         takable.sort(key=lambda place: (self.weight[place], place))
-        best: tuple[int, Place, Place] | None = None
+        best: tuple[int, TopicPartition, TopicPartition] | None = None
         for place in sorted(givable, key=lambda place: (-self.weight[place], place)):
             other = _closest(takable, self.weight, self.weight[place] - gap / 2)
             if other is None:
@@ -247,14 +247,16 @@ class _Balance:
             return None
         return best[1], best[2], heavy, light
 
-    def _chain(self, many: int, led: Mapping[int, Collection[Place]]) -> list[tuple[Place, int, int]] | None:
+    def _chain(
+        self, many: int, led: Mapping[int, Collection[TopicPartition]]
+    ) -> list[tuple[TopicPartition, int, int]] | None:
         """The shortest chain of transfers from this node to one that leads at least two fewer partitions."""
-        came: dict[int, tuple[Place, int]] = {}
+        came: dict[int, tuple[TopicPartition, int]] = {}
         queue, seen = deque([many]), {many}
         while queue:
             node = queue.popleft()
             if len(led[many]) - len(led[node]) > 1:
-                chain: list[tuple[Place, int, int]] = []
+                chain: list[tuple[TopicPartition, int, int]] = []
                 while node != many:
                     place, giver = came[node]
                     chain.append((place, giver, node))
@@ -269,7 +271,9 @@ class _Balance:
         return None
 
 
-def _closest(places: list[Place], weight: Mapping[Place, int], wanted: float) -> Place | None:
+def _closest(
+    places: list[TopicPartition], weight: Mapping[TopicPartition, int], wanted: float
+) -> TopicPartition | None:
     """The partition whose size is closest to `wanted`, from a list in order of size."""
     at = bisect_left(places, wanted, key=lambda place: weight[place])
     near = places[max(0, at - 1) : at + 1]

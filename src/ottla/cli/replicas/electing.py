@@ -22,11 +22,11 @@ from ottla.cli.connection import (
     plain_failures,
 )
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, counted, print_done, print_rows, ranges, say
+from ottla.cli.output import CommandError, Format, UsageError, counted, print_done, print_rows, ranges, say
 from ottla.cli.plans import Yes, confirm
-from ottla.cli.replicas.balance import Place
+from ottla.cli.replicas.balance import TopicPartition
 from ottla.cli.replicas.losses import Loss, losses
-from ottla.visible import visible
+from ottla.escaping import visible
 
 if TYPE_CHECKING:
     from ottla.client import Client
@@ -62,14 +62,14 @@ def elect_leaders(
     --yes is given.
     """
     if unclean and not topics:
-        raise NotUnderstood("Name the topics that may lose records: --unclean elects for no others.")
+        raise UsageError("Name the topics that may lose records: --unclean elects for no others.")
     if dry_run and not unclean:
-        raise NotUnderstood("--dry-run shows what --unclean would lose: add --unclean.")
+        raise UsageError("--dry-run shows what --unclean would lose: add --unclean.")
     with plain_failures(), own_clients(client_properties(cluster))() as client:
         places = [(part.topic, part.partition) for part in placed_of(client) if not topics or part.topic in topics]
         missing = sorted(set(topics or ()) - {name for name, _ in places})
         if missing:
-            raise Failure(f"There is no topic {missing[0]}. `ottla topics list` shows the existing ones.")
+            raise CommandError(f"There is no topic {missing[0]}. `ottla topics list` shows the existing ones.")
         expected = losses(client, places) if unclean else []
         if expected and format is Format.TABLE:
             for loss in expected:
@@ -83,7 +83,7 @@ def elect_leaders(
     names = [f"{name}-{index}" for name, index in elected]
     if failures:
         done = f"Elected leaders of {counted(len(elected), 'partition')} all the same." if elected else ""
-        raise Failure("\n".join(filter(None, (*map(visible, failures), done))))
+        raise CommandError("\n".join(filter(None, (*map(visible, failures), done))))
     if format is Format.TABLE and elected:
         by_topic: dict[str, list[int]] = {}
         for name, index in elected:
@@ -107,7 +107,7 @@ def _question(expected: list[Loss]) -> str:
     return f"Elect leaders of {counted(len(expected), 'partition')}{known}? This cannot be undone."
 
 
-def elect(client: Client, places: list[Place], kind: int) -> tuple[list[Place], list[str]]:
+def elect(client: Client, places: list[TopicPartition], kind: int) -> tuple[list[TopicPartition], list[str]]:
     """The partitions that have a new leader, and a sentence for each partition that could not get one."""
     from ottla.client.errors import check
     from ottla.protocol.errors import ErrorCode
@@ -119,7 +119,7 @@ def elect(client: Client, places: list[Place], kind: int) -> tuple[list[Place], 
     topics = [TopicPartitions(name, partitions) for name, partitions in asked.items()]
     answer = client.send(ElectLeadersRequest(kind, topics))
     check(answer.error_code, "the elections")
-    elected: list[Place] = []
+    elected: list[TopicPartition] = []
     failures: list[str] = []
     for topic in answer.replica_election_results:
         for part in topic.partition_result:

@@ -15,7 +15,7 @@ from ottla.cli.cluster.facts import standing_of
 from ottla.cli.output import counted
 
 if TYPE_CHECKING:
-    from ottla.cli.replicas.balance import Place
+    from ottla.cli.replicas.balance import TopicPartition
     from ottla.client import Client
 
 DEBUGGING, LATEST = -2, -1
@@ -31,7 +31,7 @@ class End(NamedTuple):
     committed: int = -1
 
 
-class Standing(NamedTuple):
+class ElectionState(NamedTuple):
     """A partition before the election. `counted_on`: the replicas that are in sync or eligible to lead, or were the
     last ones to be so. `ends`: where the logs of those replicas end that answer; `up`: the nodes that are up."""
 
@@ -56,13 +56,13 @@ class Loss(NamedTuple):
     sentence: str
 
 
-def losses(client: Client, places: Iterable[Place]) -> list[Loss]:
+def losses(client: Client, places: Iterable[TopicPartition]) -> list[Loss]:
     """The losses of these partitions if any replica may lead them. Partitions that lose nothing are left out. Raises
-    ClientFailure."""
+    ClientError."""
     return [found for each in _standings(client, list(places)) if (found := loss_of(each)) is not None]
 
 
-def loss_of(part: Standing) -> Loss | None:
+def loss_of(part: ElectionState) -> Loss | None:
     """The loss of this partition; None if no replica is ahead of its leader."""
     name, ends = f"partition {part.topic}-{part.partition}", part.ends
     live = [node for node in part.replicas if node in ends]
@@ -105,20 +105,20 @@ def loss_of(part: Standing) -> Loss | None:
 # ---- asking --------------------------------------------------------------------------------------------------------
 
 
-def _standings(client: Client, places: list[Place]) -> list[Standing]:
-    from ottla.client import ClientFailure
+def _standings(client: Client, places: list[TopicPartition]) -> list[ElectionState]:
+    from ottla.client import ClientError
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
     known = standing_of(client, sorted({topic for topic, _ in places}))
-    ends: dict[Place, dict[int, End]] = {place: {} for place in places}
+    ends: dict[TopicPartition, dict[int, End]] = {place: {} for place in places}
     brokers = client.send(DescribeClusterRequest()).brokers
     for broker in brokers:
         here = [place for place in places if place in known and broker.broker_id in known[place].replica_nodes]
-        with suppress(ClientFailure):  # a node that does not answer cannot lead
+        with suppress(ClientError):  # a node that does not answer cannot lead
             for place, end in _ends_on(client, broker.broker_id, here).items():
                 ends[place][broker.broker_id] = end
     return [
-        Standing(
+        ElectionState(
             *place,
             known[place].leader_id,
             tuple(known[place].replica_nodes),
@@ -136,8 +136,8 @@ def _counted_on(part: Any) -> tuple[int, ...]:
     return tuple(eligible or part.last_known_elr or ())
 
 
-def _ends_on(client: Client, node_id: int, places: list[Place]) -> dict[Place, End]:
-    """Where the logs of these partitions end on this node. Raises ClientFailure."""
+def _ends_on(client: Client, node_id: int, places: list[TopicPartition]) -> dict[TopicPartition, End]:
+    """Where the logs of these partitions end on this node. Raises ClientError."""
     from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
     from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 

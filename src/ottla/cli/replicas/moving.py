@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.cli.cluster.facts import Placed, placed_of
-from ottla.cli.output import Failure, counted, say
+from ottla.cli.output import CommandError, counted, say
 from ottla.cli.replicas import throttles
-from ottla.cli.replicas.balance import Move, Place, Replicas
+from ottla.cli.replicas.balance import Move, Replicas, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.client import Client
@@ -50,8 +50,8 @@ class Moved(NamedTuple):
 
 def where(client: Client, client_of: Callable[[str], Client]) -> tuple[dict[int, str | None], list[Replicas]]:
     """The racks of the active nodes, and the replicas of every partition; for a partition that is being moved, its
-    future replicas. Waits until the cluster notices a node that was just killed. Raises ClientFailure."""
-    from ottla.client import ClientFailure
+    future replicas. Waits until the cluster notices a node that was just killed. Raises ClientError."""
+    from ottla.client import ClientError
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
     until = time.monotonic() + KNOWN_S
@@ -60,7 +60,7 @@ def where(client: Client, client_of: Callable[[str], Client]) -> tuple[dict[int,
         try:
             sizes = sizes_of(brokers, client_of)
             break
-        except ClientFailure:
+        except ClientError:
             if time.monotonic() > until:
                 raise
             time.sleep(LOOK_S)
@@ -73,17 +73,17 @@ def where(client: Client, client_of: Callable[[str], Client]) -> tuple[dict[int,
     return {broker.broker_id: broker.rack for broker in brokers}, places
 
 
-def sizes_of(brokers: Iterable[Any], client_of: Callable[[str], Client]) -> dict[Place, int]:
-    """The bytes of each partition, on the node that has the most of it. Raises ClientFailure."""
-    sizes: dict[Place, int] = {}
+def sizes_of(brokers: Iterable[Any], client_of: Callable[[str], Client]) -> dict[TopicPartition, int]:
+    """The bytes of each partition, on the node that has the most of it. Raises ClientError."""
+    sizes: dict[TopicPartition, int] = {}
     for broker in brokers:
         for place, size in sizes_on(broker, client_of).items():
             sizes[place] = max(size, sizes.get(place, 0))
     return sizes
 
 
-def sizes_on(broker: Any, client_of: Callable[[str], Client]) -> dict[Place, int]:
-    """The bytes of each partition on this node. Raises ClientFailure."""
+def sizes_on(broker: Any, client_of: Callable[[str], Client]) -> dict[TopicPartition, int]:
+    """The bytes of each partition on this node. Raises ClientError."""
     from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 
     with client_of(f"{broker.host}:{broker.port}") as client:
@@ -95,12 +95,14 @@ def sizes_on(broker: Any, client_of: Callable[[str], Client]) -> dict[Place, int
 # ---- carrying out moves --------------------------------------------------------------------------------------------
 
 
-def carry_out(client: Client, moves: Sequence[Move], throttle: int | None, asked: Collection[Place] = ()) -> int:
+def carry_out(
+    client: Client, moves: Sequence[Move], throttle: int | None, asked: Collection[TopicPartition] = ()
+) -> int:
     """Move replicas and wait until the moves end, including moves in progress of the partitions `asked`; then elect the
     preferred leaders.
 
     `throttle`: bytes a second that each node sends and receives for the moves. Returns the number of partitions that
-    were waited for. Raises ClientFailure, Failure.
+    were waited for. Raises ClientError, CommandError.
     """
     moved = under_way(client)
     begun = sorted(moved.keys() & set(asked) - {move.place for move in moves})
@@ -115,7 +117,7 @@ def carry_out(client: Client, moves: Sequence[Move], throttle: int | None, asked
         if throttle is not None:
             throttles.limit(client, waited, throttle)
         begin(client, moves)
-    except Failure:
+    except CommandError:
         if throttle is not None:
             lift(client, topics)
         raise
@@ -128,12 +130,12 @@ def carry_out(client: Client, moves: Sequence[Move], throttle: int | None, asked
 
 
 def begin(client: Client, moves: Sequence[Move]) -> None:
-    """Ask the controller to start these moves. Raises Failure with the first that it rejects."""
+    """Ask the controller to start these moves. Raises CommandError with the first that it rejects."""
     ask(client, [(move.place, move.after) for move in moves])
 
 
-def cancel(client: Client, moved: Mapping[Place, Moved]) -> None:
-    """Cancel the moves of these partitions, and remove their throttles. Raises Failure."""
+def cancel(client: Client, moved: Mapping[TopicPartition, Moved]) -> None:
+    """Cancel the moves of these partitions, and remove their throttles. Raises CommandError."""
     if moved:
         ask(client, [(place, None) for place in sorted(moved)])
     lift(client, {name for name, _ in moved})
@@ -142,7 +144,7 @@ def cancel(client: Client, moved: Mapping[Place, Moved]) -> None:
 def lift(client: Client, topics: Iterable[str] = ()) -> list[str]:
     """Remove leftover throttles: all of them if no move is in progress, otherwise those of these topics that have none.
 
-    Returns the nodes and topics that had some. Raises ClientFailure, Failure.
+    Returns the nodes and topics that had some. Raises ClientError, CommandError.
     """
     moved = under_way(client)
     if not moved:
@@ -151,8 +153,8 @@ def lift(client: Client, topics: Iterable[str] = ()) -> list[str]:
     return throttles.lift(client, {(throttles.TOPIC, name) for name in topics if name not in busy})
 
 
-def ask(client: Client, targets: Sequence[tuple[Place, Sequence[int] | None]]) -> None:
-    """Request new replicas for these partitions; None cancels a move. Raises Failure."""
+def ask(client: Client, targets: Sequence[tuple[TopicPartition, Sequence[int] | None]]) -> None:
+    """Request new replicas for these partitions; None cancels a move. Raises CommandError."""
     from ottla.protocol.errors import ErrorCode
     from ottla.protocol.messages.alter_partition_reassignments import (
         AlterPartitionReassignmentsRequest,
@@ -173,10 +175,10 @@ def ask(client: Client, targets: Sequence[tuple[Place, Sequence[int] | None]]) -
         if answer.error_code or failed:
             name, at_fault = failed[0] if failed else ("nothing", answer)
             why = at_fault.error_message or ErrorCode(at_fault.error_code).message
-            raise Failure(f"{name} could not be moved: {why.rstrip('.')}.")
+            raise CommandError(f"{name} could not be moved: {why.rstrip('.')}.")
 
 
-def finish(client: Client, places: Iterable[Place]) -> None:
+def finish(client: Client, places: Iterable[TopicPartition]) -> None:
     """Wait until the moves of all these partitions end, and show their progress."""
     wanted = set(places)
     with shown(len(wanted)) as show:
@@ -214,17 +216,17 @@ def wait_until_known(client: Client, moves: Sequence[Move]) -> None:
 def wait_for_all(client: Client, has_heard: Callable[[Connection], bool]) -> None:
     """Wait until every node has received a change, so that the next request to any node shows it. The wait for a node
     is bounded, because a node may stop."""
-    from ottla.client import ClientFailure
+    from ottla.client import ClientError
 
     until = time.monotonic() + KNOWN_S
     for node in throttles.serving(client):
-        with suppress(ClientFailure):
+        with suppress(ClientError):
             while not has_heard(client.broker(node)) and time.monotonic() < until:
                 time.sleep(LOOK_S)
 
 
 def finish_earlier(client: Client) -> None:
-    """Wait for moves that were started earlier, and remove their throttles. Raises ClientFailure, Failure."""
+    """Wait for moves that were started earlier, and remove their throttles. Raises ClientError, CommandError."""
     moved = under_way(client)
     if moved:
         say(f"Waiting first for moves that are already in progress: {counted(len(moved), 'partition')}.", err=True)
@@ -232,8 +234,8 @@ def finish_earlier(client: Client) -> None:
         lift(client, {name for name, _ in moved})
 
 
-def under_way(client: Client) -> dict[Place, Moved]:
-    """The partitions that are being moved, and their replicas. Raises ClientFailure, Failure."""
+def under_way(client: Client) -> dict[TopicPartition, Moved]:
+    """The partitions that are being moved, and their replicas. Raises ClientError, CommandError."""
     from ottla.client.errors import check
     from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 
@@ -248,7 +250,7 @@ def under_way(client: Client) -> dict[Place, Moved]:
     }
 
 
-def elect(client: Client, places: Iterable[Place]) -> None:
+def elect(client: Client, places: Iterable[TopicPartition]) -> None:
     """Elect the preferred replicas of these partitions, if they are in sync."""
     from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 
@@ -281,5 +283,5 @@ def cut(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def led_by(client: Client, node: int) -> list[Placed]:
-    """The partitions that this node leads. Raises ClientFailure."""
+    """The partitions that this node leads. Raises ClientError."""
     return [part for part in placed_of(client) if part.leader == node]

@@ -28,10 +28,10 @@ from ottla.cli.connection import (
 )
 from ottla.cli.existing import REPLICAS_MAX, require_topics
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import Failure, Format, NotUnderstood, Size, counted, print_done, print_json, print_rows
+from ottla.cli.output import CommandError, Format, Size, UsageError, counted, print_done, print_json, print_rows
 from ottla.cli.plans import Execute, tell_unchanged
 from ottla.cli.replicas import moving
-from ottla.cli.replicas.balance import Impossible, Move, Place, Replicas
+from ottla.cli.replicas.balance import Move, Replicas, TopicPartition, UnsatisfiablePlanError
 from ottla.cli.replicas.resizing import placed_anew
 
 if TYPE_CHECKING:
@@ -105,11 +105,11 @@ def reassign(
     """
     asked = [plan is not None, brokers is not None or replication_factor is not None, cancel, list, verify]
     if sum(asked) != 1:
-        raise NotUnderstood("Choose one: --brokers and --replication-factor, --plan, --list, --verify or --cancel.")
+        raise UsageError("Choose one: --brokers and --replication-factor, --plan, --list, --verify or --cancel.")
     if plan is not None and topics:
-        raise NotUnderstood("Name no topics: those that the file of --plan names are moved.")
+        raise UsageError("Name no topics: those that the file of --plan names are moved.")
     if (brokers is not None or replication_factor is not None) and not topics:
-        raise NotUnderstood("Name the topics that shall be moved.")
+        raise UsageError("Name the topics that shall be moved.")
     nodes = None if brokers is None else node_ids(brokers)
     targets = None if plan is None else read_plan(plan)
     properties = client_properties(cluster)
@@ -128,7 +128,7 @@ def reassign(
 
 
 def look_after(client: Client, topics: Sequence[str], format: Format, *, cancel: bool, verify: bool) -> None:
-    """Show the moves in progress of these topics, or of all, or cancel them. Raises Failure, ClientFailure."""
+    """Show the moves in progress of these topics, or of all, or cancel them. Raises CommandError, ClientError."""
     if topics:
         require_topics(topics, (part.topic for part in placed_of(client)))
     found = {place: each for place, each in moving.under_way(client).items() if not topics or place[0] in topics}
@@ -151,9 +151,9 @@ def planned(
     topics: Sequence[str],
     nodes: Sequence[int] | None,
     factor: int | None,
-    targets: dict[Place, tuple[int, ...]] | None,
-) -> tuple[list[Move], list[Place]]:
-    """The requested moves, and their partitions. Raises Failure, ClientFailure."""
+    targets: dict[TopicPartition, tuple[int, ...]] | None,
+) -> tuple[list[Move], list[TopicPartition]]:
+    """The requested moves, and their partitions. Raises CommandError, ClientError."""
     racks, everything = moving.where(client, connecting(properties))
     places = {each.place: each for each in everything}
     if targets is not None:
@@ -162,8 +162,8 @@ def planned(
     chosen = [each for place, each in sorted(places.items()) if place[0] in topics]
     try:
         return placed_anew(racks, chosen, nodes, factor), [each.place for each in chosen]
-    except Impossible as impossible:
-        raise Failure(str(impossible)) from None
+    except UnsatisfiablePlanError as impossible:
+        raise CommandError(str(impossible)) from None
 
 
 def connecting(properties: dict[str, Any]) -> Callable[[str], Client]:
@@ -172,21 +172,21 @@ def connecting(properties: dict[str, Any]) -> Callable[[str], Client]:
 
 
 def node_ids(text: str) -> list[int]:
-    """The node ids of `1,2,3`. Raises NotUnderstood."""
+    """The node ids of `1,2,3`. Raises UsageError."""
     try:
         ids = [int(each) for each in text.split(",")]
     except ValueError:
-        raise NotUnderstood(f"{text!r} is no list of brokers: write their ids, as in 1,2,3.") from None
+        raise UsageError(f"{text!r} is no list of brokers: write their ids, as in 1,2,3.") from None
     if len(set(ids)) < len(ids):
-        raise NotUnderstood(f"{text!r} names a broker twice.")
+        raise UsageError(f"{text!r} names a broker twice.")
     return ids
 
 
 # ---- the file ------------------------------------------------------------------------------------------------------
 
 
-def read_plan(path: Path) -> dict[Place, tuple[int, ...]]:
-    """The replicas in a file, by partition. Raises Failure."""
+def read_plan(path: Path) -> dict[TopicPartition, tuple[int, ...]]:
+    """The replicas in a file, by partition. Raises CommandError."""
     try:
         read = json.loads(path.read_text())
         targets = [
@@ -194,15 +194,15 @@ def read_plan(path: Path) -> dict[Place, tuple[int, ...]]:
             for each in read["partitions"]
         ]
     except OSError as error:
-        raise Failure(f"{path} can't be read: {error.strerror or error}.") from None
+        raise CommandError(f"{path} can't be read: {error.strerror or error}.") from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise Failure(
+        raise CommandError(
             f'{path} is no plan: {{"version": 1, "partitions": [{{"topic": "orders", "partition": 0, "replicas": '
             "[1, 2]}]} is one."
         ) from None
     twice = [place for place, count in Counter(place for place, _ in targets).items() if count > 1]
     if twice:
-        raise Failure(f"{path} names {twice[0][0]}-{twice[0][1]} more than once.")
+        raise CommandError(f"{path} names {twice[0][0]}-{twice[0][1]} more than once.")
     return dict(targets)
 
 
@@ -220,11 +220,11 @@ def number(value: object) -> int:
     return value
 
 
-def moves_of(targets: dict[Place, tuple[int, ...]], places: dict[Place, Replicas]) -> list[Move]:
-    """The moves that give these partitions their target replicas. Raises Failure."""
+def moves_of(targets: dict[TopicPartition, tuple[int, ...]], places: dict[TopicPartition, Replicas]) -> list[Move]:
+    """The moves that give these partitions their target replicas. Raises CommandError."""
     missing = sorted(targets.keys() - places.keys())
     if missing:
-        raise Failure(f"There is no partition {missing[0][0]}-{missing[0][1]}.")
+        raise CommandError(f"There is no partition {missing[0][0]}-{missing[0][1]}.")
     known = [(places[place], target) for place, target in sorted(targets.items())]
     return [Move(each.place, each.nodes, target, each.bytes) for each, target in known if each.nodes != target]
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from ottla.cli.output import counted
-from ottla.cli.replicas.balance import Impossible, Move, Place, Replicas, balanced
+from ottla.cli.replicas.balance import Move, Replicas, TopicPartition, UnsatisfiablePlanError, balanced
 
 
 def placed_anew(
@@ -19,11 +19,11 @@ def placed_anew(
     """The moves after which these partitions have `factor` replicas, distributed evenly over `nodes`.
 
     If `factor` is None, they keep their number of replicas. If `nodes` is None, any active node may be used, and only
-    the moves that the number requires are made. Raises Impossible.
+    the moves that the number requires are made. Raises UnsatisfiablePlanError.
     """
     strange = sorted(set(nodes or ()) - set(racks))
     if strange:
-        raise Impossible(f"Node {strange[0]} does not serve.")
+        raise UnsatisfiablePlanError(f"Node {strange[0]} does not serve.")
     wanted = sorted(racks if nodes is None else nodes)
     after = {each.place: each for each in _resized(racks, partitions, wanted, factor)}
     if nodes is not None:
@@ -45,7 +45,7 @@ def _resized(
     for each in sorted(partitions):
         size = factor or len(each.nodes)
         if size > len(wanted):
-            raise Impossible(
+            raise UnsatisfiablePlanError(
                 f"{_name(each.place)} can't have {counted(size, 'replica')} on {counted(len(wanted), 'node')}."
             )
         nodes = list(each.nodes)
@@ -57,7 +57,7 @@ def _resized(
             used = Counter(racks.get(node) for node in nodes)
             comes = min((n for n in wanted if n not in nodes), key=lambda n: (used[racks[n]], load[n], n), default=None)
             if comes is None:
-                raise Impossible(
+                raise UnsatisfiablePlanError(
                     f"{_name(each.place)} can't have {counted(size, 'replica')} on {counted(len(wanted), 'node')}."
                 )
             nodes.append(comes)
@@ -77,5 +77,5 @@ def _dispensable(
     )
 
 
-def _name(place: Place) -> str:
+def _name(place: TopicPartition) -> str:
     return f"{place[0]}-{place[1]}"

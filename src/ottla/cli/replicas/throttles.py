@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from ottla.cli.output import Failure
+from ottla.cli.output import CommandError
 from ottla.cli.replicas.balance import Move
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Resource: TypeAlias = tuple[int, str]
 
 
 def limit(client: Client, moves: Sequence[Move], rate: int) -> None:
-    """Limit the nodes of these moves to this many bytes a second for them. Raises Failure."""
+    """Limit the nodes of these moves to this many bytes a second for them. Raises CommandError."""
     concerned = {node for move in moves for node in (*move.before, *move.after)}
     for node in serving(client) & concerned:
         alter(client.broker(node), {(BROKER, str(node)): dict.fromkeys(RATES, str(rate))})
@@ -47,7 +47,7 @@ def limit(client: Client, moves: Sequence[Move], rate: int) -> None:
 
 
 def left(client: Client) -> set[Resource]:
-    """The nodes and topics that have such limits. Raises ClientFailure."""
+    """The nodes and topics that have such limits. Raises ClientError."""
     found: set[Resource] = set()
     for node in serving(client):
         found |= limited(client.broker(node), BROKER, [str(node)], RATES)
@@ -70,7 +70,7 @@ def limited(to: Client | Connection, kind: int, names: Sequence[str], keys: Sequ
 
 
 def lift(client: Client, limited: Iterable[Resource]) -> list[str]:
-    """Remove these limits; returns where they were. Raises ClientFailure, Failure."""
+    """Remove these limits; returns where they were. Raises ClientError, CommandError."""
     told: list[str] = []
     topics: list[str] = []
     for kind, name in sorted(limited):
@@ -85,7 +85,7 @@ def lift(client: Client, limited: Iterable[Resource]) -> list[str]:
 
 
 def serving(client: Client) -> set[int]:
-    """The active nodes. Raises ClientFailure."""
+    """The active nodes. Raises ClientError."""
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
     return {broker.broker_id for broker in client.send(DescribeClusterRequest()).brokers}
@@ -112,4 +112,4 @@ def alter(to: Client | Connection, configs: Mapping[tuple[int, str], Mapping[str
     for each in to.send(IncrementalAlterConfigsRequest(resources=resources)).responses:
         if each.error_code:
             why = each.error_message or ErrorCode(each.error_code).message
-            raise Failure(f"The limit could not be set at {each.resource_name}: {why.rstrip('.')}.")
+            raise CommandError(f"The limit could not be set at {each.resource_name}: {why.rstrip('.')}.")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from ottla.doctor.finding import Check, Finding, Severity
-from ottla.doctor.snapshot import CONSUMER, SHARE, Committed, Evidence, Group, Partition, Place
+from ottla.doctor.snapshot import CONSUMER, SHARE, Committed, Evidence, Group, Partition, TopicPartition
 from ottla.doctor.words import count, duration, names, place, places
 
 HOT_SHARE: Final = 0.8
@@ -135,7 +135,7 @@ class _Pause:
     is_usual: bool
 
 
-def _pause(evidence: Evidence, group: str, where: Place) -> _Pause | None:
+def _pause(evidence: Evidence, group: str, where: TopicPartition) -> _Pause | None:
     """None without two commits that differ in the past that is known. (Burrow's rule: a group has stopped if its last
     commit is longer ago than the commits before it took together.)"""
     commits = evidence.last.commits.get((group, where), ())
@@ -153,7 +153,7 @@ def hot_partition(evidence: Evidence) -> Iterator[Finding]:
     """Partitions that hold most of a group's lag."""
     now = evidence.last.places()
     for group in _readers(evidence):
-        by_topic: dict[str, dict[Place, int]] = {}
+        by_topic: dict[str, dict[TopicPartition, int]] = {}
         for where, committed in group.committed.items():
             partition = now.get(where)
             if partition is not None and partition.end is not None:
@@ -196,7 +196,9 @@ def rebalance_hangs(evidence: Evidence) -> Iterator[Finding]:
             held = {member.id: member.owned - member.target for member in group.members if member.target is not None}
             was = {member.id: member.owned - (member.target or frozenset()) for member in earlier.members}
             for member in group.members:
-                if kept := held.get(member.id, frozenset[Place]()) & was.get(member.id, frozenset[Place]()):
+                if kept := held.get(member.id, frozenset[TopicPartition]()) & was.get(
+                    member.id, frozenset[TopicPartition]()
+                ):
                     yield Finding(
                         Severity.WARNING,
                         group.name,
@@ -221,8 +223,8 @@ def position_beyond_end(evidence: Evidence) -> Iterator[Finding]:
     now, before = evidence.last.places(), evidence.first.places()
     groups = {each.name: each for each in evidence.first.groups}
     for group in _readers(evidence):
-        older: list[Place] = []
-        lost: dict[Place, int] = {}
+        older: list[TopicPartition] = []
+        lost: dict[TopicPartition, int] = {}
         for where, committed in sorted(group.committed.items()):
             earlier = groups[group.name].committed.get(where) if group.name in groups else None
             by = _beyond(committed, now.get(where))
@@ -276,7 +278,7 @@ def _readers(evidence: Evidence) -> Iterator[Group]:
     return (each for each in evidence.last.groups if each.type != SHARE)
 
 
-def _stands_still(earlier: Group, group: Group, where: Place, now: dict[Place, Partition]) -> bool:
+def _stands_still(earlier: Group, group: Group, where: TopicPartition, now: dict[TopicPartition, Partition]) -> bool:
     was, committed, partition = earlier.committed.get(where), group.committed.get(where), now.get(where)
     if was is None or committed is None or partition is None or partition.stable is None:
         return False
@@ -284,7 +286,7 @@ def _stands_still(earlier: Group, group: Group, where: Place, now: dict[Place, P
     return was.offset == committed.offset and start <= committed.offset < partition.stable
 
 
-def _moved(earlier: Group, group: Group, where: Place) -> bool:
+def _moved(earlier: Group, group: Group, where: TopicPartition) -> bool:
     was, committed = earlier.committed.get(where), group.committed.get(where)
     return was is not None and committed is not None and committed.offset != was.offset
 

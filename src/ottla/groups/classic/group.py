@@ -24,7 +24,7 @@ from enum import Enum
 
 from ottla.groups.classic.records import StoredGroup, StoredMember
 from ottla.machine import Ticket, WallMillis
-from ottla.protocol.errors import ErrorCode, MalformedFrame
+from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -317,7 +317,7 @@ class Group:
                 # Version 0 is a prefix of all later ones. The two bytes of the version precede it.
                 subscription, _ = ConsumerProtocolSubscription.decode(member.metadata(self.protocol_name), 2, 0)
                 topics.update(subscription.topics)
-        except MalformedFrame:
+        except MalformedFrameError:
             return None
         return frozenset(topics)
 

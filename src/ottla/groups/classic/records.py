@@ -79,7 +79,7 @@ def _member_metadata(member: StoredMember) -> MemberMetadata:
 
 
 def decode(key: bytes, value: bytes | None) -> GroupRecord:
-    """One record of GROUP_METADATA_TYPE. Raises MalformedFrame."""
+    """One record of GROUP_METADATA_TYPE. Raises MalformedFrameError."""
     group_id = decode_key(GroupMetadataKey, key).group
     return GroupRecord(group_id, None if value is None else _stored_group(decode_value(GroupMetadataValue, value)))
 

@@ -7,7 +7,7 @@ KIP-848.
 from collections.abc import Iterable
 from typing import Final
 
-from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember, Place
+from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember, TopicIdPartition
 from ottla.groups.consumer.records import ConsumerRecord, RegexRecord, by_topic, encode
 from ottla.groups.epochs.records import group_gone
 from ottla.groups.metadata_view import MetadataView
@@ -41,7 +41,9 @@ def described(group: ConsumerGroup, assignor: str, metadata: MetadataView) -> wi
     )
 
 
-def _described_member(member: ConsumerMember, target: Iterable[Place], metadata: MetadataView) -> wire.Member:
+def _described_member(
+    member: ConsumerMember, target: Iterable[TopicIdPartition], metadata: MetadataView
+) -> wire.Member:
     return wire.Member(
         member.member_id,
         member.instance_id,
@@ -57,7 +59,7 @@ def _described_member(member: ConsumerMember, target: Iterable[Place], metadata:
     )
 
 
-def _named(places: Iterable[Place], metadata: MetadataView) -> list[wire.TopicPartitions]:
+def _named(places: Iterable[TopicIdPartition], metadata: MetadataView) -> list[wire.TopicPartitions]:
     """A deleted topic is left out."""
     parts = ((topic_id, metadata.topic_name(topic_id), some) for topic_id, some in by_topic(places).items())
     return [wire.TopicPartitions(topic_id, name, indexes) for topic_id, name, indexes in parts if name is not None]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from ottla.groups.consumer.group import Place, Target
+from ottla.groups.consumer.group import Target, TopicIdPartition
 
 Partitions: TypeAlias = Mapping[bytes, int]
 """The number of partitions of each topic, by its id."""
@@ -42,7 +42,7 @@ def assign_ranges(members: Members, partitions: Partitions) -> dict[str, Target]
     for member_id in order:
         for topic_id in members[member_id].topics:
             subscribers.setdefault(topic_id, []).append(member_id)
-    targets: dict[str, list[Place]] = {member_id: [] for member_id in members}
+    targets: dict[str, list[TopicIdPartition]] = {member_id: [] for member_id in members}
     for topic_id, readers in sorted(subscribers.items()):
         least, more = divmod(partitions[topic_id], len(readers))
         first = 0
@@ -75,7 +75,7 @@ def _assign_alike(members: Members, partitions: Partitions) -> dict[str, Target]
     places = [(topic_id, index) for topic_id in topics for index in range(partitions[topic_id])]
     least, more = divmod(len(places), len(members))
     left = dict.fromkeys(places)
-    kept: dict[str, list[Place]] = {}
+    kept: dict[str, list[TopicIdPartition]] = {}
     for member_id, member in members.items():
         kept[member_id] = [place for place in member.before if place in left]
         for place in kept[member_id]:
@@ -118,7 +118,7 @@ class _Balance:
                 topic_id,
             ),
         )
-        self._owners: dict[Place, str] = {}
+        self._owners: dict[TopicIdPartition, str] = {}
         self._loads = dict.fromkeys(members, 0)
 
     def targets(self) -> dict[str, Target]:
@@ -130,7 +130,7 @@ class _Balance:
         for _ in range(_ROUNDS_MAX):
             if not self._even_out():
                 break
-        targets: dict[str, list[Place]] = {member_id: [] for member_id in self._members}
+        targets: dict[str, list[TopicIdPartition]] = {member_id: [] for member_id in self._members}
         for place, member_id in sorted(self._owners.items()):
             targets[member_id].append(place)
         return {member_id: tuple(target) for member_id, target in targets.items()}
@@ -142,7 +142,7 @@ class _Balance:
                 if place[0] in topics and place[1] < self._partitions[place[0]] and place not in self._owners:
                     self._give(place, member_id)
 
-    def _give(self, place: Place, member_id: str) -> None:
+    def _give(self, place: TopicIdPartition, member_id: str) -> None:
         before = self._owners.get(place)
         if before is not None:
             self._loads[before] -= 1

@@ -21,13 +21,13 @@ from typing import Final, Self, TypeAlias
 from ottla.groups.epochs.group import EpochGroup
 from ottla.machine import Millis
 
-Place: TypeAlias = tuple[bytes, int]
+TopicIdPartition: TypeAlias = tuple[bytes, int]
 """Topic id and partition."""
 
-Target: TypeAlias = tuple[Place, ...]
+Target: TypeAlias = tuple[TopicIdPartition, ...]
 """A member's target partitions, in ascending order."""
 
-Owned: TypeAlias = dict[Place, int]
+Owned: TypeAlias = dict[TopicIdPartition, int]
 """The assignment epoch of each partition that a member has, in ascending order of the partitions."""
 
 STATIC_LEAVE_EPOCH: Final = -2
@@ -70,8 +70,8 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     member_epoch: int = 0
     previous_member_epoch: int = 0
-    assigned: Owned = field(default_factory=dict[Place, int])
-    revoking: Owned = field(default_factory=dict[Place, int])
+    assigned: Owned = field(default_factory=dict[TopicIdPartition, int])
+    revoking: Owned = field(default_factory=dict[TopicIdPartition, int])
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
@@ -149,7 +149,7 @@ class ConsumerGroup(EpochGroup[ConsumerMember, Target]):
         super().__init__(group_id)
         self.statics: dict[str, str] = {}
         self.resolved: dict[str, Resolved] = {}
-        self._owners: dict[Place, str] = {}
+        self._owners: dict[TopicIdPartition, str] = {}
         self.topics_version: object = None
         self.told: dict[str, Millis | None] = {}
 
@@ -162,7 +162,7 @@ class ConsumerGroup(EpochGroup[ConsumerMember, Target]):
         reconciled = all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values())
         return GroupState.STABLE if reconciled else GroupState.RECONCILING
 
-    def owner_of(self, place: Place) -> str | None:
+    def owner_of(self, place: TopicIdPartition) -> str | None:
         """The member that owns this partition, including one that must revoke it and has not reported that."""
         return self._owners.get(place)
 
@@ -201,7 +201,7 @@ class ConsumerGroup(EpochGroup[ConsumerMember, Target]):
     def image(self) -> tuple[object, ...]:
         return (*super().image(), self.resolved)
 
-    def ownership(self) -> Iterator[tuple[Place, str, int]]:
+    def ownership(self) -> Iterator[tuple[TopicIdPartition, str, int]]:
         """(partition, member, assignment epoch) of every partition that members own or have not revoked yet."""
         for member in self.members.values():
             for owned in (member.assigned, member.revoking):
@@ -210,7 +210,7 @@ class ConsumerGroup(EpochGroup[ConsumerMember, Target]):
 
     def check(self) -> None:
         super().check()
-        owners: dict[Place, str] = {}
+        owners: dict[TopicIdPartition, str] = {}
         for place, member_id, epoch in self.ownership():
             assert place not in owners, f"{self}: {place} is owned by {owners[place]} and {member_id}"
             assert epoch <= self.epoch, f"{self}: {place} given in epoch {epoch}, is at {self.epoch}"
@@ -218,7 +218,7 @@ class ConsumerGroup(EpochGroup[ConsumerMember, Target]):
         assert owners == self._owners, f"{self}: owners"
         statics = {each.instance_id: member_id for member_id, each in self.members.items() if each.instance_id}
         assert statics == self.statics, f"{self}: static members"
-        targets: dict[Place, str] = {}
+        targets: dict[TopicIdPartition, str] = {}
         for member_id, target in self.targets.items():
             for place in target:
                 assert place not in targets, f"{self}: {place} is to be {targets[place]}'s and {member_id}'s"

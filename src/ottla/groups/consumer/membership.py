@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from ottla.expressions import InvalidExpression, matching
+from ottla.expressions import InvalidExpressionError, matching
 from ottla.groups.consumer.assignment import Assignments
 from ottla.groups.consumer.group import (
     STATIC_LEAVE_EPOCH,
@@ -24,8 +24,8 @@ from ottla.groups.consumer.group import (
     ConsumerMember,
     MemberState,
     Owned,
-    Place,
     Resolved,
+    TopicIdPartition,
     subscribed,
     subscription,
 )
@@ -37,9 +37,9 @@ from ottla.groups.decision import DecisionBuilder, fits
 from ottla.groups.epochs.heartbeats import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
-    Refused,
+    HeartbeatRefusedError,
     Sessions,
-    TooLarge,
+    TooLargeError,
     check_names,
     fenced,
     full,
@@ -165,8 +165,8 @@ class ConsumerMembership:
                 answer, records = self._stay(now, call, heard)
                 encoded = [encode(record) for record in records]
             decision.records += in_one_batch(body.group_id, encoded, self._settings)
-        except Refused as refused:
-            if isinstance(refused, TooLarge) and body.group_id in self.groups:
+        except HeartbeatRefusedError as refused:
+            if isinstance(refused, TooLargeError) and body.group_id in self.groups:
                 self.groups[body.group_id].topics_version = None
             answer = ConsumerGroupHeartbeatResponse(error_code=refused.error, error_message=refused.message)
         decision.answer(ticket, answer)
@@ -228,7 +228,13 @@ class ConsumerMembership:
         return answer, records
 
     def _is_to_be_told(
-        self, now: Millis, group: ConsumerGroup, member: ConsumerMember, owned: Iterable[Place] | None, *, asks: bool
+        self,
+        now: Millis,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        owned: Iterable[TopicIdPartition] | None,
+        *,
+        asks: bool,
     ) -> bool:
         """Whether the answer contains the member's partitions. It does if the member `asks`, or if they have changed.
         It also does if the member has not confirmed them for a while, because that answer may have been lost.
@@ -252,7 +258,7 @@ class ConsumerMembership:
         members: dict[str, ConsumerMember],
         resolved: Mapping[str, Resolved],
         resubscribed: bool,
-        owned: Iterable[Place] | None,
+        owned: Iterable[TopicIdPartition] | None,
         records: list[ConsumerRecord],
     ) -> ConsumerMember:
         """Move the member towards its target. The resulting records of the member and the group are added to
@@ -289,7 +295,7 @@ class ConsumerMembership:
         """The topics that the group's expressions now match, and the records of changes.
 
         A member's own expression is matched when it is new, when topics have changed, and periodically, because the
-        sender's permissions may have changed too. Raises Refused.
+        sender's permissions may have changed too. Raises HeartbeatRefusedError.
         """
         resolved, records = dict(group.resolved), list[ConsumerRecord]()
         if before.regex and before.regex != member.regex and not _is_used(before.regex, members):
@@ -300,8 +306,8 @@ class ConsumerMembership:
             names = self._metadata.topic_names()
             try:
                 topics = matching(member.regex, filter(sees, names))
-            except InvalidExpression as invalid:
-                raise Refused(
+            except InvalidExpressionError as invalid:
+                raise HeartbeatRefusedError(
                     ErrorCode.INVALID_REGULAR_EXPRESSION,
                     f"SubscribedTopicRegex `{member.regex}` is not a valid regular expression: {invalid}.",
                 ) from None
@@ -375,7 +381,7 @@ class ConsumerMembership:
         return group
 
     def _member(self, group: ConsumerGroup, body: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-        """The member that sent a heartbeat or leaves. Raises Refused."""
+        """The member that sent a heartbeat or leaves. Raises HeartbeatRefusedError."""
         if body.instance_id is None:
             member = group.members.get(body.member_id)
             if member is None:
@@ -383,9 +389,9 @@ class ConsumerMembership:
             return member
         member = group.static_member(body.instance_id)
         if member is None:
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {body.instance_id} is unknown.")
+            raise HeartbeatRefusedError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {body.instance_id} is unknown.")
         if member.member_id != body.member_id:
-            raise Refused(
+            raise HeartbeatRefusedError(
                 ErrorCode.FENCED_INSTANCE_ID,
                 f"Static member {body.member_id} with instance id {body.instance_id} was fenced by member "
                 f"{member.member_id}.",
@@ -401,7 +407,7 @@ class ConsumerMembership:
         if holder is None or holder.member_id == body.member_id:
             return group.members.get(body.member_id), None
         if holder.member_epoch != STATIC_LEAVE_EPOCH and holder.classic is None:
-            raise Refused(
+            raise HeartbeatRefusedError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {body.member_id} with instance id {body.instance_id} cannot join the group because the "
                 f"instance id is owned by {holder.member_id} member.",
@@ -532,7 +538,7 @@ def _assignment(assigned: Owned) -> Assignment:
 
 
 def _check(call: Call, body: ConsumerGroupHeartbeatRequest, config: ConsumerGroupConfig) -> None:
-    """Raises Refused."""
+    """Raises HeartbeatRefusedError."""
     needs_id = call.version >= _MEMBER_MAKES_ITS_ID_SINCE or body.member_epoch > 0 or body.member_epoch == LEAVE_EPOCH
     if needs_id:
         check_names(("MemberId", body.member_id))
@@ -540,11 +546,11 @@ def _check(call: Call, body: ConsumerGroupHeartbeatRequest, config: ConsumerGrou
     if body.member_epoch == JOIN_EPOCH:
         _check_join(body)
     elif body.member_epoch == STATIC_LEAVE_EPOCH and body.instance_id is None:
-        raise Refused(ErrorCode.INVALID_REQUEST, "InstanceId can't be null.")
+        raise HeartbeatRefusedError(ErrorCode.INVALID_REQUEST, "InstanceId can't be null.")
     elif body.member_epoch < STATIC_LEAVE_EPOCH:
-        raise Refused(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
+        raise HeartbeatRefusedError(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
     if body.server_assignor is not None and body.server_assignor not in config.assignors:
-        raise Refused(
+        raise HeartbeatRefusedError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {body.server_assignor} is not supported. Supported assignors: "
             f"{', '.join(config.assignors)}.",
@@ -553,20 +559,20 @@ def _check(call: Call, body: ConsumerGroupHeartbeatRequest, config: ConsumerGrou
 
 def _check_join(body: ConsumerGroupHeartbeatRequest) -> None:
     if body.rebalance_timeout_ms == -1:
-        raise Refused(ErrorCode.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
+        raise HeartbeatRefusedError(ErrorCode.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
     if body.topic_partitions is None or body.topic_partitions:
-        raise Refused(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
+        raise HeartbeatRefusedError(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
     if body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
-        raise Refused(
+        raise HeartbeatRefusedError(
             ErrorCode.INVALID_REQUEST,
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
         )
 
 
-def _check_epoch(member: ConsumerMember, epoch: int, owned: Iterable[Place] | None) -> None:
+def _check_epoch(member: ConsumerMember, epoch: int, owned: Iterable[TopicIdPartition] | None) -> None:
     """Check a heartbeat's epoch. Accept the present one, and 0, with which the member begins again (KAFKA-19233). Also
     accept the epoch before if the member owns no more than it was given, because the answer with the present one may
-    have been lost. Raises Refused."""
+    have been lost. Raises HeartbeatRefusedError."""
     if epoch in (member.member_epoch, JOIN_EPOCH):
         return
     lost_answer = epoch == member.previous_member_epoch and owned is not None

@@ -11,13 +11,15 @@ Source: Kafka's ConsumerGroup.java (validateOffsetCommit, validateOffsetFetch); 
 from collections.abc import Iterable
 from typing import Final
 
-from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember, Place
+from ottla.groups.consumer.group import ConsumerGroup, ConsumerMember, TopicIdPartition
 from ottla.protocol.errors import ErrorCode
 
 MEMBER_EPOCHS_SINCE: Final = 9
 
 
-def commit_error(group: ConsumerGroup, version: int, member_id: str, epoch: int, places: Iterable[Place]) -> ErrorCode:
+def commit_error(
+    group: ConsumerGroup, version: int, member_id: str, epoch: int, places: Iterable[TopicIdPartition]
+) -> ErrorCode:
     """Whether the group accepts a commit of these partitions. A commit without an epoch needs a group without
     members."""
     if epoch < 0 and not group.members:

@@ -17,7 +17,7 @@ Source: Kafka's CurrentAssignmentBuilder.java; KIP-848, KIP-1251.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ottla.groups.consumer.group import ConsumerMember, MemberState, Owned, Place, Target
+from ottla.groups.consumer.group import ConsumerMember, MemberState, Owned, Target, TopicIdPartition
 from ottla.protocol.messages.consumer_group_heartbeat import RequestTopicPartitions
 
 
@@ -27,7 +27,7 @@ class PlacesNamed:
 
     parts: Sequence[RequestTopicPartitions]
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[TopicIdPartition]:
         for part in self.parts:
             topic_id = bytes(part.topic_id)
             for index in part.partitions:
@@ -38,9 +38,9 @@ def reconciled(
     member: ConsumerMember,
     assignment_epoch: int,
     target: Target,
-    owner_of: Callable[[Place], str | None],
+    owner_of: Callable[[TopicIdPartition], str | None],
     subscribed: Collection[bytes],
-    owned: Iterable[Place] | None,
+    owned: Iterable[TopicIdPartition] | None,
     *,
     resubscribed: bool,
 ) -> ConsumerMember:
@@ -62,7 +62,7 @@ def reconciled(
     return _towards(member, epoch, assignment_epoch, target, owner_of, subscribed, owned)
 
 
-def _still_owns(revoking: Collection[Place], owned: Iterable[Place] | None) -> bool:
+def _still_owns(revoking: Collection[TopicIdPartition], owned: Iterable[TopicIdPartition] | None) -> bool:
     """Whether the member may still own any of these. A member that does not report its partitions may own all of
     them."""
     return owned is None or any(place in revoking for place in owned)
@@ -73,9 +73,9 @@ def _towards(
     epoch: int,
     assignment_epoch: int,
     target: Target,
-    owner_of: Callable[[Place], str | None],
+    owner_of: Callable[[TopicIdPartition], str | None],
     subscribed: Collection[bytes],
-    owned: Iterable[Place] | None,
+    owned: Iterable[TopicIdPartition] | None,
 ) -> ConsumerMember:
     wanted = dict.fromkeys(place for place in target if place[0] in subscribed)
     kept = {place: given for place, given in member.assigned.items() if place in wanted}
@@ -90,7 +90,7 @@ def _towards(
 
 
 def _unsubscribed(
-    member: ConsumerMember, subscribed: Collection[bytes], owned: Iterable[Place] | None
+    member: ConsumerMember, subscribed: Collection[bytes], owned: Iterable[TopicIdPartition] | None
 ) -> ConsumerMember:
     """The member without the topics that it no longer subscribes to. It keeps its epoch, because there is no new
     target."""

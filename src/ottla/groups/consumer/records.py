@@ -22,9 +22,9 @@ from ottla.groups.consumer.group import (
     ConsumerMember,
     MemberState,
     Owned,
-    Place,
     Resolved,
     Target,
+    TopicIdPartition,
 )
 from ottla.groups.epochs.records import (
     CurrentRecord,
@@ -130,7 +130,7 @@ def _said(each: ConsumerMember) -> member.ConsumerGroupMemberMetadataValue:
     return value
 
 
-def by_topic(places: Iterable[Place]) -> dict[bytes, list[int]]:
+def by_topic(places: Iterable[TopicIdPartition]) -> dict[bytes, list[int]]:
     """The partitions of each topic, in the order given."""
     topics: dict[bytes, list[int]] = {}
     for topic_id, index in places:
@@ -146,7 +146,7 @@ def _with_epochs(owned: Owned) -> list[current.TopicPartitions]:
 
 
 def decode(key: bytes, value: bytes | None) -> ConsumerRecord:
-    """One record of a type in CONSUMER_TYPES. Raises MalformedFrame."""
+    """One record of a type in CONSUMER_TYPES. Raises MalformedFrameError."""
     read, found = decode_record(CONSUMER_OFFSETS_TOPIC, key, value)
     match read:
         case member.ConsumerGroupMemberMetadataKey():
@@ -206,7 +206,7 @@ def _owner(member_id: str, value: current.ConsumerGroupCurrentMemberAssignmentVa
     )
 
 
-def _places(parts: list[Any]) -> list[Place]:
+def _places(parts: list[Any]) -> list[TopicIdPartition]:
     return [(bytes(each.topic_id), index) for each in parts for index in each.partitions]
 
 

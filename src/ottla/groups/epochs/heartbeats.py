@@ -20,7 +20,7 @@ LEAVE_EPOCH: Final = -1
 GroupT = TypeVar("GroupT", bound=EpochGroup[Any, Any])
 
 
-class Refused(Exception):
+class HeartbeatRefusedError(Exception):
     """Raised for a heartbeat that is answered with an error."""
 
     def __init__(self, error: ErrorCode, message: str | None = None) -> None:
@@ -28,15 +28,15 @@ class Refused(Exception):
         self.message = error.message if message is None else message
 
 
-class TooLarge(Refused):
+class TooLargeError(HeartbeatRefusedError):
     """Raised when the records of a heartbeat do not fit into one batch."""
 
 
 def check_names(*names: tuple[str, str | None]) -> None:
-    """Check (field, text) of ids in a request, which may be null but not blank. Raises Refused."""
+    """Check (field, text) of ids in a request, which may be null but not blank. Raises HeartbeatRefusedError."""
     for field, text in names:
         if text is not None and not text.strip():
-            raise Refused(ErrorCode.INVALID_REQUEST, f"{field} can't be empty.")
+            raise HeartbeatRefusedError(ErrorCode.INVALID_REQUEST, f"{field} can't be empty.")
 
 
 def missing(kind: str, group_id: str, other_groups: Container[str]) -> str:
@@ -45,32 +45,34 @@ def missing(kind: str, group_id: str, other_groups: Container[str]) -> str:
 
 
 def known(groups: Mapping[str, GroupT], kind: str, group_id: str, in_the_way: Container[str]) -> GroupT:
-    """The group that a heartbeat names. Raises Refused."""
+    """The group that a heartbeat names. Raises HeartbeatRefusedError."""
     group = groups.get(group_id)
     if group is None and group_id in in_the_way:
-        raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, missing(kind, group_id, in_the_way))
+        raise HeartbeatRefusedError(ErrorCode.GROUP_ID_NOT_FOUND, missing(kind, group_id, in_the_way))
     if group is None:
-        raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind.capitalize()} group {group_id} not found.")
+        raise HeartbeatRefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind.capitalize()} group {group_id} not found.")
     return group
 
 
-def unknown_member(group_id: str, member_id: str) -> Refused:
+def unknown_member(group_id: str, member_id: str) -> HeartbeatRefusedError:
     """Why a heartbeat is refused whose sender is no member."""
-    return Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
+    return HeartbeatRefusedError(
+        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}."
+    )
 
 
-def full(kind: str, members_max: int) -> Refused:
+def full(kind: str, members_max: int) -> HeartbeatRefusedError:
     """Why a member is refused for which the group has no room."""
-    return Refused(
+    return HeartbeatRefusedError(
         ErrorCode.GROUP_MAX_SIZE_REACHED,
         f"The {kind} group has reached its maximum capacity of {members_max} members.",
     )
 
 
-def fenced(kind: str, member: EpochMember, epoch: int) -> Refused:
+def fenced(kind: str, member: EpochMember, epoch: int) -> HeartbeatRefusedError:
     """Why a heartbeat is refused that has another epoch than the member."""
     size = "greater" if epoch > member.member_epoch else "smaller"
-    return Refused(
+    return HeartbeatRefusedError(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"The {kind} group member has a {size} member epoch ({epoch}) than the one known by the group coordinator "
         f"({member.member_epoch}). The member must abandon all its partitions and rejoin.",
@@ -78,10 +80,10 @@ def fenced(kind: str, member: EpochMember, epoch: int) -> Refused:
 
 
 def in_one_batch(group_id: str, records: list[ShardRecord], settings: GroupSettings) -> list[ShardRecord]:
-    """These records, which are a heartbeat's outcome and can't be split. Raises TooLarge."""
+    """These records, which are a heartbeat's outcome and can't be split. Raises TooLargeError."""
     if not fits(records, settings):
         text = f"The records of group {group_id} do not fit into one batch."
-        raise TooLarge(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        raise TooLargeError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
     return records
 
 

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from ottla.groups.share.group import Assignment
 
-Place: TypeAlias = tuple[bytes, int]
+TopicIdPartition: TypeAlias = tuple[bytes, int]
 """Topic id and partition."""
 
 
@@ -35,7 +35,7 @@ def assign(
     members have.
     """
     had = {member_id: _places(before.get(member_id, ())) for member_id in subscriptions}
-    result: dict[str, set[Place]] = {member_id: set() for member_id in subscriptions}
+    result: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in subscriptions}
     wanted = {tuple(sorted(name for name in names if name in topics)) for names in subscriptions.values()}
     if len(wanted) == 1:
         pools = [(list(subscriptions), sorted(_of_topics(wanted.pop(), topics)))]
@@ -52,22 +52,24 @@ def assign(
     return {member_id: _assignment(places) for member_id, places in result.items()}
 
 
-def _of_topics(names: Sequence[str], topics: Mapping[str, tuple[bytes, int]]) -> list[Place]:
+def _of_topics(names: Sequence[str], topics: Mapping[str, tuple[bytes, int]]) -> list[TopicIdPartition]:
     return [(topics[name][0], index) for name in names for index in range(topics[name][1])]
 
 
-def _places(assignment: Assignment) -> set[Place]:
+def _places(assignment: Assignment) -> set[TopicIdPartition]:
     return {(topic_id, index) for topic_id, indexes in assignment for index in indexes}
 
 
-def _assignment(places: set[Place]) -> Assignment:
+def _assignment(places: set[TopicIdPartition]) -> Assignment:
     topics: dict[bytes, list[int]] = {}
     for topic_id, index in sorted(places):
         topics.setdefault(topic_id, []).append(index)
     return tuple((topic_id, tuple(indexes)) for topic_id, indexes in topics.items())
 
 
-def _share(members: list[str], places: list[Place], had: Mapping[str, set[Place]]) -> dict[str, set[Place]]:
+def _share(
+    members: list[str], places: list[TopicIdPartition], had: Mapping[str, set[TopicIdPartition]]
+) -> dict[str, set[TopicIdPartition]]:
     """Share one pool of partitions among members that all may read all of it."""
     readers_each = -(-len(members) // len(places))
     least, more = divmod(readers_each * len(places), len(members))
@@ -76,7 +78,7 @@ def _share(members: list[str], places: list[Place], had: Mapping[str, set[Place]
     ranked = sorted(members, key=lambda member_id: -len(kept[member_id]))
     room = {member_id: least + (rank < more) for rank, member_id in enumerate(ranked)}
     readers = dict.fromkeys(places, 0)
-    taken: dict[str, set[Place]] = {member_id: set() for member_id in members}
+    taken: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
     for member_id in sorted(members, key=lambda member_id: len(kept[member_id])):
         for place in sorted(kept[member_id], key=lambda place: readers[place]):
             if room[member_id] and readers[place] < readers_each:
@@ -89,11 +91,11 @@ def _share(members: list[str], places: list[Place], had: Mapping[str, set[Place]
 
 def _fill(
     members: list[str],
-    places: list[Place],
+    places: list[TopicIdPartition],
     readers_each: int,
-    readers: dict[Place, int],
+    readers: dict[TopicIdPartition, int],
     room: dict[str, int],
-    taken: dict[str, set[Place]],
+    taken: dict[str, set[TopicIdPartition]],
 ) -> None:
     """Give every partition the readers it lacks: those with most room first."""
     order = {member_id: at for at, member_id in enumerate(members)}
@@ -122,7 +124,7 @@ def _fill(
                 heappush(free, (count + 1, at, member_id))
 
 
-def _swap(member_id: str, place: Place, members: list[str], taken: dict[str, set[Place]]) -> None:
+def _swap(member_id: str, place: TopicIdPartition, members: list[str], taken: dict[str, set[TopicIdPartition]]) -> None:
     """Let `member_id`, which has room and reads `place`, swap: another member gives it another partition and reads this
     one."""
     own = taken[member_id]

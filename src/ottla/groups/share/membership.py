@@ -23,7 +23,7 @@ from ottla.groups.decision import DecisionBuilder
 from ottla.groups.epochs.heartbeats import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
-    Refused,
+    HeartbeatRefusedError,
     Sessions,
     check_names,
     fenced,
@@ -93,7 +93,7 @@ class ShareMembership:
             else:
                 answer, records = self._stay(now, call, body)
             decision.records += in_one_batch(body.group_id, [encode(record) for record in records], self._settings)
-        except Refused as refused:
+        except HeartbeatRefusedError as refused:
             answer = ShareGroupHeartbeatResponse(error_code=refused.error, error_message=refused.message)
         decision.answer(ticket, answer)
 
@@ -234,16 +234,17 @@ class ShareMembership:
 
 
 def _check(body: ShareGroupHeartbeatRequest) -> None:
-    """Check the required fields of a heartbeat. Raises Refused."""
+    """Check the required fields of a heartbeat. Raises HeartbeatRefusedError."""
     check_names(("MemberId", body.member_id), ("GroupId", body.group_id), ("RackId", body.rack_id))
     if body.member_epoch == JOIN_EPOCH and not body.subscribed_topic_names:
-        raise Refused(ErrorCode.INVALID_REQUEST, "SubscribedTopicNames must be set in first request.")
+        raise HeartbeatRefusedError(ErrorCode.INVALID_REQUEST, "SubscribedTopicNames must be set in first request.")
     if body.member_epoch < LEAVE_EPOCH:
-        raise Refused(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
+        raise HeartbeatRefusedError(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """The present epoch, the one before (its answer may have been lost), or 0 to begin again. Raises Refused."""
+    """The present epoch, the one before (its answer may have been lost), or 0 to begin again. Raises
+    HeartbeatRefusedError."""
     if epoch not in (member.member_epoch, member.previous_member_epoch, JOIN_EPOCH):
         raise fenced(ShareGroup.TYPE, member, epoch)
 

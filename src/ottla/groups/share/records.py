@@ -93,7 +93,7 @@ def _shares(known: SharesKnown) -> shares.ShareGroupStatePartitionMetadataValue:
 
 
 def decode(key: bytes, value: bytes | None) -> ShareRecord:
-    """One record of a type in SHARE_TYPES. Raises MalformedFrame."""
+    """One record of a type in SHARE_TYPES. Raises MalformedFrameError."""
     read, found = decode_record(CONSUMER_OFFSETS_TOPIC, key, value)
     match read:
         case member.ShareGroupMemberMetadataKey():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointUnreadable, encode_checkpoint, read_offsets
+from ottla.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointUnreadableError, encode_checkpoint, read_offsets
 from ottla.log.config import LONG_MAX
 from ottla.log.segment import Segment
 from ottla.log.state import LogState
@@ -118,7 +118,7 @@ def _path(log: LogState) -> str:
 def _read(log: LogState) -> dict[tuple[str, int], int]:
     try:
         return read_offsets(log.files, _path(log)) or {}
-    except CheckpointUnreadable:
+    except CheckpointUnreadableError:
         return {}
 
 

@@ -48,7 +48,7 @@ from ottla.log.segment import RawHeader, Segment, walk_batches
 from ottla.log.state import LogState
 from ottla.log.syncing import Syncable
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 
 MAP_BYTES_MAX: Final = 32 << 20
 MAP_ENTRY_BYTES: Final = 200  # of a dict slot, a short key and an offset in CPython
@@ -57,11 +57,11 @@ SLICE_RECORDS: Final = 1500
 SLICE_BYTES: Final = 2 << 20
 
 
-class Damaged(Exception):
+class DamagedRecordsError(Exception):
     """A segment that can't be walked to its end. `str` says where."""
 
 
-class GaveUp(Exception):
+class CompactionAbortedError(Exception):
     """The log changed during the compaction; only complete segments were replaced."""
 
 
@@ -105,16 +105,16 @@ class Compaction:
             for group in self._groups(end):
                 try:
                     yield from self._clean_group(group, transactions)
-                except Damaged as damaged:
+                except DamagedRecordsError as damaged:
                     self._notes(f"{damaged}; the segment is not compacted")
             self._check()
             cleanable.write_checkpoint(self.log, end)
-        except GaveUp:
+        except CompactionAbortedError:
             return
 
     def _check(self) -> None:
         if self.log.segments.compaction_epoch != self._epoch or self.log.failed is not None:
-            raise GaveUp
+            raise CompactionAbortedError
 
     def _pause(self, records: int, size: int) -> bool:
         """Whether the slice is long enough after this much more work."""
@@ -170,11 +170,11 @@ class Compaction:
                     if self._pause(len(found), len(batch)):
                         yield None
                         self._check()
-            except Damaged:
+            except DamagedRecordsError:
                 self._latest = end - 1  # the second pass reports it; the damaged part removes no record
 
     def _walk(self, segment: Segment, start: int) -> Iterator[tuple[RawHeader, memoryview]]:
-        """The segment's batches from position `start` on. Raises Damaged if the bytes are not a batch."""
+        """The segment's batches from position `start` on. Raises DamagedRecordsError if the bytes are not a batch."""
         expected, end, walked = segment.base_offset, self._end_of(segment), start
         for position, header, batch in walk_batches(segment.file, start, segment.size):
             last = header[0] + header[6]
@@ -183,7 +183,7 @@ class Compaction:
             expected, walked = last + 1, position + len(batch)
             yield header, batch
         if walked < segment.size:
-            raise Damaged(f"{segment.file.path}, position {walked}: no batch of this segment begins there")
+            raise DamagedRecordsError(f"{segment.file.path}, position {walked}: no batch of this segment begins there")
 
     def _end_of(self, segment: Segment) -> int:
         log = self.log
@@ -299,7 +299,11 @@ class Compaction:
         if is_sound(header, batch):
             try:
                 return decide(header, batch, transactions.is_settled(header, batch))
-            except (CorruptRecords, ValueError, StructError) as error:  # the last two: fields that no batch can have
+            except (
+                CorruptRecordsError,
+                ValueError,
+                StructError,
+            ) as error:  # the last two: fields that no batch can have
                 fault = str(error)
         self._notes(
             f"{segment.file.path}: the batch at offset {header[0]} stays as it is, for it can't be read: {fault}"

@@ -28,7 +28,7 @@ from ottla.protocol.records.batch import (
     set_crc,
 )
 from ottla.protocol.records.compression import GZIP, LZ4, ZSTD, compress, decompress
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import PARTS_MAX, build_batch, decode_records
 
 NO_TIMESTAMP: Final = -1
@@ -51,7 +51,7 @@ def key_offsets(header: RawHeader, batch: memoryview) -> list[tuple[bytes, int]]
         found = pieces(plain, header[12])
         if not all(piece[5] for piece in found):
             decode_records(batch, parts_max=PARTS_MAX)  # as the second pass must, to rewrite it
-    except CorruptRecords:
+    except CorruptRecordsError:
         return []
     return [(piece[4], base + piece[3]) for piece in found if piece[4] is not None]
 
@@ -90,8 +90,8 @@ class BatchFilter:
     def __call__(self, header: RawHeader, batch: memoryview, settled: bool) -> Kept | None:
         """(bytes, max_timestamp) of what is kept of the batch, None for nothing.
 
-        `settled`: its transaction was aborted, or it is a marker without data. Raises CorruptRecords if the batch must
-        be rewritten and can't be decoded.
+        `settled`: its transaction was aborted, or it is a marker without data. Raises CorruptRecordsError if the batch
+        must be rewritten and can't be decoded.
         """
         attributes, base_timestamp = header[5], header[7]
         horizon = base_timestamp if attributes & ATTRIBUTES_DELETE_HORIZON else None
@@ -127,7 +127,7 @@ class BatchFilter:
         try:
             plain = decompress(codec, batch[HEADER_BYTES:])
             found = pieces(plain, header[12])
-        except CorruptRecords:
+        except CorruptRecordsError:
             return batch, header[8]
         base, latest, offsets, short = header[0], self._latest, self._offsets, self._short
         tombstones_stay = not self._has_passed(horizon)
@@ -186,7 +186,7 @@ class BatchFilter:
             record for record in decode_records(batch, parts_max=PARTS_MAX) if kept is None or record.offset in kept
         ]
         if not records:
-            raise CorruptRecords("its records are not where they say")
+            raise CorruptRecordsError("its records are not where they say")
         attributes = header[5]
         codec = attributes & ATTRIBUTES_COMPRESSION
         append_time = bool(attributes & ATTRIBUTES_LOG_APPEND_TIME)
@@ -242,9 +242,9 @@ class BatchFilter:
 
 def pieces(plain: bytes, count: int) -> list[Piece]:
     """The place of each record in a batch's decompressed body, and the fields that compaction needs. Raises
-    CorruptRecords."""
+    CorruptRecordsError."""
     if count > PARTS_MAX:
-        raise CorruptRecords(f"there are {count} records, more than {PARTS_MAX}")
+        raise CorruptRecordsError(f"there are {count} records, more than {PARTS_MAX}")
     found: list[Piece] = []
     pos = 0
     try:
@@ -275,10 +275,10 @@ def pieces(plain: bytes, count: int) -> list[Piece]:
                 pos = stop
             found.append((start, end, (timestamp >> 1) ^ -(timestamp & 1), offset >> 1, key, not plain[pos] & 1))
             if pos >= end or end > len(plain):
-                raise CorruptRecords(f"a record at {start} does not end where it says")
+                raise CorruptRecordsError(f"a record at {start} does not end where it says")
             pos = end
     except IndexError as error:
-        raise CorruptRecords("the records are cut short") from error
+        raise CorruptRecordsError("the records are cut short") from error
     return found
 
 
@@ -293,4 +293,4 @@ def _long(plain: bytes, pos: int) -> tuple[int, int]:
             return value, pos
         shift += 7
         if shift > 63:
-            raise CorruptRecords(f"a varint before byte {pos} is too long")
+            raise CorruptRecordsError(f"a varint before byte {pos} is too long")

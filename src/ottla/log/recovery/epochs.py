@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadable
+from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadableError
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
 from ottla.log.recovery.found import Found, What
@@ -47,7 +47,7 @@ def load_epochs(
     if files.exists(path):
         try:
             cache = EpochCache.decode(files.read_bytes(path), path)
-        except CheckpointUnreadable as error:
+        except CheckpointUnreadableError as error:
             note(f"{error}; epochs are read from the batches.")
     if cache is not None and verify and checked_from > log_start_offset and reading.contradict(cache, checked_from):
         note(f"{path} contradicts the batches; epochs are read from these.")

@@ -8,7 +8,7 @@ from typing import Final
 from ottla.log.files import FileSystem
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.log.names import SNAPSHOT_SUFFIX, is_of_a_segment, offset_in, snapshot_name
-from ottla.log.producers import ProducerState, SnapshotUnreadable, marker_in
+from ottla.log.producers import ProducerState, SnapshotUnreadableError, marker_in
 from ottla.log.segment import Segment
 from ottla.machine import WallMillis
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
@@ -73,7 +73,7 @@ def rebuild_producers(
             producers.restore(files.read_bytes(path), newest, wall_ms)
             start = newest
             break
-        except (SnapshotUnreadable, FileNotFoundError) as error:
+        except (SnapshotUnreadableError, FileNotFoundError) as error:
             snapshots.pop()
             if files.exists(path):
                 files.unlink(path)

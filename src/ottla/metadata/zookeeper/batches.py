@@ -15,9 +15,9 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ottla.metadata.store import StoreDamaged
+from ottla.metadata.store import StoreDamagedError
 from ottla.metadata.zookeeper.rows import BYTES_MAX, pieces
-from ottla.metadata.zookeeper.session import Check, Create, Operation, Raced, Remove, Session, Set, Znode
+from ottla.metadata.zookeeper.session import Check, ConcurrentWriteError, Create, Operation, Remove, Session, Set, Znode
 
 OPERATION_BYTES: Final = 100
 """Bytes of an operation besides its path and its content; a generous estimate."""
@@ -57,7 +57,7 @@ def operation(write: RowWrite, row: Znode | None) -> Operation | None:
 
 
 def stage(session: Session, directory: str, writes: Sequence[RowWrite]) -> Staged:
-    """Write the parts of a batch. Raises StoreFailed, CommitUnknown; in both cases no batch exists, whatever was
+    """Write the parts of a batch. Raises StoreError, CommitUnknownError; in both cases no batch exists, whatever was
     written."""
     whole = b"".join(_packed(writes))
     staged = Staged(secrets.token_hex(8), -(-len(whole) // BYTES_MAX))
@@ -69,18 +69,18 @@ def stage(session: Session, directory: str, writes: Sequence[RowWrite]) -> Stage
 def finish(session: Session, directory: str, staged: Staged, named: Check, unnamed: Set) -> None:
     """Write the rows of a batch that the generation names, and then remove the name from the generation. `named` checks
     that the generation still names the batch, and `unnamed` removes the name. Another client may finish the batch
-    first. Raises StoreFailed, CommitUnknown."""
+    first. Raises StoreError, CommitUnknownError."""
     parts = [part.content for part in session.read(_paths(directory, staged)) if part is not None]
     if len(parts) < staged.parts:
         (at,) = session.read([named.path])
         if at is not None and at.version == named.version:
-            raise StoreDamaged(f"parts of the batch {staged.name} in {session.ensemble} are gone")
+            raise StoreDamagedError(f"parts of the batch {staged.name} in {session.ensemble} are gone")
         return
     if not _all_written(session, list(_unpacked(b"".join(parts))), named):
         return
     try:
         session.carry_out([unnamed, *map(Remove, _paths(directory, staged))])
-    except Raced:
+    except ConcurrentWriteError:
         return
 
 
@@ -102,14 +102,14 @@ def _all_written(session: Session, writes: Sequence[RowWrite], named: Check) -> 
                 break
             try:
                 session.carry_out([named, *missing])
-            except Raced:
+            except ConcurrentWriteError:
                 continue  # another client writes the batch too
             break
     return True
 
 
 def remove_left_over(session: Session, directory: str, named: Staged | None) -> None:
-    """Remove parts that no batch needs. Raises StoreFailed, CommitUnknown."""
+    """Remove parts that no batch needs. Raises StoreError, CommitUnknownError."""
     now_ms = session.clock_ms()
     names = [name for name in session.children(directory) if named is None or not name.startswith(named.name)]
     paths = [f"{directory}/{name}" for name in names]
@@ -117,7 +117,7 @@ def remove_left_over(session: Session, directory: str, named: Staged | None) -> 
         if part is not None and now_ms - part.written_ms > LEFT_OVER_MS:
             try:
                 session.carry_out([Remove(path)])
-            except Raced:
+            except ConcurrentWriteError:
                 continue
 
 

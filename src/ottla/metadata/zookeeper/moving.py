@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from ottla.metadata.store import StoreFailed, Versioned
+from ottla.metadata.store import StoreError, Versioned
 from ottla.metadata.zookeeper.batches import OPERATION_BYTES, RowWrite, operation
 from ottla.metadata.zookeeper.rows import BYTES_MAX, encoded, key_of, path_of, pieces
-from ottla.metadata.zookeeper.session import Create, Raced, Remove, Session, Set
+from ottla.metadata.zookeeper.session import ConcurrentWriteError, Create, Remove, Session, Set
 from ottla.metadata.zookeeper.store import MOVING, Head, head_of
 
 CLUSTER_ID_KEY: Final = "cluster/id"
@@ -34,7 +34,7 @@ Rows = Mapping[str, Versioned]
 
 def move(rows: Rows, generation: int, session: Session, is_unchanged: Callable[[], bool]) -> bool:
     """Copy the rows of a store at this generation to ZooKeeper, if the source still `is_unchanged` afterwards. Returns
-    whether a move was needed. Raises StoreFailed with a sentence, and CommitUnknown, after which the caller starts
+    whether a move was needed. Raises StoreError with a sentence, and CommitUnknownError, after which the caller starts
     again."""
     root, place = session.ensemble.root, session.ensemble
     directory, note_path, head_path = f"{root}/rows", f"{root}/{MOVING}", f"{root}/generation"
@@ -45,14 +45,14 @@ def move(rows: Rows, generation: int, session: Session, is_unchanged: Callable[[
     note, known, cluster_there, moved = session.read([note_path, head_path, cluster_path, moved_path])
     text = b"%s %d" % (cluster, generation)
     if note is not None and note.content.split()[0] != cluster:
-        raise StoreFailed(f"the metadata of another cluster is being moved to {place}: name another path")
+        raise StoreError(f"the metadata of another cluster is being moved to {place}: name another path")
     if note is None and known is not None and head_of(known).generation:
         if cluster_there is None or cluster_there.content != writes[cluster_path]:
-            raise StoreFailed(f"the metadata of another cluster is at {place}: name another path")
+            raise StoreError(f"the metadata of another cluster is at {place}: name another path")
         if moved is None or moved.content == text:
             return False
         if head_of(known).generation != int(moved.content.split()[1]):
-            raise StoreFailed(
+            raise StoreError(
                 f"nodes have used what was moved to {place}, and what it was moved from too: each lacks what the other "
                 "has. Start the nodes on the one that is to stay; the other one can only be moved to another path"
             )
@@ -65,7 +65,7 @@ def move(rows: Rows, generation: int, session: Session, is_unchanged: Callable[[
         _write(session, directory, writes)
         _compare(session, directory, writes)
         if not is_unchanged():
-            raise StoreFailed("a node has written to the store that is moved meanwhile: stop it, and begin again")
+            raise StoreError("a node has written to the store that is moved meanwhile: stop it, and begin again")
         last = Create(head_path, after) if known is None else Set(head_path, after, known.version)
         done = Create(moved_path, text) if moved is None else Set(moved_path, text)
         session.carry_out([last, done, Remove(note_path)])
@@ -74,15 +74,15 @@ def move(rows: Rows, generation: int, session: Session, is_unchanged: Callable[[
 
 @contextmanager
 def _undisturbed(session: Session) -> Iterator[None]:
-    """Raises StoreFailed if another program writes."""
+    """Raises StoreError if another program writes."""
     try:
         yield
-    except Raced:
-        raise StoreFailed(f"another program writes to {session.ensemble}: stop it, and start again") from None
+    except ConcurrentWriteError:
+        raise StoreError(f"another program writes to {session.ensemble}: stop it, and start again") from None
 
 
 def _write(session: Session, directory: str, writes: Mapping[str, bytes]) -> None:
-    """Write these rows, and remove all others. Raises StoreFailed, CommitUnknown, Raced."""
+    """Write these rows, and remove all others. Raises StoreError, CommitUnknownError, ConcurrentWriteError."""
     session.make(sorted({path.rpartition("/")[0] for path in writes}))
     wanted = [RowWrite(path, content) for path, content in writes.items()]
     wanted += [RowWrite(path, None) for path in _paths(session, directory) if path not in writes]
@@ -99,13 +99,13 @@ def _write(session: Session, directory: str, writes: Mapping[str, bytes]) -> Non
 
 
 def _compare(session: Session, directory: str, writes: Mapping[str, bytes]) -> None:
-    """Raises StoreFailed unless exactly these rows exist."""
+    """Raises StoreError unless exactly these rows exist."""
     paths = _paths(session, directory)
     found = {path: None if row is None else row.content for path, row in zip(paths, session.read(paths), strict=True)}
     if found != dict(writes):
         different = sorted(path for path in found.keys() | writes.keys() if found.get(path) != writes.get(path))
         names = [key_of(*path.split("/")[-2:]) for path in different[:3]]
-        raise StoreFailed(
+        raise StoreError(
             f"{len(different)} rows at {session.ensemble} are not those that were moved there, {', '.join(names)} "
             "among them: another program writes there"
         )

@@ -40,7 +40,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler  # pyright: igno
 from kazoo.protocol.states import KazooState  # pyright: ignore[reportMissingImports]
 from kazoo.security import CREATOR_ALL_ACL  # pyright: ignore[reportMissingImports]
 
-from ottla.metadata.store import CommitUnknown, StoreFailed
+from ottla.metadata.store import CommitUnknownError, StoreError
 from ottla.metadata.zookeeper.ensemble import Ensemble
 from ottla.metadata.zookeeper.protection import OPEN, Protection
 
@@ -59,7 +59,7 @@ _LOST = (ConnectionLoss, SessionExpiredError)
 _T = TypeVar("_T")
 
 
-class Raced(Exception):
+class ConcurrentWriteError(Exception):
     """A znode of a transaction was not as expected, so nothing of it was done."""
 
 
@@ -144,24 +144,24 @@ class Session:
         self._closed = False
 
     def open(self) -> None:
-        """Connect. Raises StoreFailed if no server answers within START_S."""
+        """Connect. Raises StoreError if no server answers within START_S."""
         self._client.start_async().wait(START_S)
         if not self._client.connected:
             self.close()
-            raise StoreFailed(f"{self._sockets.why_not(self.ensemble)} (waited {START_S:.0f} s)")
+            raise StoreError(f"{self._sockets.why_not(self.ensemble)} (waited {START_S:.0f} s)")
         if self._protection.private:
             self._close_to_others()
 
     def _close_to_others(self) -> None:
         """Close the znodes of earlier sessions to other logins. The root is closed last, so a closed root means that
-        all of them are. Raises StoreFailed."""
+        all of them are. Raises StoreError."""
         try:
             self._close_below(self.ensemble.root)
         except NoNodeError:
             return  # there is no store yet
-        except (KazooException, _Silent) as error:
+        except (KazooException, _SilentError) as error:
             self.close()
-            raise StoreFailed(f"{self._place} can't be closed to other logins: {_sentence(error)}") from error
+            raise StoreError(f"{self._place} can't be closed to other logins: {_sentence(error)}") from error
 
     def _close_below(self, path: str) -> None:
         acls, _ = self._answer(self._client.get_acls_async(path))
@@ -266,7 +266,7 @@ class Session:
 
     def read(self, paths: Sequence[str], watch: Callable[[Any], None] | None = None) -> list[Znode | None]:
         """The content of these znodes, read in this order; None for a znode that does not exist. `watch` is called
-        once, when the first one is written or the connection is lost. Raises StoreFailed."""
+        once, when the first one is written or the connection is lost. Raises StoreError."""
         return self._tried("read", lambda: self._read(paths, watch))
 
     def _read(self, paths: Sequence[str], watch: Callable[[Any], None] | None) -> list[Znode | None]:
@@ -280,14 +280,14 @@ class Session:
         return found
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
-        """The names of the child znodes, in order; none if there is no such znode. Raises StoreFailed."""
+        """The names of the child znodes, in order; none if there is no such znode. Raises StoreError."""
         try:
             return sorted(self._tried("read", lambda: self._answer(self._client.get_children_async(path, watch))))
         except NoNodeError:
             return []
 
     def clock_ms(self) -> int:
-        """ZooKeeper's own clock, in milliseconds since 1970, as the last connection was made. Raises StoreFailed."""
+        """ZooKeeper's own clock, in milliseconds since 1970, as the last connection was made. Raises StoreError."""
         (barrier,) = self.read([self._barrier_path])
         return 0 if barrier is None else barrier.written_ms
 
@@ -301,14 +301,14 @@ class Session:
     # ---- writes ----------------------------------------------------------------------------------------------------
 
     def make(self, paths: Iterable[str]) -> None:
-        """Create these znodes and their parents, empty, unless they exist. Raises StoreFailed."""
+        """Create these znodes and their parents, empty, unless they exist. Raises StoreError."""
         for path in paths:
             with contextlib.suppress(NodeExistsError):
                 self._tried("written", lambda path=path: self._answer(self._client.create_async(path, makepath=True)))
 
     def carry_out(self, operations: Sequence[Operation]) -> None:
-        """Do all of these or none. Raises Raced if a znode is not as expected, CommitUnknown if the outcome is unknown,
-        and StoreFailed."""
+        """Do all of these or none. Raises ConcurrentWriteError if a znode is not as expected, CommitUnknownError if the
+        outcome is unknown, and StoreError."""
         self._tried("written", lambda: None)
         transaction = self._client.transaction()
         for each in operations:
@@ -324,13 +324,13 @@ class Session:
         self._connected()
         try:
             results = self._answer(transaction.commit_async())
-        except (KazooException, _Silent) as error:
-            raise CommitUnknown(f"{self._place}: {_sentence(error)}") from error
+        except (KazooException, _SilentError) as error:
+            raise CommitUnknownError(f"{self._place}: {_sentence(error)}") from error
         failures = [each for each in results if isinstance(each, Exception)]
         if any(isinstance(each, _RACED) for each in failures):
-            raise Raced
+            raise ConcurrentWriteError
         if failures:
-            raise StoreFailed(f"{self._place} can't be written: {_sentence(failures[0])}")
+            raise StoreError(f"{self._place} can't be written: {_sentence(failures[0])}")
 
     def _barrier(self) -> None:
         """After a loss of the connection, make sure that reads include everything from before it."""
@@ -354,25 +354,25 @@ class Session:
 
     def _connected(self) -> None:
         """Wait for a connection, as long as a lost one may come back before the session expires: servers elect a leader
-        in less time. Raises StoreFailed if there is none."""
+        in less time. Raises StoreError if there is none."""
         lost_at = self._lost_at
         if not self._closed and lost_at is not None:
             self._back.wait(max(0.0, lost_at + self.timeout_s - time.monotonic()))
         if self._closed or not self._client.connected:
             since = "" if lost_at is None else f" since {time.monotonic() - lost_at:.0f} s"
-            raise StoreFailed(f"{self._place} can't be reached: no server of it answers{since}")
+            raise StoreError(f"{self._place} can't be reached: no server of it answers{since}")
 
     def _answer(self, asked: Any) -> Any:
-        """The result of a request. Raises _Silent if no answer comes within the lifetime of a session."""
+        """The result of a request. Raises _SilentError if no answer comes within the lifetime of a session."""
         if not asked.wait(self.timeout_s / 3):
             self.drop()
             if not asked.wait(self.timeout_s * 2 / 3):
-                raise _Silent
+                raise _SilentError
         return asked.get(block=False)
 
     def _tried(self, done: str, call: Callable[[], _T]) -> _T:
         """The result of a repeatable call, made on a connection that sees everything before it. Raises the errors of
-        `_RACED` unchanged, and StoreFailed for all other errors."""
+        `_RACED` unchanged, and StoreError for all other errors."""
         until = time.monotonic() + self.timeout_s
         while True:
             self._connected()
@@ -381,12 +381,12 @@ class Session:
                 return call()
             except _RACED:
                 raise
-            except (KazooException, _Silent) as error:
+            except (KazooException, _SilentError) as error:
                 if not isinstance(error, _LOST) or time.monotonic() > until:
-                    raise StoreFailed(f"{self._place} can't be {done}: {_sentence(error)}") from error
+                    raise StoreError(f"{self._place} can't be {done}: {_sentence(error)}") from error
 
 
-class _Silent(Exception):
+class _SilentError(Exception):
     """No answer came."""
 
 
@@ -423,7 +423,7 @@ class _Sockets(SequentialThreadingHandler):
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, _Silent):
+    if isinstance(error, _SilentError):
         return "no answer came"
     name = type(error).__name__.removesuffix("Error").removesuffix("Exception")
     return str(error) or name

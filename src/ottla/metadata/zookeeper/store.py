@@ -27,23 +27,23 @@ from typing import Any, Final, NamedTuple
 from ottla.metadata.store import (
     CHANGES_MAX,
     Changes,
-    CommitUnknown,
-    Conflict,
+    CommitUnknownError,
+    ConflictError,
     Delete,
-    Guard,
     Put,
-    StoreBusy,
-    StoreDamaged,
-    StoreFailed,
-    StoreGone,
+    StoreBusyError,
+    StoreDamagedError,
+    StoreError,
+    StoreGoneError,
     Versioned,
+    VersionGuard,
     Write,
     check_batch,
 )
 from ottla.metadata.zookeeper import batches
 from ottla.metadata.zookeeper.batches import RowWrite, Staged, operation, size_of
 from ottla.metadata.zookeeper.rows import BYTES_MAX, decoded, encoded, key_of, may_hold, path_of
-from ottla.metadata.zookeeper.session import Check, Create, Operation, Raced, Remove, Session, Set, Znode
+from ottla.metadata.zookeeper.session import Check, ConcurrentWriteError, Create, Operation, Remove, Session, Set, Znode
 
 WAY_ON: Final = "Restore ZooKeeper's data from a backup, or stop all nodes and remove everything below this place"
 AGAIN: Final = "Start the node again: it finds out what is missing, and reports that to the cluster"
@@ -82,7 +82,7 @@ class ZooKeeperStore:
     """See `store.MetadataStore`, and the module's docstring. Any thread may call. The session is the store's own."""
 
     def __init__(self, session: Session) -> None:
-        """Raises StoreFailed."""
+        """Raises StoreError."""
         root = session.ensemble.root
         self.place = str(session.ensemble)
         self.way_on = WAY_ON
@@ -101,12 +101,12 @@ class ZooKeeperStore:
         with _known():
             head, moving = session.read([self._head, f"{root}/{MOVING}"])
             if moving is not None:
-                raise StoreFailed(
+                raise StoreError(
                     f"metadata is being moved to {self.place}, and is not all there: end that first, with the same "
                     "`ottla cluster move-metadata`"
                 )
             if head is None:
-                with suppress(Raced):  # another node was faster
+                with suppress(ConcurrentWriteError):  # another node was faster
                     session.carry_out([Create(self._head, Head(0, 1, None, 0).encoded())])
             batches.remove_left_over(session, self._batches, self._picture([])[0].staged)
 
@@ -140,7 +140,7 @@ class ZooKeeperStore:
         keys.sort()
         return [(key, row) for key, row in zip(keys, self.get_many(keys), strict=True) if row is not None]
 
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+    def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
         check_batch(writes)
         self._make_groups(writes)
         keys = list(dict.fromkeys(each.key for each in (*guards, *writes)))
@@ -152,12 +152,12 @@ class ZooKeeperStore:
                 row = found[item.key][0]
                 version = row.version if row else 0
                 if item.expected not in (None, version):
-                    raise Conflict(item.key, item.expected, version)
+                    raise ConflictError(item.key, item.expected, version)
             try:
                 return self._commit(head, writes, {key: znode for key, (_, znode) in found.items()})
-            except Raced:
+            except ConcurrentWriteError:
                 if time.monotonic() > until:
-                    raise StoreBusy(
+                    raise StoreBusyError(
                         f"other nodes write to the metadata store {self.place} all the time; try again"
                     ) from None
                 time.sleep(random.random() / 100)
@@ -204,7 +204,7 @@ class ZooKeeperStore:
                     f"the metadata store {self.place} is at commit {head.generation}, and this node has seen {newest}: "
                     "its data was restored"
                 )
-                raise StoreGone(self._older)
+                raise StoreGoneError(self._older)
             self._newest = max(self._newest, head.generation)
             if head.staged is None:
                 self._marked, self._watched = head.generation, moves
@@ -225,13 +225,13 @@ class ZooKeeperStore:
                 return head_of(znode)
         except ValueError:
             pass
-        raise StoreDamaged(f"{self._head} in the metadata store {self.place} is gone or damaged. {WAY_ON}")
+        raise StoreDamagedError(f"{self._head} in the metadata store {self.place} is gone or damaged. {WAY_ON}")
 
     def _decoded(self, key: str, znode: Znode | None) -> Versioned | None:
         try:
             return None if znode is None else decoded(key, znode.content)
         except ValueError as error:
-            raise StoreDamaged(
+            raise StoreDamagedError(
                 f"the value of {key} in the metadata store {self.place} is damaged: {error}. {WAY_ON}"
             ) from error
 
@@ -244,7 +244,7 @@ class ZooKeeperStore:
         self._groups |= groups
 
     def _commit(self, head: Head, writes: Sequence[Write], znodes: dict[str, Znode | None]) -> int:
-        """Commit after this head. Raises Raced if it is no longer the newest one."""
+        """Commit after this head. Raises ConcurrentWriteError if it is no longer the newest one."""
         generation = max(head.generation, self._floor) + 1
         rows = [self._row(write, generation) for write in writes]
         wanted = [operation(row, znodes[write.key]) for row, write in zip(rows, writes, strict=True)]
@@ -264,7 +264,7 @@ class ZooKeeperStore:
         self.session.carry_out([*operations, *made])
         self._newest = max(self._newest, generation)
         if staged is not None:
-            with suppress(StoreFailed):  # otherwise the next reader does it
+            with suppress(StoreError):  # otherwise the next reader does it
                 self._picture([])
         return generation
 
@@ -278,7 +278,7 @@ class ZooKeeperStore:
             return RowWrite(path, None)
         content = encoded(write.key, bytes(write.value), generation)
         if len(content) > BYTES_MAX:
-            raise StoreFailed(
+            raise StoreError(
                 f"the value of {write.key} has {len(content)} bytes, and a znode of ZooKeeper holds {BYTES_MAX}: "
                 "spread its partitions over several topics"
             )
@@ -293,9 +293,9 @@ def _keys(writes: Sequence[Write]) -> bytes:
 
 @contextmanager
 def _known() -> Iterator[None]:
-    """Raises StoreFailed for a transaction with an unknown outcome, where that does not matter to any caller. The
+    """Raises StoreError for a transaction with an unknown outcome, where that does not matter to any caller. The
     transaction is repeated, or it leaves parts that nothing names."""
     try:
         yield
-    except CommitUnknown as unknown:
-        raise StoreFailed(str(unknown)) from unknown
+    except CommitUnknownError as unknown:
+        raise StoreError(str(unknown)) from unknown

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     Buffer,
@@ -107,7 +107,7 @@ class AddOffsetsToTxnRequest(Message):
                 self.group_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AddOffsetsToTxnRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AddOffsetsToTxnRequest v{version} is cut short or holds bad text") from error
 
 
 class AddOffsetsToTxnResponse(Message):
@@ -152,4 +152,4 @@ class AddOffsetsToTxnResponse(Message):
                 pos += 6
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AddOffsetsToTxnResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AddOffsetsToTxnResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -331,7 +331,7 @@ class AddPartitionsToTxnRequest(Message):
                 self.v3_and_below_topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AddPartitionsToTxnRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AddPartitionsToTxnRequest v{version} is cut short or holds bad text") from error
 
 
 class AddPartitionsToTxnPartitionResult(Struct):
@@ -613,4 +613,4 @@ class AddPartitionsToTxnResponse(Message):
                 self.results_by_topic_v3_and_below = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AddPartitionsToTxnResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AddPartitionsToTxnResponse v{version} is cut short or holds bad text") from error

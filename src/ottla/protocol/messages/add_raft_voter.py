@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -179,7 +179,7 @@ class AddRaftVoterRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AddRaftVoterRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AddRaftVoterRequest v{version} is cut short or holds bad text") from error
 
 
 class AddRaftVoterResponse(Message):
@@ -231,4 +231,4 @@ class AddRaftVoterResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AddRaftVoterResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AddRaftVoterResponse v{version} is cut short or holds bad text") from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -315,7 +315,7 @@ class AlterClientQuotasRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterClientQuotasRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterClientQuotasRequest v{version} is cut short or holds bad text") from error
 
 
 class ResponseEntityData(Struct):
@@ -528,4 +528,4 @@ class AlterClientQuotasResponse(Message):
                 self.entries = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterClientQuotasResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterClientQuotasResponse v{version} is cut short or holds bad text") from error

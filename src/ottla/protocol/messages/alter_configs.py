@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -255,7 +255,7 @@ class AlterConfigsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterConfigsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterConfigsRequest v{version} is cut short or holds bad text") from error
 
 
 class AlterConfigsResourceResponse(Struct):
@@ -405,4 +405,4 @@ class AlterConfigsResponse(Message):
                 self.responses = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterConfigsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterConfigsResponse v{version} is cut short or holds bad text") from error

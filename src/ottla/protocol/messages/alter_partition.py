@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -273,7 +273,7 @@ class AlterPartitionRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterPartitionRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterPartitionRequest v{version} is cut short or holds bad text") from error
 
 
 class ResponsePartitionData(Struct):
@@ -454,4 +454,4 @@ class AlterPartitionResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterPartitionResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterPartitionResponse v{version} is cut short or holds bad text") from error

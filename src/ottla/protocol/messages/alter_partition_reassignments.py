@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -217,7 +217,7 @@ class AlterPartitionReassignmentsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterPartitionReassignmentsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterPartitionReassignmentsRequest v{version} is cut short or holds bad text") from error
 
 
 class ReassignablePartitionResponse(Struct):
@@ -405,4 +405,4 @@ class AlterPartitionReassignmentsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterPartitionReassignmentsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterPartitionReassignmentsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -255,7 +255,7 @@ class AlterReplicaLogDirsRequest(Message):
                 self.dirs = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterReplicaLogDirsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterReplicaLogDirsRequest v{version} is cut short or holds bad text") from error
 
 
 class AlterReplicaLogDirPartitionResult(Struct):
@@ -439,4 +439,4 @@ class AlterReplicaLogDirsResponse(Message):
                 self.results = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterReplicaLogDirsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterReplicaLogDirsResponse v{version} is cut short or holds bad text") from error

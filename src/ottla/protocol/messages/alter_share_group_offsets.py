@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -185,7 +185,7 @@ class AlterShareGroupOffsetsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterShareGroupOffsetsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterShareGroupOffsetsRequest v{version} is cut short or holds bad text") from error
 
 
 class AlterShareGroupOffsetsResponsePartition(Struct):
@@ -364,4 +364,4 @@ class AlterShareGroupOffsetsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterShareGroupOffsetsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterShareGroupOffsetsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -205,7 +205,7 @@ class AlterUserScramCredentialsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterUserScramCredentialsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterUserScramCredentialsRequest v{version} is cut short or holds bad text") from error
 
 
 class AlterUserScramCredentialsResult(Struct):
@@ -317,4 +317,4 @@ class AlterUserScramCredentialsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"AlterUserScramCredentialsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"AlterUserScramCredentialsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -110,7 +110,7 @@ class ApiVersionsRequest(Message):
                 self.client_software_version = ""
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ApiVersionsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ApiVersionsRequest v{version} is cut short or holds bad text") from error
 
 
 class ApiVersion(Struct):
@@ -422,4 +422,4 @@ class ApiVersionsResponse(Message):
                     self.throttle_time_ms = 0
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ApiVersionsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ApiVersionsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -73,7 +73,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
             self.member_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupCurrentMemberAssignmentKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupCurrentMemberAssignmentKey v{version} is cut short or holds bad text") from error
 
 
 class TopicPartitions(Struct):
@@ -253,4 +253,4 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupCurrentMemberAssignmentValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupCurrentMemberAssignmentValue v{version} is cut short or holds bad text") from error

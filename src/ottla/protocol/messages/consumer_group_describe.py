@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -99,7 +99,7 @@ class ConsumerGroupDescribeRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupDescribeRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupDescribeRequest v{version} is cut short or holds bad text") from error
 
 
 class TopicPartitions(Struct):
@@ -564,4 +564,4 @@ class ConsumerGroupDescribeResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupDescribeResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupDescribeResponse v{version} is cut short or holds bad text") from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -284,7 +284,7 @@ class ConsumerGroupHeartbeatRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupHeartbeatRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupHeartbeatRequest v{version} is cut short or holds bad text") from error
 
 
 class ResponseTopicPartitions(Struct):
@@ -471,4 +471,4 @@ class ConsumerGroupHeartbeatResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupHeartbeatResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupHeartbeatResponse v{version} is cut short or holds bad text") from error

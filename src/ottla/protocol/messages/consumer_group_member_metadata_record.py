@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     NEVER_FLEXIBLE,
@@ -73,7 +73,7 @@ class ConsumerGroupMemberMetadataKey(Message):
             self.member_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupMemberMetadataKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupMemberMetadataKey v{version} is cut short or holds bad text") from error
 
 
 class ClassicProtocol(Struct):
@@ -344,4 +344,4 @@ class ConsumerGroupMemberMetadataValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupMemberMetadataValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupMemberMetadataValue v{version} is cut short or holds bad text") from error

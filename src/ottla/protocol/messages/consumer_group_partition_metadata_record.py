@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     NEVER_FLEXIBLE,
@@ -61,7 +61,7 @@ class ConsumerGroupPartitionMetadataKey(Message):
             self.group_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupPartitionMetadataKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupPartitionMetadataKey v{version} is cut short or holds bad text") from error
 
 
 class PartitionMetadata(Struct):
@@ -227,4 +227,4 @@ class ConsumerGroupPartitionMetadataValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupPartitionMetadataValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupPartitionMetadataValue v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     NEVER_FLEXIBLE,
@@ -63,7 +63,7 @@ class ConsumerGroupRegularExpressionKey(Message):
             self.regular_expression, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupRegularExpressionKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupRegularExpressionKey v{version} is cut short or holds bad text") from error
 
 
 class ConsumerGroupRegularExpressionValue(Message):
@@ -122,4 +122,4 @@ class ConsumerGroupRegularExpressionValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupRegularExpressionValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupRegularExpressionValue v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -67,7 +67,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
             self.member_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupTargetAssignmentMemberKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupTargetAssignmentMemberKey v{version} is cut short or holds bad text") from error
 
 
 class TopicPartition(Struct):
@@ -166,4 +166,4 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerGroupTargetAssignmentMemberValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerGroupTargetAssignmentMemberValue v{version} is cut short or holds bad text") from error

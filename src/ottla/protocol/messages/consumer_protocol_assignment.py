@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -111,4 +111,4 @@ class ConsumerProtocolAssignment(Message):
             self.user_data, pos = read_nullable_bytes(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerProtocolAssignment v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerProtocolAssignment v{version} is cut short or holds bad text") from error

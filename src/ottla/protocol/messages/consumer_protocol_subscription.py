@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -152,4 +152,4 @@ class ConsumerProtocolSubscription(Message):
                 self.rack_id = None
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ConsumerProtocolSubscription v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ConsumerProtocolSubscription v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -222,7 +222,7 @@ class CreateAclsRequest(Message):
                 self.creations = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"CreateAclsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"CreateAclsRequest v{version} is cut short or holds bad text") from error
 
 
 class AclCreationResult(Struct):
@@ -345,4 +345,4 @@ class CreateAclsResponse(Message):
                 self.results = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"CreateAclsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"CreateAclsResponse v{version} is cut short or holds bad text") from error

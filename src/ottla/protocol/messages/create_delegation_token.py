@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -215,7 +215,7 @@ class CreateDelegationTokenRequest(Message):
                 pos += 8
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"CreateDelegationTokenRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"CreateDelegationTokenRequest v{version} is cut short or holds bad text") from error
 
 
 class CreateDelegationTokenResponse(Message):
@@ -396,4 +396,4 @@ class CreateDelegationTokenResponse(Message):
                 pos += 4
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"CreateDelegationTokenResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"CreateDelegationTokenResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -272,7 +272,7 @@ class CreatePartitionsRequest(Message):
                 pos += 5
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"CreatePartitionsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"CreatePartitionsRequest v{version} is cut short or holds bad text") from error
 
 
 class CreatePartitionsTopicResult(Struct):
@@ -413,4 +413,4 @@ class CreatePartitionsResponse(Message):
                 self.results = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"CreatePartitionsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"CreatePartitionsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -377,7 +377,7 @@ class CreateTopicsRequest(Message):
                 pos += 5
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"CreateTopicsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"CreateTopicsRequest v{version} is cut short or holds bad text") from error
 
 
 class CreatableTopicConfigs(Struct):
@@ -660,4 +660,4 @@ class CreateTopicsResponse(Message):
                 self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"CreateTopicsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"CreateTopicsResponse v{version} is cut short or holds bad text") from error

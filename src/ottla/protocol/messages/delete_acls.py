@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -216,7 +216,7 @@ class DeleteAclsRequest(Message):
                 self.filters = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteAclsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteAclsRequest v{version} is cut short or holds bad text") from error
 
 
 class DeleteAclsMatchingAcl(Struct):
@@ -514,4 +514,4 @@ class DeleteAclsResponse(Message):
                 self.filter_results = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteAclsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteAclsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -98,7 +98,7 @@ class DeleteGroupsRequest(Message):
                 self.groups_names = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteGroupsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteGroupsRequest v{version} is cut short or holds bad text") from error
 
 
 class DeletableGroupResult(Struct):
@@ -223,4 +223,4 @@ class DeleteGroupsResponse(Message):
                 self.results = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteGroupsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteGroupsResponse v{version} is cut short or holds bad text") from error

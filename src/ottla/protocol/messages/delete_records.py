@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -219,7 +219,7 @@ class DeleteRecordsRequest(Message):
                 pos += 4
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteRecordsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteRecordsRequest v{version} is cut short or holds bad text") from error
 
 
 class DeleteRecordsPartitionResult(Struct):
@@ -406,4 +406,4 @@ class DeleteRecordsResponse(Message):
                 self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteRecordsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteRecordsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -134,7 +134,7 @@ class DeleteShareGroupOffsetsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteShareGroupOffsetsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteShareGroupOffsetsRequest v{version} is cut short or holds bad text") from error
 
 
 class DeleteShareGroupOffsetsResponseTopic(Struct):
@@ -266,4 +266,4 @@ class DeleteShareGroupOffsetsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteShareGroupOffsetsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteShareGroupOffsetsResponse v{version} is cut short or holds bad text") from error

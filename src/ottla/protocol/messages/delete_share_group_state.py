@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -172,7 +172,7 @@ class DeleteShareGroupStateRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteShareGroupStateRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteShareGroupStateRequest v{version} is cut short or holds bad text") from error
 
 
 class PartitionResult(Struct):
@@ -312,4 +312,4 @@ class DeleteShareGroupStateResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteShareGroupStateResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteShareGroupStateResponse v{version} is cut short or holds bad text") from error

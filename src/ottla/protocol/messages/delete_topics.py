@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -183,7 +183,7 @@ class DeleteTopicsRequest(Message):
                 pos += 4
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteTopicsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteTopicsRequest v{version} is cut short or holds bad text") from error
 
 
 class DeletableTopicResult(Struct):
@@ -354,4 +354,4 @@ class DeleteTopicsResponse(Message):
                 self.responses = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DeleteTopicsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DeleteTopicsResponse v{version} is cut short or holds bad text") from error

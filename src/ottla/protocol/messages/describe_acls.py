@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -158,7 +158,7 @@ class DescribeAclsRequest(Message):
                 pos += 2
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeAclsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeAclsRequest v{version} is cut short or holds bad text") from error
 
 
 class AclDescription(Struct):
@@ -415,4 +415,4 @@ class DescribeAclsResponse(Message):
                 self.resources = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeAclsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeAclsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -181,7 +181,7 @@ class DescribeClientQuotasRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeClientQuotasRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeClientQuotasRequest v{version} is cut short or holds bad text") from error
 
 
 class EntityData(Struct):
@@ -479,4 +479,4 @@ class DescribeClientQuotasResponse(Message):
                     self.entries = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeClientQuotasResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeClientQuotasResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -102,7 +102,7 @@ class DescribeClusterRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeClusterRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeClusterRequest v{version} is cut short or holds bad text") from error
 
 
 class DescribeClusterBroker(Struct):
@@ -294,4 +294,4 @@ class DescribeClusterResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeClusterResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeClusterResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -220,7 +220,7 @@ class DescribeConfigsRequest(Message):
                     self.include_documentation = False
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeConfigsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeConfigsRequest v{version} is cut short or holds bad text") from error
 
 
 class DescribeConfigsSynonym(Struct):
@@ -616,4 +616,4 @@ class DescribeConfigsResponse(Message):
                 self.results = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeConfigsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeConfigsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -172,7 +172,7 @@ class DescribeDelegationTokenRequest(Message):
                     self.owners = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeDelegationTokenRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeDelegationTokenRequest v{version} is cut short or holds bad text") from error
 
 
 class DescribedDelegationTokenRenewer(Struct):
@@ -500,4 +500,4 @@ class DescribeDelegationTokenResponse(Message):
                 pos += 4
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeDelegationTokenResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeDelegationTokenResponse v{version} is cut short or holds bad text") from error

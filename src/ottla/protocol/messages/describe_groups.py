@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -120,7 +120,7 @@ class DescribeGroupsRequest(Message):
                     self.include_authorized_operations = False
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeGroupsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeGroupsRequest v{version} is cut short or holds bad text") from error
 
 
 class DescribedGroupMember(Struct):
@@ -495,4 +495,4 @@ class DescribeGroupsResponse(Message):
                 self.groups = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeGroupsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeGroupsResponse v{version} is cut short or holds bad text") from error

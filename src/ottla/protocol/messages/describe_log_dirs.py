@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -197,7 +197,7 @@ class DescribeLogDirsRequest(Message):
                     self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeLogDirsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeLogDirsRequest v{version} is cut short or holds bad text") from error
 
 
 class DescribeLogDirsPartition(Struct):
@@ -519,4 +519,4 @@ class DescribeLogDirsResponse(Message):
                 self.results = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeLogDirsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeLogDirsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -147,7 +147,7 @@ class DescribeProducersRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeProducersRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeProducersRequest v{version} is cut short or holds bad text") from error
 
 
 class ProducerState(Struct):
@@ -386,4 +386,4 @@ class DescribeProducersResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeProducersResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeProducersResponse v{version} is cut short or holds bad text") from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -178,7 +178,7 @@ class DescribeQuorumRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeQuorumRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeQuorumRequest v{version} is cut short or holds bad text") from error
 
 
 class ReplicaState(Struct):
@@ -631,4 +631,4 @@ class DescribeQuorumResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeQuorumResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeQuorumResponse v{version} is cut short or holds bad text") from error

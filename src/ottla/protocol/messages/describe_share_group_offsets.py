@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -212,7 +212,7 @@ class DescribeShareGroupOffsetsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeShareGroupOffsetsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeShareGroupOffsetsRequest v{version} is cut short or holds bad text") from error
 
 
 class DescribeShareGroupOffsetsResponsePartition(Struct):
@@ -485,4 +485,4 @@ class DescribeShareGroupOffsetsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeShareGroupOffsetsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeShareGroupOffsetsResponse v{version} is cut short or holds bad text") from error

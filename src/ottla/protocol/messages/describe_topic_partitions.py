@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -190,7 +190,7 @@ class DescribeTopicPartitionsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeTopicPartitionsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeTopicPartitionsRequest v{version} is cut short or holds bad text") from error
 
 
 class DescribeTopicPartitionsResponsePartition(Struct):
@@ -546,4 +546,4 @@ class DescribeTopicPartitionsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeTopicPartitionsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeTopicPartitionsResponse v{version} is cut short or holds bad text") from error

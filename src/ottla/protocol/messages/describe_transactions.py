@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -86,7 +86,7 @@ class DescribeTransactionsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeTransactionsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeTransactionsRequest v{version} is cut short or holds bad text") from error
 
 
 class TopicData(Struct):
@@ -314,4 +314,4 @@ class DescribeTransactionsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeTransactionsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeTransactionsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -123,7 +123,7 @@ class DescribeUserScramCredentialsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeUserScramCredentialsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeUserScramCredentialsRequest v{version} is cut short or holds bad text") from error
 
 
 class CredentialInfo(Struct):
@@ -302,4 +302,4 @@ class DescribeUserScramCredentialsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"DescribeUserScramCredentialsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"DescribeUserScramCredentialsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -217,7 +217,7 @@ class ElectLeadersRequest(Message):
                 pos += 4
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ElectLeadersRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ElectLeadersRequest v{version} is cut short or holds bad text") from error
 
 
 class PartitionResult(Struct):
@@ -428,4 +428,4 @@ class ElectLeadersResponse(Message):
                 self.replica_election_results = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ElectLeadersResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ElectLeadersResponse v{version} is cut short or holds bad text") from error

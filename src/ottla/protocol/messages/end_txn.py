@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     Buffer,
@@ -94,7 +94,7 @@ class EndTxnRequest(Message):
                 pos += 11
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"EndTxnRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"EndTxnRequest v{version} is cut short or holds bad text") from error
 
 
 class EndTxnResponse(Message):
@@ -161,4 +161,4 @@ class EndTxnResponse(Message):
                 pos += 6
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"EndTxnResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"EndTxnResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     Buffer,
@@ -68,7 +68,7 @@ class EnvelopeRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"EnvelopeRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"EnvelopeRequest v{version} is cut short or holds bad text") from error
 
 
 class EnvelopeResponse(Message):
@@ -108,4 +108,4 @@ class EnvelopeResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"EnvelopeResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"EnvelopeResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     Buffer,
@@ -75,7 +75,7 @@ class ExpireDelegationTokenRequest(Message):
                 pos += 8
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ExpireDelegationTokenRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ExpireDelegationTokenRequest v{version} is cut short or holds bad text") from error
 
 
 class ExpireDelegationTokenResponse(Message):
@@ -123,4 +123,4 @@ class ExpireDelegationTokenResponse(Message):
                 pos += 14
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ExpireDelegationTokenResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ExpireDelegationTokenResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -702,7 +702,7 @@ class FetchRequest(Message):
                     self.rack_id = ""
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"FetchRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"FetchRequest v{version} is cut short or holds bad text") from error
 
 
 class EpochEndOffset(Struct):
@@ -1304,4 +1304,4 @@ class FetchResponse(Message):
                 self.responses = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"FetchResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"FetchResponse v{version} is cut short or holds bad text") from error

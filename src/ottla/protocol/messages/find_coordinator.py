@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -133,7 +133,7 @@ class FindCoordinatorRequest(Message):
                     self.key_type = 0
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"FindCoordinatorRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"FindCoordinatorRequest v{version} is cut short or holds bad text") from error
 
 
 class Coordinator(Struct):
@@ -373,4 +373,4 @@ class FindCoordinatorResponse(Message):
                 pos += 4
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"FindCoordinatorResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"FindCoordinatorResponse v{version} is cut short or holds bad text") from error

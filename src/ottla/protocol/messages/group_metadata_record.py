@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     NEVER_FLEXIBLE,
@@ -73,7 +73,7 @@ class GroupMetadataKey(Message):
             self.group, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"GroupMetadataKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"GroupMetadataKey v{version} is cut short or holds bad text") from error
 
 
 class MemberMetadata(Struct):
@@ -351,4 +351,4 @@ class GroupMetadataValue(Message):
                 self.members = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"GroupMetadataValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"GroupMetadataValue v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     Buffer,
@@ -130,7 +130,7 @@ class HeartbeatRequest(Message):
                     self.group_instance_id = None
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"HeartbeatRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"HeartbeatRequest v{version} is cut short or holds bad text") from error
 
 
 class HeartbeatResponse(Message):
@@ -183,4 +183,4 @@ class HeartbeatResponse(Message):
                     self.throttle_time_ms = 0
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"HeartbeatResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"HeartbeatResponse v{version} is cut short or holds bad text") from error

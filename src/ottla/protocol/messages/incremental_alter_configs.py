@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -264,7 +264,7 @@ class IncrementalAlterConfigsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"IncrementalAlterConfigsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"IncrementalAlterConfigsRequest v{version} is cut short or holds bad text") from error
 
 
 class AlterConfigsResourceResponse(Struct):
@@ -414,4 +414,4 @@ class IncrementalAlterConfigsResponse(Message):
                 self.responses = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"IncrementalAlterConfigsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"IncrementalAlterConfigsResponse v{version} is cut short or holds bad text") from error

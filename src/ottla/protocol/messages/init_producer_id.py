@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     Buffer,
@@ -143,7 +143,7 @@ class InitProducerIdRequest(Message):
                 pos += 4
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"InitProducerIdRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"InitProducerIdRequest v{version} is cut short or holds bad text") from error
 
 
 class InitProducerIdResponse(Message):
@@ -242,4 +242,4 @@ class InitProducerIdResponse(Message):
                 pos += 16
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"InitProducerIdResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"InitProducerIdResponse v{version} is cut short or holds bad text") from error

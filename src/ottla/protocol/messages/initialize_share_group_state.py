@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -178,7 +178,7 @@ class InitializeShareGroupStateRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"InitializeShareGroupStateRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"InitializeShareGroupStateRequest v{version} is cut short or holds bad text") from error
 
 
 class PartitionResult(Struct):
@@ -318,4 +318,4 @@ class InitializeShareGroupStateResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"InitializeShareGroupStateResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"InitializeShareGroupStateResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -282,7 +282,7 @@ class JoinGroupRequest(Message):
                 self.protocols = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"JoinGroupRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"JoinGroupRequest v{version} is cut short or holds bad text") from error
 
 
 class JoinGroupResponseMember(Struct):
@@ -548,4 +548,4 @@ class JoinGroupResponse(Message):
                 self.members = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"JoinGroupResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"JoinGroupResponse v{version} is cut short or holds bad text") from error

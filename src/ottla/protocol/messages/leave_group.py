@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -211,7 +211,7 @@ class LeaveGroupRequest(Message):
                     self.members = []
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"LeaveGroupRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"LeaveGroupRequest v{version} is cut short or holds bad text") from error
 
 
 class MemberResponse(Struct):
@@ -367,4 +367,4 @@ class LeaveGroupResponse(Message):
                     self.members = []
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"LeaveGroupResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"LeaveGroupResponse v{version} is cut short or holds bad text") from error

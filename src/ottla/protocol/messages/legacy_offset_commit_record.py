@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     NEVER_FLEXIBLE,
     SHORT_INPUT,
@@ -64,7 +64,7 @@ class LegacyOffsetCommitKey(Message):
             pos += 4
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"LegacyOffsetCommitKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"LegacyOffsetCommitKey v{version} is cut short or holds bad text") from error
 
 
 class LegacyOffsetCommitValue(Message):
@@ -105,4 +105,4 @@ class LegacyOffsetCommitValue(Message):
             pos += 8
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"LegacyOffsetCommitValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"LegacyOffsetCommitValue v{version} is cut short or holds bad text") from error

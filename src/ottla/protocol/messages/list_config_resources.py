@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -90,7 +90,7 @@ class ListConfigResourcesRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ListConfigResourcesRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ListConfigResourcesRequest v{version} is cut short or holds bad text") from error
 
 
 class ConfigResource(Struct):
@@ -195,4 +195,4 @@ class ListConfigResourcesResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ListConfigResourcesResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ListConfigResourcesResponse v{version} is cut short or holds bad text") from error

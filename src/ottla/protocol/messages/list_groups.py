@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -119,7 +119,7 @@ class ListGroupsRequest(Message):
                 self.types_filter = []
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ListGroupsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ListGroupsRequest v{version} is cut short or holds bad text") from error
 
 
 class ListedGroup(Struct):
@@ -306,4 +306,4 @@ class ListGroupsResponse(Message):
                 self.groups = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ListGroupsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ListGroupsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -258,7 +258,7 @@ class ListOffsetsRequest(Message):
                 self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ListOffsetsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ListOffsetsRequest v{version} is cut short or holds bad text") from error
 
 
 class ListOffsetsPartitionResponse(Struct):
@@ -487,4 +487,4 @@ class ListOffsetsResponse(Message):
                 self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ListOffsetsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ListOffsetsResponse v{version} is cut short or holds bad text") from error

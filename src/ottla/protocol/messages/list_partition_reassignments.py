@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -155,7 +155,7 @@ class ListPartitionReassignmentsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ListPartitionReassignmentsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ListPartitionReassignmentsRequest v{version} is cut short or holds bad text") from error
 
 
 class OngoingPartitionReassignment(Struct):
@@ -380,4 +380,4 @@ class ListPartitionReassignmentsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ListPartitionReassignmentsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ListPartitionReassignmentsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -137,7 +137,7 @@ class ListTransactionsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ListTransactionsRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ListTransactionsRequest v{version} is cut short or holds bad text") from error
 
 
 class TransactionState(Struct):
@@ -275,4 +275,4 @@ class ListTransactionsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ListTransactionsResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ListTransactionsResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -268,7 +268,7 @@ class MetadataRequest(Message):
                     self.include_topic_authorized_operations = False
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"MetadataRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"MetadataRequest v{version} is cut short or holds bad text") from error
 
 
 class MetadataResponseBroker(Struct):
@@ -836,4 +836,4 @@ class MetadataResponse(Message):
                     self.cluster_authorized_operations = -2147483648
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"MetadataResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"MetadataResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -345,7 +345,7 @@ class OffsetCommitRequest(Message):
                 self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"OffsetCommitRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"OffsetCommitRequest v{version} is cut short or holds bad text") from error
 
 
 class OffsetCommitResponsePartition(Struct):
@@ -548,4 +548,4 @@ class OffsetCommitResponse(Message):
                 self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"OffsetCommitResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"OffsetCommitResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     NEVER_FLEXIBLE,
     SHORT_INPUT,
@@ -76,7 +76,7 @@ class OffsetCommitKey(Message):
             pos += 4
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"OffsetCommitKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"OffsetCommitKey v{version} is cut short or holds bad text") from error
 
 
 class OffsetCommitValue(Message):
@@ -196,4 +196,4 @@ class OffsetCommitValue(Message):
                     self.expire_timestamp = -1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"OffsetCommitValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"OffsetCommitValue v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     NEVER_FLEXIBLE,
@@ -129,7 +129,7 @@ class OffsetDeleteRequest(Message):
             self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"OffsetDeleteRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"OffsetDeleteRequest v{version} is cut short or holds bad text") from error
 
 
 class OffsetDeleteResponsePartition(Struct):
@@ -234,4 +234,4 @@ class OffsetDeleteResponse(Message):
             self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"OffsetDeleteResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"OffsetDeleteResponse v{version} is cut short or holds bad text") from error

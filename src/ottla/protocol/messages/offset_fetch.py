@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -440,7 +440,7 @@ class OffsetFetchRequest(Message):
                     self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"OffsetFetchRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"OffsetFetchRequest v{version} is cut short or holds bad text") from error
 
 
 class OffsetFetchResponsePartition(Struct):
@@ -897,4 +897,4 @@ class OffsetFetchResponse(Message):
                     self.error_code = 0
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"OffsetFetchResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"OffsetFetchResponse v{version} is cut short or holds bad text") from error

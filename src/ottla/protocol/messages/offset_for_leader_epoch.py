@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -226,7 +226,7 @@ class OffsetForLeaderEpochRequest(Message):
                 self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"OffsetForLeaderEpochRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"OffsetForLeaderEpochRequest v{version} is cut short or holds bad text") from error
 
 
 class EpochEndOffset(Struct):
@@ -416,4 +416,4 @@ class OffsetForLeaderEpochResponse(Message):
                 self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"OffsetForLeaderEpochResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"OffsetForLeaderEpochResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -275,7 +275,7 @@ class ProduceRequest(Message):
                 self.topic_data = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ProduceRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ProduceRequest v{version} is cut short or holds bad text") from error
 
 
 class BatchIndexAndErrorMessage(Struct):
@@ -778,4 +778,4 @@ class ProduceResponse(Message):
                 pos += 4
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ProduceResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ProduceResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -179,7 +179,7 @@ class ReadShareGroupStateRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ReadShareGroupStateRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ReadShareGroupStateRequest v{version} is cut short or holds bad text") from error
 
 
 class StateBatch(Struct):
@@ -389,4 +389,4 @@ class ReadShareGroupStateResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ReadShareGroupStateResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ReadShareGroupStateResponse v{version} is cut short or holds bad text") from error

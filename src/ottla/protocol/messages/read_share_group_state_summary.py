@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -179,7 +179,7 @@ class ReadShareGroupStateSummaryRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ReadShareGroupStateSummaryRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ReadShareGroupStateSummaryRequest v{version} is cut short or holds bad text") from error
 
 
 class PartitionResult(Struct):
@@ -360,4 +360,4 @@ class ReadShareGroupStateSummaryResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ReadShareGroupStateSummaryResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ReadShareGroupStateSummaryResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     ZERO_UUID,
@@ -77,7 +77,7 @@ class RemoveRaftVoterRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"RemoveRaftVoterRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"RemoveRaftVoterRequest v{version} is cut short or holds bad text") from error
 
 
 class RemoveRaftVoterResponse(Message):
@@ -129,4 +129,4 @@ class RemoveRaftVoterResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"RemoveRaftVoterResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"RemoveRaftVoterResponse v{version} is cut short or holds bad text") from error

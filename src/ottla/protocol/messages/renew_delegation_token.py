@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     Buffer,
@@ -75,7 +75,7 @@ class RenewDelegationTokenRequest(Message):
                 pos += 8
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"RenewDelegationTokenRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"RenewDelegationTokenRequest v{version} is cut short or holds bad text") from error
 
 
 class RenewDelegationTokenResponse(Message):
@@ -123,4 +123,4 @@ class RenewDelegationTokenResponse(Message):
                 pos += 14
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"RenewDelegationTokenResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"RenewDelegationTokenResponse v{version} is cut short or holds bad text") from error

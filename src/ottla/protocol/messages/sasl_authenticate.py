@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     Buffer,
@@ -70,7 +70,7 @@ class SaslAuthenticateRequest(Message):
                 self.auth_bytes, pos = read_bytes(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"SaslAuthenticateRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"SaslAuthenticateRequest v{version} is cut short or holds bad text") from error
 
 
 class SaslAuthenticateResponse(Message):
@@ -148,4 +148,4 @@ class SaslAuthenticateResponse(Message):
                     self.session_lifetime_ms = 0
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"SaslAuthenticateResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"SaslAuthenticateResponse v{version} is cut short or holds bad text") from error

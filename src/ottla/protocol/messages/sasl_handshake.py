@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     NEVER_FLEXIBLE,
@@ -55,7 +55,7 @@ class SaslHandshakeRequest(Message):
             self.mechanism, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"SaslHandshakeRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"SaslHandshakeRequest v{version} is cut short or holds bad text") from error
 
 
 class SaslHandshakeResponse(Message):
@@ -99,4 +99,4 @@ class SaslHandshakeResponse(Message):
             self.mechanisms = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"SaslHandshakeResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"SaslHandshakeResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -285,7 +285,7 @@ class ShareAcknowledgeRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareAcknowledgeRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareAcknowledgeRequest v{version} is cut short or holds bad text") from error
 
 
 class LeaderIdAndEpoch(Struct):
@@ -582,4 +582,4 @@ class ShareAcknowledgeResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareAcknowledgeResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareAcknowledgeResponse v{version} is cut short or holds bad text") from error

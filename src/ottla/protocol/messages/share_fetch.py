@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -429,7 +429,7 @@ class ShareFetchRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareFetchRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareFetchRequest v{version} is cut short or holds bad text") from error
 
 
 class LeaderIdAndEpoch(Struct):
@@ -809,4 +809,4 @@ class ShareFetchResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareFetchResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareFetchResponse v{version} is cut short or holds bad text") from error

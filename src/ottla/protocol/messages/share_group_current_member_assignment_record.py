@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -69,7 +69,7 @@ class ShareGroupCurrentMemberAssignmentKey(Message):
             self.member_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupCurrentMemberAssignmentKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupCurrentMemberAssignmentKey v{version} is cut short or holds bad text") from error
 
 
 class TopicPartitions(Struct):
@@ -180,4 +180,4 @@ class ShareGroupCurrentMemberAssignmentValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupCurrentMemberAssignmentValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupCurrentMemberAssignmentValue v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -97,7 +97,7 @@ class ShareGroupDescribeRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupDescribeRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupDescribeRequest v{version} is cut short or holds bad text") from error
 
 
 class TopicPartitions(Struct):
@@ -515,4 +515,4 @@ class ShareGroupDescribeResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupDescribeResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupDescribeResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -146,7 +146,7 @@ class ShareGroupHeartbeatRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupHeartbeatRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupHeartbeatRequest v{version} is cut short or holds bad text") from error
 
 
 class TopicPartitions(Struct):
@@ -333,4 +333,4 @@ class ShareGroupHeartbeatResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupHeartbeatResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupHeartbeatResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     NEVER_FLEXIBLE,
     SHORT_INPUT,
@@ -52,7 +52,7 @@ class ShareGroupMetadataKey(Message):
             self.group_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupMetadataKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupMetadataKey v{version} is cut short or holds bad text") from error
 
 
 class ShareGroupMetadataValue(Message):
@@ -90,4 +90,4 @@ class ShareGroupMetadataValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupMetadataValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupMetadataValue v{version} is cut short or holds bad text") from error

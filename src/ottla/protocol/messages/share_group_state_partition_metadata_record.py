@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -64,7 +64,7 @@ class ShareGroupStatePartitionMetadataKey(Message):
             self.group_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupStatePartitionMetadataKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupStatePartitionMetadataKey v{version} is cut short or holds bad text") from error
 
 
 class TopicPartitionsInfo(Struct):
@@ -263,4 +263,4 @@ class ShareGroupStatePartitionMetadataValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupStatePartitionMetadataValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupStatePartitionMetadataValue v{version} is cut short or holds bad text") from error

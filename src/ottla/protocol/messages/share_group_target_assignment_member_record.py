@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -67,7 +67,7 @@ class ShareGroupTargetAssignmentMemberKey(Message):
             self.member_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupTargetAssignmentMemberKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupTargetAssignmentMemberKey v{version} is cut short or holds bad text") from error
 
 
 class TopicPartition(Struct):
@@ -166,4 +166,4 @@ class ShareGroupTargetAssignmentMemberValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupTargetAssignmentMemberValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupTargetAssignmentMemberValue v{version} is cut short or holds bad text") from error

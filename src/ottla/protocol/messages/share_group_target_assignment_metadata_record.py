@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     NEVER_FLEXIBLE,
     SHORT_INPUT,
@@ -57,7 +57,7 @@ class ShareGroupTargetAssignmentMetadataKey(Message):
             self.group_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupTargetAssignmentMetadataKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupTargetAssignmentMetadataKey v{version} is cut short or holds bad text") from error
 
 
 class ShareGroupTargetAssignmentMetadataValue(Message):
@@ -113,4 +113,4 @@ class ShareGroupTargetAssignmentMetadataValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareGroupTargetAssignmentMetadataValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareGroupTargetAssignmentMetadataValue v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     NEVER_FLEXIBLE,
@@ -77,7 +77,7 @@ class ShareSnapshotKey(Message):
             pos += 20
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareSnapshotKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareSnapshotKey v{version} is cut short or holds bad text") from error
 
 
 class StateBatch(Struct):
@@ -232,4 +232,4 @@ class ShareSnapshotValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareSnapshotValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareSnapshotValue v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     NEVER_FLEXIBLE,
@@ -77,7 +77,7 @@ class ShareUpdateKey(Message):
             pos += 20
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareUpdateKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareUpdateKey v{version} is cut short or holds bad text") from error
 
 
 class StateBatch(Struct):
@@ -200,4 +200,4 @@ class ShareUpdateValue(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"ShareUpdateValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"ShareUpdateValue v{version} is cut short or holds bad text") from error

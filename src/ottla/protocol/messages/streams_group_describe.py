@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -101,7 +101,7 @@ class StreamsGroupDescribeRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"StreamsGroupDescribeRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"StreamsGroupDescribeRequest v{version} is cut short or holds bad text") from error
 
 
 class KeyValue(Struct):
@@ -1046,4 +1046,4 @@ class StreamsGroupDescribeResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"StreamsGroupDescribeResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"StreamsGroupDescribeResponse v{version} is cut short or holds bad text") from error

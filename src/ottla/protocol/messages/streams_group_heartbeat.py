@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -940,7 +940,7 @@ class StreamsGroupHeartbeatRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"StreamsGroupHeartbeatRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"StreamsGroupHeartbeatRequest v{version} is cut short or holds bad text") from error
 
 
 class Status(Struct):
@@ -1448,4 +1448,4 @@ class StreamsGroupHeartbeatResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"StreamsGroupHeartbeatResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"StreamsGroupHeartbeatResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -268,7 +268,7 @@ class SyncGroupRequest(Message):
                 self.assignments = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"SyncGroupRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"SyncGroupRequest v{version} is cut short or holds bad text") from error
 
 
 class SyncGroupResponse(Message):
@@ -366,4 +366,4 @@ class SyncGroupResponse(Message):
                 self.assignment, pos = read_bytes(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"SyncGroupResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"SyncGroupResponse v{version} is cut short or holds bad text") from error

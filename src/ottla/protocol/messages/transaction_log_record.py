@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -76,7 +76,7 @@ class TransactionLogKey(Message):
             self.transactional_id, pos = read_string(view, pos)
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"TransactionLogKey v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"TransactionLogKey v{version} is cut short or holds bad text") from error
 
 
 class PartitionsSchema(Struct):
@@ -353,4 +353,4 @@ class TransactionLogValue(Message):
                 pos += 16
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"TransactionLogValue v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"TransactionLogValue v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -340,7 +340,7 @@ class TxnOffsetCommitRequest(Message):
                 self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"TxnOffsetCommitRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"TxnOffsetCommitRequest v{version} is cut short or holds bad text") from error
 
 
 class TxnOffsetCommitResponsePartition(Struct):
@@ -524,4 +524,4 @@ class TxnOffsetCommitResponse(Message):
                 self.topics = values
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"TxnOffsetCommitResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"TxnOffsetCommitResponse v{version} is cut short or holds bad text") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     SHORT_INPUT,
     Buffer,
@@ -59,7 +59,7 @@ class UnregisterBrokerRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"UnregisterBrokerRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"UnregisterBrokerRequest v{version} is cut short or holds bad text") from error
 
 
 class UnregisterBrokerResponse(Message):
@@ -111,4 +111,4 @@ class UnregisterBrokerResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"UnregisterBrokerResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"UnregisterBrokerResponse v{version} is cut short or holds bad text") from error

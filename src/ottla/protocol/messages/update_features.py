@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -161,7 +161,7 @@ class UpdateFeaturesRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"UpdateFeaturesRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"UpdateFeaturesRequest v{version} is cut short or holds bad text") from error
 
 
 class UpdatableFeatureResult(Struct):
@@ -294,4 +294,4 @@ class UpdateFeaturesResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"UpdateFeaturesResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"UpdateFeaturesResponse v{version} is cut short or holds bad text") from error

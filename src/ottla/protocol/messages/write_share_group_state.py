@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     SHORT_INPUT,
@@ -276,7 +276,7 @@ class WriteShareGroupStateRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"WriteShareGroupStateRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"WriteShareGroupStateRequest v{version} is cut short or holds bad text") from error
 
 
 class PartitionResult(Struct):
@@ -416,4 +416,4 @@ class WriteShareGroupStateResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"WriteShareGroupStateResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"WriteShareGroupStateResponse v{version} is cut short or holds bad text") from error

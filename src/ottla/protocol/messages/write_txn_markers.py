@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct as Format, pack, unpack_from
 
-from ottla.protocol.errors import MalformedFrame
+from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.wire import (
     EMPTY,
     MANY,
@@ -226,7 +226,7 @@ class WriteTxnMarkersRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"WriteTxnMarkersRequest v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"WriteTxnMarkersRequest v{version} is cut short or holds bad text") from error
 
 
 class WritableTxnMarkerPartitionResult(Struct):
@@ -409,4 +409,4 @@ class WriteTxnMarkersResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrame(f"WriteTxnMarkersResponse v{version} is cut short or holds bad text") from error
+            raise MalformedFrameError(f"WriteTxnMarkersResponse v{version} is cut short or holds bad text") from error

@@ -13,17 +13,17 @@ from ottla.protocol.records.batch import (
     stamp,
     stamp_log_append_time,
 )
-from ottla.protocol.records.errors import CorruptRecords, TooManyBytes, UnsupportedMagic
+from ottla.protocol.records.errors import CorruptRecordsError, TooManyBytesError, UnsupportedMagicError
 from ottla.protocol.records.record import Record, build_batch, decode_records
 
 __all__ = [
     "HEADER",
     "HEADER_BYTES",
     "BatchHeader",
-    "CorruptRecords",
+    "CorruptRecordsError",
     "Record",
-    "TooManyBytes",
-    "UnsupportedMagic",
+    "TooManyBytesError",
+    "UnsupportedMagicError",
     "build_batch",
     "crc_of",
     "decode_records",

@@ -18,7 +18,7 @@ from struct import Struct as Format
 from struct import error as struct_error
 
 from ottla.protocol.records.checksum import crc32c
-from ottla.protocol.records.errors import CorruptRecords, UnsupportedMagic
+from ottla.protocol.records.errors import CorruptRecordsError, UnsupportedMagicError
 from ottla.protocol.wire import Buffer
 
 HEADER = Format(">qiibIhiqqqhii")
@@ -150,7 +150,7 @@ class BatchHeader:
 
 
 def peek(view: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`. Checks only that 61 bytes are present; raises CorruptRecords."""
+    """The header at `pos`. Checks only that 61 bytes are present; raises CorruptRecordsError."""
     header = _new(BatchHeader)
     try:
         (
@@ -169,7 +169,7 @@ def peek(view: Buffer, pos: int = 0) -> BatchHeader:
             header.record_count,
         ) = _unpack_header(view, pos)
     except struct_error as error:
-        raise CorruptRecords(f"{max(len(view) - pos, 0)} bytes are no batch header") from error
+        raise CorruptRecordsError(f"{max(len(view) - pos, 0)} bytes are no batch header") from error
     return header
 
 
@@ -182,24 +182,24 @@ def peek_producer(view: Buffer) -> tuple[int, int, int, int]:
 
 
 def magic_of(view: Buffer, pos: int = 0) -> int:
-    """The format of the batch or message at `pos`: 0 and 1 are the old message sets. Raises CorruptRecords."""
+    """The format of the batch or message at `pos`: 0 and 1 are the old message sets. Raises CorruptRecordsError."""
     if len(view) <= pos + MAGIC_AT:
-        raise CorruptRecords(f"{max(len(view) - pos, 0)} bytes are no batch header")
+        raise CorruptRecordsError(f"{max(len(view) - pos, 0)} bytes are no batch header")
     return view[pos + MAGIC_AT]
 
 
 def iter_batches(view: Buffer, start: int = 0) -> Iterator[tuple[BatchHeader, int]]:
     """Each whole batch from `start` on, with its position; a partial batch at the end is left out.
 
-    Does not check CRCs. Raises UnsupportedMagic for other formats, CorruptRecords for an impossible length.
+    Does not check CRCs. Raises UnsupportedMagicError for other formats, CorruptRecordsError for an impossible length.
     """
     pos, size = start, len(view)
     while size - pos > MAGIC_AT:
         if view[pos + MAGIC_AT] != MAGIC:
-            raise UnsupportedMagic(view[pos + MAGIC_AT])
+            raise UnsupportedMagicError(view[pos + MAGIC_AT])
         (length,) = _unpack_length(view, pos + 8)
         if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
-            raise CorruptRecords(f"a batch of {length} bytes at {pos}")
+            raise CorruptRecordsError(f"a batch of {length} bytes at {pos}")
         end = pos + LOG_OVERHEAD_BYTES + length
         if end > size:
             return

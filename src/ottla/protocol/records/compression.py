@@ -13,7 +13,7 @@ from struct import Struct as Format
 
 import cramjam
 
-from ottla.protocol.records.errors import CorruptRecords, TooManyBytes
+from ottla.protocol.records.errors import CorruptRecordsError, TooManyBytesError
 from ottla.protocol.wire import Buffer
 
 NONE = 0
@@ -85,7 +85,7 @@ def decompress(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) 
 def unpack(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) -> bytes | bytearray:
     """The decompressed bytes of `packed`, without a copy.
 
-    Raises TooManyBytes if they exceed `max_bytes`, CorruptRecords if `packed` cannot be decompressed.
+    Raises TooManyBytesError if they exceed `max_bytes`, CorruptRecordsError if `packed` cannot be decompressed.
     """
     try:
         match codec:
@@ -100,9 +100,9 @@ def unpack(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) -> b
             case 4:
                 return _grow(cramjam.zstd.decompress_into, packed, 4 * len(packed), max_bytes)
             case _:
-                raise CorruptRecords(f"there is no compression codec {codec}")
+                raise CorruptRecordsError(f"there is no compression codec {codec}")
     except cramjam.DecompressionError as error:
-        raise CorruptRecords(f"broken {NAMES[codec]} records: {error}") from error
+        raise CorruptRecordsError(f"broken {NAMES[codec]} records: {error}") from error
 
 
 def _gzip_size(packed: Buffer) -> int:
@@ -121,7 +121,7 @@ def _grow(into: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int, 
             if _FULL not in str(error):
                 raise
             if size >= max_bytes:
-                raise TooManyBytes(f"the records unpack to more than {max_bytes} bytes") from error
+                raise TooManyBytesError(f"the records unpack to more than {max_bytes} bytes") from error
             size = min(size * 8, max_bytes)
         else:
             del out[length:]
@@ -165,21 +165,23 @@ def _compress_xerial(plain: Buffer) -> bytes:
 def _decompress_snappy(packed: Buffer, max_bytes: int) -> bytes:
     view = memoryview(packed)
     if not view:
-        raise CorruptRecords("broken snappy records: empty")
+        raise CorruptRecordsError("broken snappy records: empty")
     if bytes(view[:8]) != _XERIAL_MAGIC:
         return _decompress_raw(view, max_bytes)
     if len(view) < len(_XERIAL_HEADER):
-        raise CorruptRecords("broken snappy records: the framing is cut short")
+        raise CorruptRecordsError("broken snappy records: the framing is cut short")
     parts: list[bytes] = []
     left = max_bytes
     pos = len(_XERIAL_HEADER)
     while pos < len(view):
         if len(view) - pos < 4:
-            raise CorruptRecords("broken snappy records: a block without its length")
+            raise CorruptRecordsError("broken snappy records: a block without its length")
         (length,) = _unpack_int32(view, pos)
         pos += 4
         if not 0 <= length <= len(view) - pos:
-            raise CorruptRecords(f"broken snappy records: a block of {length} bytes where {len(view) - pos} remain")
+            raise CorruptRecordsError(
+                f"broken snappy records: a block of {length} bytes where {len(view) - pos} remain"
+            )
         parts.append(_decompress_raw(view[pos : pos + length], left))
         left -= len(parts[-1])
         pos += length
@@ -189,7 +191,7 @@ def _decompress_snappy(packed: Buffer, max_bytes: int) -> bytes:
 def _decompress_raw(block: memoryview, max_bytes: int) -> bytes:
     size = cramjam.snappy.decompress_raw_len(block)
     if size > max_bytes:
-        raise TooManyBytes(f"the records unpack to more than {max_bytes} bytes")
+        raise TooManyBytesError(f"the records unpack to more than {max_bytes} bytes")
     out = bytearray(size)
     cramjam.snappy.decompress_raw_into(block, out)
     return bytes(out)

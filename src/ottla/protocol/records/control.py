@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct as Format
 
 from ottla.protocol.records import batch as b
-from ottla.protocol.records.errors import CorruptRecords
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import Record
 from ottla.protocol.wire import Buffer
 
@@ -93,17 +93,17 @@ def usual_marker(batch: Buffer) -> EndTransactionMarker | None:
 
 
 def control_type(record: Record) -> int:
-    """The type in a control record's key: ABORT, COMMIT, or one that only KRaft uses. Raises CorruptRecords."""
+    """The type in a control record's key: ABORT, COMMIT, or one that only KRaft uses. Raises CorruptRecordsError."""
     if record.key is None or len(record.key) < 4:
-        raise CorruptRecords("a control record without a type")
+        raise CorruptRecordsError("a control record without a type")
     version, kind = _unpack_key(record.key, 0)
     if version < 0:
-        raise CorruptRecords(f"a control record of version {version}")
+        raise CorruptRecordsError(f"a control record of version {version}")
     return kind
 
 
 def decode_marker(record: Record) -> EndTransactionMarker | None:
-    """The marker in a control record; None if it has another type. Raises CorruptRecords.
+    """The marker in a control record; None if it has another type. Raises CorruptRecordsError.
 
     Later versions may only append to the value, so bytes after the epoch are ignored, as in Kafka.
     """
@@ -111,8 +111,8 @@ def decode_marker(record: Record) -> EndTransactionMarker | None:
     if kind not in (ABORT, COMMIT):
         return None
     if record.value is None or len(record.value) < 6:
-        raise CorruptRecords("an end-transaction marker without an epoch")
+        raise CorruptRecordsError("an end-transaction marker without an epoch")
     version, coordinator_epoch = _unpack_marker(record.value, 0)
     if version < 0:
-        raise CorruptRecords(f"an end-transaction marker of version {version}")
+        raise CorruptRecordsError(f"an end-transaction marker of version {version}")
     return EndTransactionMarker(kind == COMMIT, coordinator_epoch)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 
-class CorruptRecords(Exception):
+class CorruptRecordsError(Exception):
     """Bytes that are not a record batch, or that contain unreadable records."""
 
 
-class UnsupportedMagic(CorruptRecords):
+class UnsupportedMagicError(CorruptRecordsError):
     """A message set of format 0 or 1, or a format newer than 2. Kafka 4 does not store them either (KIP-724)."""
 
     def __init__(self, magic: int) -> None:
@@ -15,9 +15,9 @@ class UnsupportedMagic(CorruptRecords):
         self.magic = magic
 
 
-class TooManyBytes(CorruptRecords):
+class TooManyBytesError(CorruptRecordsError):
     """Compressed records whose decompressed size would exceed the bound."""
 
 
-class TooManyParts(TooManyBytes):
+class TooManyPartsError(TooManyBytesError):
     """More records and headers in one batch than the broker examines."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final, TypeAlias
 
-from ottla.protocol.records.errors import CorruptRecords, TooManyParts
+from ottla.protocol.records.errors import CorruptRecordsError, TooManyPartsError
 from ottla.protocol.records.record import PARTS_MAX, long_varint
 
 Outlined: TypeAlias = tuple[list[int], list[int]]
@@ -23,7 +23,7 @@ RECORDS_A_SLICE: Final = 2_000
 def outline_in_slices(plain: bytes | bytearray, count: int) -> Generator[None, None, Outlined]:
     """The outline of an unpacked body; yields after every `RECORDS_A_SLICE` records.
 
-    Raises CorruptRecords if a record's length is wrong or offsets are not consecutive, and TooManyParts.
+    Raises CorruptRecordsError if a record's length is wrong or offsets are not consecutive, and TooManyPartsError.
     """
     timestamps: list[int] = []
     keyless: list[int] = []
@@ -34,7 +34,7 @@ def outline_in_slices(plain: bytes | bytearray, count: int) -> Generator[None, N
         slice_ = range(first, min(first + RECORDS_A_SLICE, count))
         pos, headers_left = _walk(plain, slice_, pos, headers_left, timestamps, keyless)
     if pos != len(plain):
-        raise CorruptRecords(f"{len(plain) - pos} bytes are not of the {count} records")
+        raise CorruptRecordsError(f"{len(plain) - pos} bytes are not of the {count} records")
     return timestamps, keyless
 
 
@@ -65,23 +65,23 @@ def _walk(
             headers, pos = long_varint(plain, pos) if plain[pos] else (0, pos + 1)
             # `headers` is doubled by the zigzag encoding; a header has at least two bytes
             if length & 1 or headers & 1 or pos + headers > end or not (headers or pos == end):
-                raise CorruptRecords(f"record {index} does not end where it says")
+                raise CorruptRecordsError(f"record {index} does not end where it says")
             if offset != 2 * index:
-                raise CorruptRecords(f"record {index} has the offset {_signed(offset)} in its batch")
+                raise CorruptRecordsError(f"record {index} has the offset {_signed(offset)} in its batch")
             headers_left -= headers >> 1
             if headers_left < 0:
-                raise TooManyParts(f"there are more than {PARTS_MAX} records and headers")
+                raise TooManyPartsError(f"there are more than {PARTS_MAX} records and headers")
             timestamps.append((timestamp >> 1) ^ -(timestamp & 1))
             pos = end
     except IndexError as error:
-        raise CorruptRecords("the records are cut short") from error
+        raise CorruptRecordsError("the records are cut short") from error
     return pos, headers_left
 
 
 def first_since(plain: bytes | bytearray, count: int, timestamp: int, offset: int) -> tuple[int, int] | None:
     """(timestamp delta, offset delta) of the first record whose deltas are at least these; None if there is none.
 
-    Raises CorruptRecords, TooManyParts.
+    Raises CorruptRecordsError, TooManyPartsError.
     """
     _parts_left(count)
     pos = 0
@@ -92,13 +92,13 @@ def first_since(plain: bytes | bytearray, count: int, timestamp: int, offset: in
                 return its_timestamp, its_offset
             pos = end
     except IndexError as error:
-        raise CorruptRecords("the records are cut short") from error
+        raise CorruptRecordsError("the records are cut short") from error
     return None
 
 
 def _parts_left(count: int) -> int:
     if count > PARTS_MAX:
-        raise TooManyParts(f"there are more than {PARTS_MAX} records")
+        raise TooManyPartsError(f"there are more than {PARTS_MAX} records")
     return PARTS_MAX - count
 
 
@@ -108,7 +108,7 @@ def _head(plain: bytes | bytearray, pos: int) -> tuple[int, int, int]:
     length, pos = (length, pos + 1) if length < 0x80 else _two_or_three(plain, pos)
     end = pos + (length >> 1)
     if length & 1:
-        raise CorruptRecords("a record of less than no bytes")
+        raise CorruptRecordsError("a record of less than no bytes")
     timestamp = plain[pos + 1]  # after one byte of attributes, all unused
     timestamp, pos = (timestamp, pos + 2) if timestamp < 0x80 else long_varint(plain, pos + 1)
     offset = plain[pos]

@@ -15,7 +15,7 @@ from typing import Final
 
 from ottla.protocol.records import batch as b
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, codec_number, compress, decompress
-from ottla.protocol.records.errors import CorruptRecords, TooManyParts, UnsupportedMagic
+from ottla.protocol.records.errors import CorruptRecordsError, TooManyPartsError, UnsupportedMagicError
 from ottla.protocol.wire import Buffer
 
 Headers = Sequence[tuple[str | bytes, bytes | None]]
@@ -81,15 +81,15 @@ def decode_records(
 ) -> list[Record]:
     """The records of the whole batch at `pos`, in order. Does not check the CRC.
 
-    Raises CorruptRecords if they cannot be read, exceed `max_bytes` bytes when decompressed, or exceed `parts_max`
+    Raises CorruptRecordsError if they cannot be read, exceed `max_bytes` bytes when decompressed, or exceed `parts_max`
     together with their headers.
     """
     if b.magic_of(view, pos) != b.MAGIC:
-        raise UnsupportedMagic(b.magic_of(view, pos))
+        raise UnsupportedMagicError(b.magic_of(view, pos))
     header = b.peek(view, pos)
     end = pos + header.size_in_bytes
     if header.batch_length < b.HEADER_BYTES - b.LOG_OVERHEAD_BYTES or end > len(view):
-        raise CorruptRecords(f"a batch of {header.batch_length} bytes where {len(view) - pos} remain")
+        raise CorruptRecordsError(f"a batch of {header.batch_length} bytes where {len(view) - pos} remain")
     body = view[pos + b.HEADER_BYTES : end]
     # compaction may leave a batch without records, which has no body, whatever its attributes are
     _parts_left(header.record_count, parts_max)
@@ -97,18 +97,18 @@ def decode_records(
 
 
 def records_in(plain: bytes, header: b.BatchHeader, parts_max: int | None = None) -> list[Record]:
-    """The records in the decompressed body of a batch. Raises CorruptRecords."""
+    """The records in the decompressed body of a batch. Raises CorruptRecordsError."""
     count = header.record_count
     headers_left = _parts_left(count, parts_max)
     if not 0 <= count * RECORD_BYTES_MIN <= len(plain):
-        raise CorruptRecords(f"{count} records in {len(plain)} bytes")
+        raise CorruptRecordsError(f"{count} records in {len(plain)} bytes")
     append_time = header.max_timestamp if header.timestamp_type == b.LOG_APPEND_TIME else None
     try:
         records, pos = _read_records(plain, count, header.base_offset, header.base_timestamp, append_time, headers_left)
     except IndexError as error:
-        raise CorruptRecords("the records are cut short") from error
+        raise CorruptRecordsError("the records are cut short") from error
     if pos != len(plain):
-        raise CorruptRecords(f"{len(plain) - pos} bytes behind the last record")
+        raise CorruptRecordsError(f"{len(plain) - pos} bytes behind the last record")
     return records
 
 
@@ -127,7 +127,7 @@ def _read_records(
             length, pos = long_varint(plain, pos - 1)
         end = pos + (length >> 1)
         if length & 1 or end > size:
-            raise CorruptRecords(f"a record of {_signed(length)} bytes where {size - pos} remain")
+            raise CorruptRecordsError(f"a record of {_signed(length)} bytes where {size - pos} remain")
         timestamp = plain[pos + 1]  # after one byte of attributes, all unused
         pos += 2
         if timestamp > 127:
@@ -151,7 +151,7 @@ def _read_records(
             headers = []
             pos += 1
         if pos != end:
-            raise CorruptRecords(f"a record does not end where it says: at {pos}, not {end}")
+            raise CorruptRecordsError(f"a record does not end where it says: at {pos}, not {end}")
         timestamp = base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1)) if append_time is None else append_time
         records.append(Record(base_offset + ((offset >> 1) ^ -(offset & 1)), timestamp, key, value, headers))
     return records, pos
@@ -171,7 +171,7 @@ def long_varint(plain: bytes | bytearray, pos: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    raise CorruptRecords(f"a varint before byte {pos} is too long")
+    raise CorruptRecordsError(f"a varint before byte {pos} is too long")
 
 
 def _signed(value: int) -> int:
@@ -194,16 +194,16 @@ def _block(plain: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
         return None, pos
     stop = pos + (length >> 1)
     if stop > end:
-        raise CorruptRecords(f"a key or value of {length >> 1} bytes where {end - pos} remain")
+        raise CorruptRecordsError(f"a key or value of {length >> 1} bytes where {end - pos} remain")
     return plain[pos:stop], stop
 
 
 def _parts_left(count: int, parts_max: int | None) -> int:
-    """How many headers these records may have. Raises TooManyParts."""
+    """How many headers these records may have. Raises TooManyPartsError."""
     if parts_max is None:
         return sys.maxsize
     if count > parts_max:
-        raise TooManyParts(f"there are {count} records, more than {parts_max}")
+        raise TooManyPartsError(f"there are {count} records, more than {parts_max}")
     return parts_max - count
 
 
@@ -212,14 +212,14 @@ def _read_headers(
 ) -> tuple[list[tuple[str | bytes, bytes | None]], int]:
     count, pos = long_varint(plain, pos)
     if count & 1 or count > end - pos:  # `count` is doubled by the zigzag encoding, and a header has at least two bytes
-        raise CorruptRecords(f"{_signed(count)} headers where {end - pos} bytes remain")
+        raise CorruptRecordsError(f"{_signed(count)} headers where {end - pos} bytes remain")
     if count >> 1 > headers_left:
-        raise TooManyParts(f"there are {count >> 1} headers where {headers_left} are left")
+        raise TooManyPartsError(f"there are {count >> 1} headers where {headers_left} are left")
     headers: list[tuple[str | bytes, bytes | None]] = []
     for _ in range(count >> 1):
         name, pos = _block(plain, pos, end)
         if name is None:
-            raise CorruptRecords("a header without a key")
+            raise CorruptRecordsError("a header without a key")
         value, pos = _block(plain, pos, end)
         headers.append((_text(name), value))
     return headers, pos

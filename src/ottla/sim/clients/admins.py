@@ -21,7 +21,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
 from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 TOPIC_RESOURCE = 2
 REPLICAS = 3
@@ -135,7 +135,7 @@ class Admin(KafkaClient):
         part = message.topics[0].partitions[0]
         self._check("DeleteRecords", [part])
         if part.error_code == 0 and part.low_watermark < offset:
-            raise Broken(f"DeleteRecords of {topic}-{index} up to {offset} leaves it at {part.low_watermark}")
+            raise InvariantError(f"DeleteRecords of {topic}-{index} up to {offset} leaves it at {part.low_watermark}")
 
     def _come_and_go(self) -> None:
         chance = self.rng.random()
@@ -176,4 +176,6 @@ class Admin(KafkaClient):
             if self.follows and item.error_code == ErrorCode.INVALID_REPLICATION_FACTOR:
                 continue  # too few nodes are present now
             if item.error_code not in TRANSIENT and item.error_code not in also:
-                raise Broken(f"{self.name}: {what} answers {item.error_code}: {getattr(item, 'error_message', '')}")
+                raise InvariantError(
+                    f"{self.name}: {what} answers {item.error_code}: {getattr(item, 'error_message', '')}"
+                )

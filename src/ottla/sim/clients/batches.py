@@ -1,7 +1,7 @@
 """Encodes and decodes record batches for the workload: format v2, implemented a second time from its description.
 
 It deliberately shares no code with the broker: a mistake in `ottla.protocol.records` must not hide itself from the
-checkers. It supports uncompressed and gzip batches. Reading raises Broken where a client would have to give up.
+checkers. It supports uncompressed and gzip batches. Reading raises InvariantError where a client would have to give up.
 
 Source: Kafka's documentation, "Record Batch"; KIP-98.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ottla.protocol.records.checksum import crc32c
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 _HEAD = struct.Struct(">qiibI")
 _BODY = struct.Struct(">hiqqqhii")
@@ -35,7 +35,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ReadBatch:
     """One batch as a client reads it. A control batch has no notes; `commits` says how a transaction ends with it."""
 
     base_offset: int
@@ -108,13 +108,13 @@ def _gzip(octets: bytes) -> bytes:
     return packer.compress(octets) + packer.flush()
 
 
-class Corrupt(Broken):
+class CorruptError(InvariantError):
     """A batch does not match its checksum."""
 
 
-def decode_batches(octets: bytes) -> list[Batch]:
+def decode_batches(octets: bytes) -> list[ReadBatch]:
     """Every whole batch in a fetch answer; a last one that is cut off is left out, as clients do."""
-    batches: list[Batch] = []
+    batches: list[ReadBatch] = []
     at = 0
     while at + 61 <= len(octets):
         end = at + 12 + int.from_bytes(octets[at + 8 : at + 12], "big", signed=True)
@@ -126,28 +126,28 @@ def decode_batches(octets: bytes) -> list[Batch]:
 
 
 @lru_cache(maxsize=4096)
-def _decode_batch(octets: bytes) -> Batch:
+def _decode_batch(octets: bytes) -> ReadBatch:
     base_offset, length, leader_epoch, magic, crc = _HEAD.unpack_from(octets)
     if magic != 2 or length + 12 != len(octets):
-        raise Broken(f"a batch with magic {magic} and length {length} at offset {base_offset}")
+        raise InvariantError(f"a batch with magic {magic} and length {length} at offset {base_offset}")
     if crc32c(octets[21:]) != crc:
-        raise Corrupt(f"the batch at offset {base_offset} does not match its CRC")
+        raise CorruptError(f"the batch at offset {base_offset} does not match its CRC")
     attributes, last_delta, base_ms, _, producer_id, epoch, sequence, count = _BODY.unpack_from(octets, 21)
     payload = octets[61:]
     if attributes & 7 == _GZIP:
         payload = zlib.decompress(payload, 31)
     elif attributes & 7:
-        raise Broken(f"a codec that nobody wrote with: {attributes & 7}")
+        raise InvariantError(f"a codec that nobody wrote with: {attributes & 7}")
     notes = _decode_notes(payload, count, base_offset, base_ms)
     if notes and notes[-1].offset > base_offset + last_delta:
-        raise Broken(f"the batch at offset {base_offset} holds a record beyond its end")
+        raise InvariantError(f"the batch at offset {base_offset} holds a record beyond its end")
     commits: bool | None = None
     if attributes & _CONTROL:
         commits = (notes[0].key or b"")[2:4] == _COMMIT if notes else None
         notes = ()
     transactional = bool(attributes & _TRANSACTIONAL)
     end = base_offset + last_delta
-    return Batch(base_offset, end, leader_epoch, producer_id, epoch, sequence, notes, transactional, commits)
+    return ReadBatch(base_offset, end, leader_epoch, producer_id, epoch, sequence, notes, transactional, commits)
 
 
 def _decode_notes(payload: bytes, count: int, base_offset: int, base_ms: int) -> tuple[Note, ...]:
@@ -163,7 +163,7 @@ def _decode_notes(payload: bytes, count: int, base_offset: int, base_ms: int) ->
         notes.append(Note(base_offset + delta, base_ms + delta_ms, key, value))
         at = end
     if at != len(payload):
-        raise Broken(f"{len(payload) - at} bytes too many in the batch at offset {base_offset}")
+        raise InvariantError(f"{len(payload) - at} bytes too many in the batch at offset {base_offset}")
     return tuple(notes)
 
 

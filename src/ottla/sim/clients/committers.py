@@ -20,7 +20,7 @@ from ottla.sim.clients.history import NOTHING_COMMITTED, Commit, TopicPartition
 from ottla.sim.clients.kafka import OF_GROUPS, KafkaClient, find_coordinator
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 
 class Committer(KafkaClient):
@@ -95,7 +95,7 @@ class Committer(KafkaClient):
         elif code not in OUTCOME_UNKNOWN:
             self.history.end_commit(self._now_us, commit, accepted=False)
             if code not in COORDINATOR_AWAY and code != ErrorCode.GROUP_ID_NOT_FOUND:
-                raise Broken(f"{self.name}: {what} answers {code}")
+                raise InvariantError(f"{self.name}: {what} answers {code}")
 
     def _fetch(self) -> None:
         topic, index = self.where
@@ -116,6 +116,6 @@ class Committer(KafkaClient):
         code = group.error_code or (part.error_code if part is not None else 0)
         if code:
             if code not in COORDINATOR_AWAY:
-                raise Broken(f"{self.name}: OffsetFetch answers {code}")
+                raise InvariantError(f"{self.name}: OffsetFetch answers {code}")
         elif part is not None:
             self.history.fetch_commit(begun_us, self.group, self.where, part.committed_offset)

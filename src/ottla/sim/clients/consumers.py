@@ -38,7 +38,7 @@ from ottla.sim.clients.readers import Reader
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.network import Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 SESSION_TIMEOUT_MS = 3_000
 REBALANCE_TIMEOUT_MS = 4_000
@@ -165,7 +165,7 @@ class GroupMember(Reader):
             self.after(RETRY_US, self._again, self._round)
             self.look_again()
         else:
-            raise Broken(f"{self.name}: FindCoordinator answers {code}")
+            raise InvariantError(f"{self.name}: FindCoordinator answers {code}")
 
     def ask_coordinator(self, key: int, message: Message, answer: Answer, *args: Any, **how: Any) -> None:
         """Ask the group's coordinator."""
@@ -222,7 +222,7 @@ class GroupMember(Reader):
         if code in FENCED:
             self._forget_membership()
         elif code not in COORDINATOR_AWAY and code != ErrorCode.REBALANCE_IN_PROGRESS:
-            raise Broken(f"{self.name}: {api} answers {code}")
+            raise InvariantError(f"{self.name}: {api} answers {code}")
         self.after(RETRY_US, self._again, self._round)
 
     def _forget_membership(self) -> None:
@@ -240,7 +240,9 @@ class GroupMember(Reader):
                 subscription, _ = ConsumerProtocolSubscription.decode(member.metadata, 2, 0)
                 subscriptions[member.member_id] = subscription.topics
             if joined.member_id not in subscriptions:
-                raise Broken(f"{self.name} leads generation {joined.generation_id} of {self.group} and is not in it")
+                raise InvariantError(
+                    f"{self.name} leads generation {joined.generation_id} of {self.group} and is not in it"
+                )
             assignments = self._assign(subscriptions)
         request = SyncGroupRequest(
             group_id=self.group,
@@ -326,12 +328,14 @@ class GroupMember(Reader):
         elif code in FENCED:
             early_us = self._safe_until_us - self.world.clock.now_us
             if code == ErrorCode.UNKNOWN_MEMBER_ID and early_us > 0 and self._safe_in_life == self.workload.lives:
-                raise Broken(f"{self.name} is put out of {self.group} {early_us // MS} ms before its session ends")
+                raise InvariantError(
+                    f"{self.name} is put out of {self.group} {early_us // MS} ms before its session ends"
+                )
             self._fenced(code)
         elif code in COORDINATOR_AWAY:
             self._hear_of_coordinator(code)
         elif code:
-            raise Broken(f"{self.name}: Heartbeat answers {code}")
+            raise InvariantError(f"{self.name}: Heartbeat answers {code}")
 
     def _fenced(self, code: int) -> None:
         self.world.trace.add(self.name, f"fenced from {self.group}: {code}")
@@ -405,14 +409,14 @@ class GroupMember(Reader):
         code = code or next((part.error_code for part in found.values() if part.error_code), 0)
         if code:
             if code not in COORDINATOR_AWAY and code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                raise Broken(f"{self.name}: OffsetFetch answers {code}")
+                raise InvariantError(f"{self.name}: OffsetFetch answers {code}")
             self._hear_of_coordinator(code)
             self.after(RETRY_US, self._fetch_offsets_again, mine, self._round)
             return
         for where in mine:
             part = found.get(where)
             if part is None:
-                raise Broken(f"{self.name}: OffsetFetch does not answer for {where}")
+                raise InvariantError(f"{self.name}: OffsetFetch does not answer for {where}")
             self.found_committed(begun_us, where, part.committed_offset)
             self.positions[where] = part.committed_offset
             if part.committed_offset >= 0:
@@ -476,7 +480,7 @@ class GroupMember(Reader):
                     self.history.end_commit(now_us, commit, accepted=False)
                     fenced = code if code in FENCED else fenced
                     if code not in FENCED and code not in COORDINATOR_AWAY and code not in PASSING:
-                        raise Broken(f"{self.name}: OffsetCommit of {where} answers {code}")
+                        raise InvariantError(f"{self.name}: OffsetCommit of {where} answers {code}")
         if fenced and round_ == self._round and self.state == "stable":
             self._fenced(fenced)
 

@@ -23,7 +23,7 @@ from ottla.sim.clients.kafka import MOVED, OF_GROUPS, Answer, find_coordinator
 from ottla.sim.clients.readers import Reader
 from ottla.sim.clients.workload_view import GroupsWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 SESSION_MS = 3_000
 REBALANCE_TIMEOUT_MS = 4_000
@@ -119,7 +119,7 @@ class HeartbeatingMember(Reader):
         elif code in COORDINATOR_AWAY:
             self.after(RETRY_US, self._refresh_again)
         else:
-            raise Broken(f"{self.name}: FindCoordinator answers {code}")
+            raise InvariantError(f"{self.name}: FindCoordinator answers {code}")
 
     def _ask_coordinator(self, key: int, message: Message, answer: Answer, *args: Any) -> None:
         self.request(key, message, answer, *args, at=self.coordinators.get((OF_GROUPS, self.group)))
@@ -202,11 +202,11 @@ class HeartbeatingMember(Reader):
             self._hear_of_coordinator(code)
             self._beat_after(self.rng.randrange(RETRY_US, 3 * RETRY_US))
         else:
-            raise Broken(f"{self.name}: ConsumerGroupHeartbeat answers {code} {message.error_message}")
+            raise InvariantError(f"{self.name}: ConsumerGroupHeartbeat answers {code} {message.error_message}")
 
     def _answered(self, message: Any, joins: bool, sent_us: Micros) -> None:
         if not joins and message.member_epoch < self.epoch:
-            raise Broken(f"{self.name} goes from epoch {self.epoch} back to {message.member_epoch}")
+            raise InvariantError(f"{self.name} goes from epoch {self.epoch} back to {message.member_epoch}")
         self.owners.told_epoch(self.world.clock.now_us, self.name, message.member_epoch, sent_us, joins=joins)
         self.member_id, self.epoch, self.state = message.member_id, message.member_epoch, "in"
         self._safe_until_us = sent_us + (SESSION_MS - self.workload.deaf_ms) * MS
@@ -221,7 +221,7 @@ class HeartbeatingMember(Reader):
         mine: dict[TopicPartition, None] = {}
         for topic in assignment.topic_partitions:
             if topic.topic_id not in names:
-                raise Broken(f"{self.name} is assigned a topic that it does not read: {topic.topic_id.hex()}")
+                raise InvariantError(f"{self.name} is assigned a topic that it does not read: {topic.topic_id.hex()}")
             mine.update({(names[topic.topic_id], index): None for index in topic.partitions})
         self._releasing = {where: None for where in self.owned if where not in mine}
         new = [where for where in mine if where not in self.owned]
@@ -255,7 +255,7 @@ class HeartbeatingMember(Reader):
         self.world.trace.add(self.name, f"fenced from {self.group}: {code}")
         early_us = self._safe_until_us - self.world.clock.now_us
         if code == ErrorCode.UNKNOWN_MEMBER_ID and self.is_safe() and self.instance is None:
-            raise Broken(f"{self.name} is put out of {self.group} {early_us // MS} ms before its session ends")
+            raise InvariantError(f"{self.name} is put out of {self.group} {early_us // MS} ms before its session ends")
         self._forget()
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
@@ -331,7 +331,7 @@ class HeartbeatingMember(Reader):
         (group,) = message.groups
         if group.error_code:
             if group.error_code not in COORDINATOR_AWAY | COMMIT_REFUSED:
-                raise Broken(f"{self.name}: OffsetFetch answers {group.error_code}")
+                raise InvariantError(f"{self.name}: OffsetFetch answers {group.error_code}")
             self._hear_of_coordinator(group.error_code)
             self.after(RETRY_US, self._seek_again, life)
             return
@@ -391,7 +391,7 @@ class HeartbeatingMember(Reader):
                 elif code not in OUTCOME_UNKNOWN:
                     self.history.end_commit(now_us, commits[where], accepted=False)
                     if code not in COMMIT_REFUSED and code not in COORDINATOR_AWAY:
-                        raise Broken(f"{self.name}: OffsetCommit of {where} answers {code}")
+                        raise InvariantError(f"{self.name}: OffsetCommit of {where} answers {code}")
 
 
 class ClassicMember(GroupMember):

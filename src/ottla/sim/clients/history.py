@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ottla.sim.clients.batches import Batch
+from ottla.sim.clients.batches import ReadBatch
 from ottla.sim.kernel.clock import Micros
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 TopicPartition: TypeAlias = tuple[str, int]
 NOTHING_COMMITTED = -1
@@ -97,11 +97,13 @@ class History:
         for offset, content in enumerate(notes, base_offset):
             if seen.get(offset, content) != content or acknowledged.get(offset, content) != content:
                 other = seen.get(offset) or acknowledged.get(offset)
-                raise Broken(f"{who}: {where} acknowledges {_shown(content)} at {offset}, where {_shown(other)} stands")
+                raise InvariantError(
+                    f"{who}: {where} acknowledges {_shown(content)} at {offset}, where {_shown(other)} stands"
+                )
             acknowledged[offset] = content
         self.acknowledged_count += len(notes)
 
-    def see(self, who: str, where: TopicPartition, batch: Batch) -> None:
+    def see(self, who: str, where: TopicPartition, batch: ReadBatch) -> None:
         """Record that a reader received this batch."""
         acknowledged = self.acknowledged.setdefault(where, {})
         seen = self.seen.setdefault(where, {})
@@ -109,7 +111,9 @@ class History:
             content = (note.key, note.value)
             before = seen.get(note.offset) or acknowledged.get(note.offset)
             if before is not None and before != content:
-                raise Broken(f"{who}: {where} shows {_shown(content)} at {note.offset}, where {_shown(before)} stood")
+                raise InvariantError(
+                    f"{who}: {where} shows {_shown(content)} at {note.offset}, where {_shown(before)} stood"
+                )
             seen[note.offset] = content
         self.seen_count += len(batch.notes)
 
@@ -141,7 +145,9 @@ class History:
         for where in mine:
             owner = state.owners.setdefault((generation, where), member)
             if owner != member:
-                raise Broken(f"{where} belongs to {owner} and to {member} in generation {generation} of {group}")
+                raise InvariantError(
+                    f"{where} belongs to {owner} and to {member} in generation {generation} of {group}"
+                )
         state.generation = max(state.generation, generation)
 
     def begin_commit(self, now_us: Micros, group: str, offsets: Mapping[TopicPartition, int]) -> tuple[Commit, ...]:
@@ -164,7 +170,9 @@ class History:
     def check_fenced(self, group: str, member: str, generation: int, newest_at_begin: int) -> None:
         """A commit was accepted: its generation must not have been superseded before it was sent."""
         if group in self.groups and group not in self.groups_of_both and generation < newest_at_begin:
-            raise Broken(f"{member} commits in generation {generation} of {group} after {newest_at_begin} was stable")
+            raise InvariantError(
+                f"{member} commits in generation {generation} of {group} after {newest_at_begin} was stable"
+            )
 
     def fetch_commit(self, begun_us: Micros, group: str, where: TopicPartition, offset: int) -> None:
         """An OffsetFetch sent at `begun_us` answered `offset` (-1: none)."""
@@ -181,9 +189,9 @@ class History:
                 if ended_us is None or ended_us >= newest_us:
                     return
         if offset < 0:
-            raise Broken(f"{group} has lost its committed offset of {where}")
+            raise InvariantError(f"{group} has lost its committed offset of {where}")
         if newest_us >= 0 or not self.losses:
-            raise Broken(f"{group} finds {offset} committed for {where}: never committed, or long superseded")
+            raise InvariantError(f"{group} finds {offset} committed for {where}: never committed, or long superseded")
 
     def trim_commits(self, group: str, where: TopicPartition, before_us: Micros) -> None:
         """Drop commits that no fetch begun after `before_us` may answer with."""

@@ -25,7 +25,7 @@ from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.network import Connection, Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 13),
@@ -171,7 +171,7 @@ class KafkaClient(Client):
         expected = next(iter(waiting), None)
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if correlation_id != expected:
-            raise Broken(f"{self.name} waits for answer {expected} and gets {correlation_id}")
+            raise InvariantError(f"{self.name} waits for answer {expected} and gets {correlation_id}")
         pending = waiting.pop(correlation_id)
         _, message = decode_response(pending.key, pending.version, frame)
         pending.answer(message, *pending.args)
@@ -278,7 +278,7 @@ class KafkaClient(Client):
         for name, topic in self.known.items():
             if topic.topic_id == item.topic_id:
                 return name
-        raise Broken(f"{self.name} is told of a topic it did not ask for: {item.topic_id.hex()}")
+        raise InvariantError(f"{self.name} is told of a topic it did not ask for: {item.topic_id.hex()}")
 
 
 def find_coordinator(kind: int, key: str) -> FindCoordinatorRequest:

@@ -15,8 +15,8 @@ from ottla.protocol.messages.offset_commit import (
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from ottla.sim.clients.consumers import COORDINATOR_AWAY, OUTCOME_UNKNOWN
 from ottla.sim.clients.history import Commit, History
-from ottla.sim.clients.replicated import ClusterView, LeaderClient, Place, Question
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.clients.replicated import ClusterView, LeaderClient, Question, TopicPartition
+from ottla.sim.kernel.trace import InvariantError
 
 COMMIT_VERSION, FETCH_VERSION = 9, 9
 FETCHES = 0.4
@@ -27,7 +27,14 @@ class OffsetCommitter(LeaderClient):
     """One group, whose partition of the offsets topic is `place`; commits for `about`."""
 
     def __init__(
-        self, cluster: ClusterView, name: str, place: Place, *, group: str, about: Place, history: History
+        self,
+        cluster: ClusterView,
+        name: str,
+        place: TopicPartition,
+        *,
+        group: str,
+        about: TopicPartition,
+        history: History,
     ) -> None:
         super().__init__(cluster, name, place)
         self.group = group
@@ -59,7 +66,7 @@ class OffsetCommitter(LeaderClient):
             return False
         self.history.end_commit(self.world.clock.now_us, commit, accepted=not code)
         if code and code not in COORDINATOR_AWAY and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise Broken(f"{self.name}: OffsetCommit answers {ErrorCode(code).name}")
+            raise InvariantError(f"{self.name}: OffsetCommit answers {ErrorCode(code).name}")
         return not code
 
     def _fetch(self) -> Question:
@@ -75,7 +82,7 @@ class OffsetCommitter(LeaderClient):
         code = self.last_error = group.error_code or (0 if part is None else part.error_code)
         if code:
             if code not in COORDINATOR_AWAY:
-                raise Broken(f"{self.name}: OffsetFetch answers {ErrorCode(code).name}")
+                raise InvariantError(f"{self.name}: OffsetFetch answers {ErrorCode(code).name}")
         elif part is not None:
             self.history.fetch_commit(begun_us, self.group, self.about, part.committed_offset)
         return not code

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.kernel.clock import Micros
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 
 class Owner:
@@ -49,7 +49,9 @@ class Ownership:
         if joins:
             for known, told_us in self._epochs:
                 if known > epoch and told_us < sent_us:
-                    raise Broken(f"{who} joins {self.group} in epoch {epoch}, and somebody was in {known} before")
+                    raise InvariantError(
+                        f"{who} joins {self.group} in epoch {epoch}, and somebody was in {known} before"
+                    )
         if not self._epochs or epoch > self._epochs[-1][0]:
             self._epochs.append((epoch, now_us))
 
@@ -68,10 +70,12 @@ class Ownership:
             if before is not None and before.epoch > epoch:
                 continue  # this answer was delayed
             if before is not None and before.name != who and before.is_safe():
-                raise Broken(f"{who} is given {where} of {self.group}, which {before.name} has and must not lose yet")
+                raise InvariantError(
+                    f"{who} is given {where} of {self.group}, which {before.name} has and must not lose yet"
+                )
             of_epoch = self._of_epoch.setdefault((epoch, where), slot)
             if of_epoch != slot:
-                raise Broken(f"{where} belongs to {of_epoch} and to {slot} in epoch {epoch} of {self.group}")
+                raise InvariantError(f"{where} belongs to {of_epoch} and to {slot} in epoch {epoch} of {self.group}")
             if before is None or before.name != who:
                 self._owners[where] = Owner(who, epoch, now_us, is_safe)
 
@@ -95,4 +99,4 @@ class Ownership:
         """Check that the node could accept a commit that `who` sent at `sent_us`."""
         owner = self._owners.get(where)
         if owner is not None and owner.name != who and owner.since_us < sent_us and owner.is_safe():
-            raise Broken(f"{who} commits {where} of {self.group}, which {owner.name} was given before that")
+            raise InvariantError(f"{who} commits {where} of {self.group}, which {owner.name} was given before that")

@@ -22,7 +22,7 @@ from ottla.sim.clients.kafka import MOVED, KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.network import Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 IN_FLIGHT_MAX = 5
 BY_TOPIC_ID_SINCE = 13
@@ -42,7 +42,7 @@ RETRIABLE = frozenset(
 SEQUENCE_LOST = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
-class PendingRange:
+class BatchInFlight:
     """One unacknowledged batch. It gets its sequence when it is first sent under a producer id."""
 
     __slots__ = ("at", "base_sequence", "in_flight", "notes", "turn")
@@ -81,7 +81,7 @@ class Lane:
     def __init__(self, topic: str, index: int) -> None:
         self.topic = topic
         self.index = index
-        self.parcels: deque[PendingRange] = deque()
+        self.parcels: deque[BatchInFlight] = deque()
         self.next_number = 0
         self.next_sequence = 0
         self.numbered = 0
@@ -100,7 +100,7 @@ class Lane:
         for parcel in self.parcels:
             parcel.base_sequence = -1
 
-    def number(self, parcel: PendingRange) -> None:
+    def number(self, parcel: BatchInFlight) -> None:
         """Give the parcel its sequence, if it has none yet."""
         if parcel.base_sequence < 0:
             parcel.base_sequence, parcel.turn = self.next_sequence, self.numbered
@@ -110,11 +110,11 @@ class Lane:
     def in_flight(self) -> bool:
         return any(parcel.in_flight for parcel in self.parcels)
 
-    def to_send(self, now_us: Micros) -> PendingRange | None:
+    def to_send(self, now_us: Micros) -> BatchInFlight | None:
         """Return the next batch that may be sent: none after it is in flight, so that order is kept."""
         if now_us < self.pause_until_us or self.renew:
             return None
-        found: PendingRange | None = None
+        found: BatchInFlight | None = None
         for parcel in reversed(self.parcels):
             if parcel.in_flight:
                 break
@@ -123,13 +123,13 @@ class Lane:
             return found
         return None if self._broken_before(found) or self._too_far(found) else found
 
-    def _too_far(self, parcel: PendingRange) -> bool:
+    def _too_far(self, parcel: BatchInFlight) -> bool:
         """Whether the log, after appending this one, would no longer recognise the first unacknowledged batch if it
         came again. A log remembers a producer's last five (ProducerStateEntry.NUM_BATCHES_TO_RETAIN)."""
         first = self.parcels[0]
         return parcel.base_sequence < 0 <= first.base_sequence and self.numbered - first.turn >= IN_FLIGHT_MAX
 
-    def _broken_before(self, parcel: PendingRange) -> bool:
+    def _broken_before(self, parcel: BatchInFlight) -> bool:
         """Whether a batch before this one failed and waits: the later ones in flight must come back first."""
         for other in self.parcels:
             if other is parcel:
@@ -144,7 +144,7 @@ class LaneClient(KafkaClient):
 
     lanes: list[Lane]
 
-    def to_send(self) -> list[tuple[Lane, PendingRange]]:
+    def to_send(self) -> list[tuple[Lane, BatchInFlight]]:
         """Return the batches to send now to one node: one batch for each of some lanes that it leads."""
         now_us = self.world.clock.now_us
         chosen = [(lane, parcel) for lane in self.lanes if (parcel := lane.to_send(now_us)) is not None]
@@ -154,7 +154,7 @@ class LaneClient(KafkaClient):
             chosen = [each for each in chosen if self.leader_of(each[0]) == leader]
         return chosen
 
-    def _overtakes(self, lane: Lane, parcel: PendingRange) -> bool:
+    def _overtakes(self, lane: Lane, parcel: BatchInFlight) -> bool:
         """Whether the first batch of the lane's producer id is in flight to a different node than this batch's. A
         leader that does not know the id accepts any first batch, and then refuses an earlier one (KAFKA-14359)."""
         first = lane.parcels[0]
@@ -219,7 +219,7 @@ class Producer(LaneClient):
         lane = self.rng.choice(self.lanes)
         if len(lane.parcels) < 20:
             count = 1 if self.rng.random() < 0.5 else self.rng.randrange(1, 12)
-            lane.parcels.append(PendingRange([self._note(lane) for _ in range(count)]))
+            lane.parcels.append(BatchInFlight([self._note(lane) for _ in range(count)]))
             self._pump()
         self.after(self.rng.randrange(1, 2 * self.gap_us), self._make)
 
@@ -254,7 +254,7 @@ class Producer(LaneClient):
             return
         if message.error_code:
             if message.error_code not in RETRIABLE:
-                raise Broken(f"{self.name}: InitProducerId answers {message.error_code}")
+                raise InvariantError(f"{self.name}: InitProducerId answers {message.error_code}")
             self.after(200 * MS, self._initialise, lanes)
             return
         self.workload.check_new_producer_id(message.producer_id)
@@ -281,7 +281,7 @@ class Producer(LaneClient):
                 chosen = chosen[:1]
             self._send(chosen)
 
-    def _send(self, chosen: list[tuple[Lane, PendingRange]]) -> None:
+    def _send(self, chosen: list[tuple[Lane, BatchInFlight]]) -> None:
         by_id = self.versions[ApiKey.PRODUCE] >= BY_TOPIC_ID_SINCE
         parts = [PartitionProduceData(lane.index, self._encode(lane, parcel)) for lane, parcel in chosen]
         topic = TopicProduceData(**self.topic_key(self.topic, by_id), partition_data=parts)
@@ -297,7 +297,7 @@ class Producer(LaneClient):
             parcel.in_flight, parcel.at = True, leader
         self.request(ApiKey.PRODUCE, message, self._produced, chosen, at=leader)
 
-    def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:
+    def _encode(self, lane: Lane, parcel: BatchInFlight) -> bytes:
         if not self.idempotent:
             return encode_batch(parcel.notes, self.world.clock.wall_ms, gzip=self.gzip)
         lane.number(parcel)
@@ -312,7 +312,7 @@ class Producer(LaneClient):
 
     # ---- answers ---------------------------------------------------------------------------------------------------
 
-    def _produced(self, message: Any, sent: list[tuple[Lane, PendingRange]]) -> None:
+    def _produced(self, message: Any, sent: list[tuple[Lane, BatchInFlight]]) -> None:
         if message is None:
             return
         self._requests -= 1
@@ -320,7 +320,7 @@ class Producer(LaneClient):
         for lane, parcel in sent:
             answer = answers.get(lane.index)
             if answer is None:
-                raise Broken(f"{self.name}: Produce does not answer for partition {lane.index}")
+                raise InvariantError(f"{self.name}: Produce does not answer for partition {lane.index}")
             parcel.in_flight = False
             if answer.error_code == ErrorCode.NONE:
                 self._acknowledged(lane, parcel, answer.base_offset)
@@ -328,7 +328,7 @@ class Producer(LaneClient):
                 self._refused(lane, parcel, answer)
         self._pump()
 
-    def _acknowledged(self, lane: Lane, parcel: PendingRange, base_offset: int) -> None:
+    def _acknowledged(self, lane: Lane, parcel: BatchInFlight, base_offset: int) -> None:
         lane.parcels.remove(parcel)
         self.acknowledged += len(parcel.notes)
         where = (lane.topic, lane.index)
@@ -336,7 +336,7 @@ class Producer(LaneClient):
         last = base_offset + len(parcel.notes) - 1
         self.world.trace.add(self.name, f"{lane.topic}-{lane.index} acknowledged {base_offset}..{last}")
 
-    def _refused(self, lane: Lane, parcel: PendingRange, answer: Any) -> None:
+    def _refused(self, lane: Lane, parcel: BatchInFlight, answer: Any) -> None:
         code = answer.error_code
         self.world.trace.add(self.name, f"{lane.topic}-{lane.index} refused: {code} {answer.error_message}")
         self.pause_lane(lane, code, self._pump)
@@ -354,4 +354,4 @@ class Producer(LaneClient):
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self.idempotent:
             lane.parcels.remove(parcel)
             return
-        raise Broken(f"{self.name}: Produce to {lane.topic}-{lane.index} answers {code} {answer.error_message}")
+        raise InvariantError(f"{self.name}: Produce to {lane.topic}-{lane.index} answers {code} {answer.error_message}")

@@ -24,7 +24,7 @@ from ottla.sim.clients.admins import REPLICAS, TOPICS_AS_LIST_SINCE
 from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 GROUP_RESOURCE = 32
 NUMBER = "share.session.timeout.ms"
@@ -57,13 +57,13 @@ class Races:
         """Number of finished deletions, whether they succeeded, failed or have an unknown outcome."""
 
     def check(self, there: Mapping[str, Any], made_by_others: Mapping[str, int]) -> None:
-        """Raise Broken unless the existing topics are consistent with all results."""
+        """Raise InvariantError unless the existing topics are consistent with all results."""
         for name in sorted({*self.made, *self.perhaps_made, *self.deleted, *self.perhaps_deleted}):
             surely = self.made[name] + made_by_others.get(name, 0) - self.deleted[name]
             least, most = surely - self.perhaps_deleted[name], surely + self.perhaps_made[name]
             count = int(name in there)
             if not least <= count <= most:
-                raise Broken(
+                raise InvariantError(
                     f"topic {name} is there {count} times: made {self.made[name]} times, perhaps "
                     f"{self.perhaps_made[name]} more, by other writers {made_by_others.get(name, 0)}; deleted "
                     f"{self.deleted[name]} times, perhaps {self.perhaps_deleted[name]} more"
@@ -149,7 +149,7 @@ class Racer(KafkaClient):
         elif code == 0:
             done[name] += 1
         elif code not in NOT_DONE:
-            raise Broken(f"{self.name}: {name} answers {code}")
+            raise InvariantError(f"{self.name}: {name} answers {code}")
 
     # ---- a number of its own ---------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Racer(KafkaClient):
             self.unheard.add(number)
 
     def check_number(self, configs: Mapping[str, str]) -> None:
-        """Raise Broken if the group's number is older than the last acknowledged one."""
+        """Raise InvariantError if the group's number is older than the last acknowledged one."""
         found = int(configs.get(NUMBER, NUMBER_MIN)) - NUMBER_MIN
         if found < self.told and found not in self.unheard:
-            raise Broken(f"{self.name} was told that its number is {self.told}, and it is {found}")
+            raise InvariantError(f"{self.name} was told that its number is {self.told}, and it is {found}")

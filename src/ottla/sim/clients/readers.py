@@ -15,13 +15,13 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from ottla.sim.clients.batches import Batch, Note, decode_batches
+from ottla.sim.clients.batches import Note, ReadBatch, decode_batches
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.kafka import MOVED, KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.network import Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 BY_TOPIC_ID_SINCE = 13
 SESSIONS_SINCE = 7
@@ -61,7 +61,7 @@ class AbortedProducers:
         self._to_come = sorted(listed, key=_first_offset, reverse=True)
         self._aborted: set[int] = set()
 
-    def hide(self, batch: Batch) -> bool:
+    def hide(self, batch: ReadBatch) -> bool:
         """Whether the records of this batch, the next one in the answer, were aborted."""
         while self._to_come and self._to_come[-1].first_offset <= batch.last_offset:
             self._aborted.add(self._to_come.pop().producer_id)
@@ -107,10 +107,10 @@ class Reader(KafkaClient):
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
-    def read(self, where: TopicPartition, note: Note, batch: Batch) -> None:
+    def read(self, where: TopicPartition, note: Note, batch: ReadBatch) -> None:
         """Called for each record that was read."""
 
-    def passed_over(self, where: TopicPartition, batch: Batch) -> None:
+    def passed_over(self, where: TopicPartition, batch: ReadBatch) -> None:
         """Called for a batch of an aborted transaction, whose records do not count."""
 
     def reset_to(self, where: TopicPartition, offset: int) -> None:
@@ -218,11 +218,11 @@ class Reader(KafkaClient):
         self.fetching = False
         sizes = [len(part.records) for topic in message.responses for part in topic.partitions if part.records]
         if sum(sizes) > max_bytes and len(sizes) > 1:  # the first batch is returned whatever its size
-            raise Broken(f"{self.name}: Fetch asks for {max_bytes} bytes and gets {sizes}")
+            raise InvariantError(f"{self.name}: Fetch asks for {max_bytes} bytes and gets {sizes}")
         if message.error_code in SESSION_LOST:
             session.__init__()
         elif message.error_code:
-            raise Broken(f"{self.name}: Fetch answers {message.error_code}")
+            raise InvariantError(f"{self.name}: Fetch answers {message.error_code}")
         else:
             self._follow_session(message, session)
             by_id = self.versions[ApiKey.FETCH] >= BY_TOPIC_ID_SINCE
@@ -239,20 +239,20 @@ class Reader(KafkaClient):
             session.__init__()
         else:
             if session.id and message.session_id != session.id:
-                raise Broken(f"{self.name}: fetch session {session.id} answers as {message.session_id}")
+                raise InvariantError(f"{self.name}: fetch session {session.id} answers as {message.session_id}")
             session.id = message.session_id
             session.epoch += 1
 
     def _take(self, where: TopicPartition, part: Any, asked: dict[TopicPartition, int]) -> None:
         if where not in asked:
-            raise Broken(f"{self.name}: Fetch answers for {where}, which was not asked for")
+            raise InvariantError(f"{self.name}: Fetch answers for {where}, which was not asked for")
         code = part.error_code
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(where, asked[where])
             return
         if code:
             if code not in TRY_AGAIN:
-                raise Broken(f"{self.name}: Fetch of {where} answers {code}")
+                raise InvariantError(f"{self.name}: Fetch of {where} answers {code}")
             if code in STALE_METADATA:
                 self.after(100 * MS, self._refresh_again)
             elif code in MOVED:
@@ -262,7 +262,7 @@ class Reader(KafkaClient):
             self._diverged(where, part.diverging_epoch)
             return
         if not part.log_start_offset <= part.last_stable_offset <= part.high_watermark and part.log_start_offset >= 0:
-            raise Broken(
+            raise InvariantError(
                 f"{self.name}: {where} states log start {part.log_start_offset}, last stable offset "
                 f"{part.last_stable_offset}, high watermark {part.high_watermark}"
             )
@@ -277,11 +277,13 @@ class Reader(KafkaClient):
             aborted, bound = AbortedProducers(part.aborted_transactions), part.last_stable_offset
         for batch in decode_batches(bytes(part.records)):
             if batch.last_offset >= bound:
-                raise Broken(f"{self.name}: {where} shows {batch.last_offset} beyond {bound}")
+                raise InvariantError(f"{self.name}: {where} shows {batch.last_offset} beyond {bound}")
             if expected is None and (batch.last_offset < position or (dense and batch.base_offset > position)):
-                raise Broken(f"{self.name}: {where} gives {batch.base_offset}..{batch.last_offset} at {position}")
+                raise InvariantError(
+                    f"{self.name}: {where} gives {batch.base_offset}..{batch.last_offset} at {position}"
+                )
             if expected is not None and (batch.base_offset < expected or (dense and batch.base_offset > expected)):
-                raise Broken(f"{self.name}: {where} goes from {expected} on to {batch.base_offset}")
+                raise InvariantError(f"{self.name}: {where} goes from {expected} on to {batch.base_offset}")
             expected = batch.last_offset + 1
             self.history.see(self.name, where, batch)
             if aborted.hide(batch):
@@ -300,7 +302,9 @@ class Reader(KafkaClient):
             self.look_again()
             return
         if not self.history.losses:
-            raise Broken(f"{self.name}: {where} ends epoch {diverging.epoch} at {diverging.end_offset}, more was read")
+            raise InvariantError(
+                f"{self.name}: {where} ends epoch {diverging.epoch} at {diverging.end_offset}, more was read"
+            )
         self.world.trace.add(self.name, f"{where[0]}-{where[1]} diverges at {diverging.end_offset}")
         self.epochs.pop(where, None)
         self.positions[where] = min(self.positions.get(where, 0), diverging.end_offset)
@@ -312,7 +316,7 @@ class Reader(KafkaClient):
             self.look_again()
             return
         if self.history.is_dense(where[0]):
-            raise Broken(f"{self.name}: {where} has nothing at {position}")
+            raise InvariantError(f"{self.name}: {where} has nothing at {position}")
         self.positions[where] = -1
 
     # ---- where a log starts ----------------------------------------------------------------------------------------
@@ -335,7 +339,7 @@ class Reader(KafkaClient):
                 if part.error_code == 0 and self.positions.get(where, 0) < 0:
                     self.reset_to(where, part.offset)
                 elif part.error_code and part.error_code not in TRY_AGAIN:
-                    raise Broken(f"{self.name}: ListOffsets of {where} answers {part.error_code}")
+                    raise InvariantError(f"{self.name}: ListOffsets of {where} answers {part.error_code}")
                 elif part.error_code in MOVED:
                     self.look_again()
         self.after(self.gap_us, self.fetch)

@@ -14,11 +14,11 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.wire import Message
-from ottla.sim.clients.batches import Corrupt, decode_batches, encode_batch
+from ottla.sim.clients.batches import CorruptError, decode_batches, encode_batch
 from ottla.sim.clients.client import Client
 from ottla.sim.kernel.clock import MS, Booking, Micros
 from ottla.sim.kernel.network import Connection, Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.kernel.world import World
 
 PATIENCE_US = 3_000 * MS
@@ -27,7 +27,7 @@ LATEST = -1
 ASKS_FOR_THE_END = 0.1
 """How often a reader asks for the end offset instead of reading."""
 
-Place: TypeAlias = tuple[str, int]
+TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and the index of a partition."""
 Question: TypeAlias = tuple[Message, int, Callable[[Any], bool]]
 """(request, its version, handler of the answer). If the handler returns False, the client looks for another node."""
@@ -56,11 +56,11 @@ class ClusterView(Protocol):
     @property
     def checker(self) -> Promises: ...
 
-    def believed_leader(self, place: Place) -> Endpoint | None:
+    def believed_leader(self, place: TopicPartition) -> Endpoint | None:
         """Return the leader of this partition as some node knows it; None if it does not know one yet."""
         ...
 
-    def believed_replica(self, place: Place) -> Endpoint | None:
+    def believed_replica(self, place: TopicPartition) -> Endpoint | None:
         """Return a replica of this partition as some node knows it."""
         ...
 
@@ -70,7 +70,7 @@ class ClusterView(Protocol):
 class LeaderClient(Client):
     """A client of one partition's leader. One request at a time."""
 
-    def __init__(self, cluster: ClusterView, name: str, place: Place) -> None:
+    def __init__(self, cluster: ClusterView, name: str, place: TopicPartition) -> None:
         super().__init__(cluster.world, name, Endpoint("nowhere"))
         self.cluster = cluster
         self.place = place
@@ -140,7 +140,7 @@ class LeaderClient(Client):
         (key, version, told), self._asked = self._asked, None
         correlation_id, answer = decode_response(key, version, frame)
         if correlation_id != self._correlation_id:
-            raise Broken(f"{self.name} waits for answer {self._correlation_id} and gets {correlation_id}")
+            raise InvariantError(f"{self.name} waits for answer {self._correlation_id} and gets {correlation_id}")
         if not told(answer):
             self.hang_up()
         else:
@@ -164,7 +164,7 @@ class ReplicatedProducer(LeaderClient):
     """
 
     def __init__(
-        self, cluster: ClusterView, name: str, place: Place, *, acks: int = -1, idempotent: bool = False
+        self, cluster: ClusterView, name: str, place: TopicPartition, *, acks: int = -1, idempotent: bool = False
     ) -> None:
         super().__init__(cluster, name, place)
         self.acks = acks
@@ -213,7 +213,9 @@ class ReplicatedProducer(LeaderClient):
         self.last_error = part.error_code
         if part.error_code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
             if self.acks == -1 and not self.cluster.checker.liars:
-                raise Broken(f"11: {self.name}: the leader of {self.place} has lost {self.producer}: {part.error_code}")
+                raise InvariantError(
+                    f"11: {self.name}: the leader of {self.place} has lost {self.producer}: {part.error_code}"
+                )
             self.producer = (-1, -1)
         if part.error_code:
             return False
@@ -226,11 +228,11 @@ class ReplicatedProducer(LeaderClient):
         return True
 
 
-class Reader(LeaderClient):
+class LogReader(LeaderClient):
     """Reads from the beginning to the end, from whichever node leads, and never goes back. Sometimes it asks for the
     end offset."""
 
-    def __init__(self, cluster: ClusterView, name: str, place: Place) -> None:
+    def __init__(self, cluster: ClusterView, name: str, place: TopicPartition) -> None:
         super().__init__(cluster, name, place)
         self.position = 0
         self._end_min = 0
@@ -258,7 +260,9 @@ class Reader(LeaderClient):
         if part.error_code:
             return False
         if part.offset < self._end_min:
-            raise Broken(f"{self.name}: {self.place} ends at {part.offset}, and {self._end_min - 1} was there before")
+            raise InvariantError(
+                f"{self.name}: {self.place} ends at {part.offset}, and {self._end_min - 1} was there before"
+            )
         return True
 
     def _read(self, answer: Any) -> bool:
@@ -268,7 +272,7 @@ class Reader(LeaderClient):
             return False
         try:
             batches = decode_batches(bytes(part.records or b""))
-        except Corrupt:
+        except CorruptError:
             if not self.cluster.checker.liars:
                 raise
             return False
@@ -280,7 +284,7 @@ class Reader(LeaderClient):
         return True
 
 
-class NearbyReader(Reader):
+class NearbyReader(LogReader):
     """The same at any replica, leader or follower: each serves what it knows to be committed (KIP-392)."""
 
     def endpoint(self) -> Endpoint | None:

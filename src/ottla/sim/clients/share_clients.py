@@ -24,11 +24,11 @@ from ottla.sim.clients.admins import REPLICAS
 from ottla.sim.clients.batches import decode_batches
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.kafka import MOVED, KafkaClient
-from ottla.sim.clients.share_history import Place
+from ottla.sim.clients.share_history import RecordPlace
 from ottla.sim.clients.workload_view import ShareWorkloadView
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.network import Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 TOPIC, GROUP = 2, 32
@@ -74,9 +74,9 @@ class ShareMember(KafkaClient):
         self.topic = topic
         self.naughty = self.rng.choice((0.0, 0.05, 0.3))
         self.leaving = False
-        self.held: dict[Place, int] = {}
+        self.held: dict[RecordPlace, int] = {}
         """Records that were delivered and not acknowledged, with their counts."""
-        self._given: set[Place] = set()
+        self._given: set[RecordPlace] = set()
         """Every record of this incarnation of the node, also forgotten ones: the node may still count them as
         acquired."""
         self._unheard = False
@@ -259,9 +259,9 @@ class ShareMember(KafkaClient):
                 if where in acks:
                     self._outcome(life, where, acks[where], part.acknowledge_error_code)
                 if part.error_code not in TRY_AGAIN:
-                    raise Broken(f"{self.name}: ShareFetch of {where} answers {part.error_code}")
+                    raise InvariantError(f"{self.name}: ShareFetch of {where} answers {part.error_code}")
                 if part.records is None:
-                    raise Broken(f"{self.name}: the records of {where} are null")
+                    raise InvariantError(f"{self.name}: the records of {where} are null")
                 self._take(where, part, life)
         if moved:
             self._look_elsewhere()
@@ -281,7 +281,7 @@ class ShareMember(KafkaClient):
         for each in part.acquired_records:
             for offset in range(each.first_offset, each.last_offset + 1):
                 if offset not in sent:
-                    raise Broken(f"{self.name}: {where} says {offset} is acquired and does not send it")
+                    raise InvariantError(f"{self.name}: {where} says {offset} is acquired and does not send it")
                 self.shares.deliver(self.name, life, (where, offset), each.delivery_count)
                 self.held[(where, offset)] = each.delivery_count
                 self._given.add((where, offset))
@@ -354,7 +354,7 @@ class ShareMember(KafkaClient):
     def _outcome(self, life: int | None, where: TopicPartition, acks: list[tuple[int, int]], code: int) -> None:
         """Record the outcome of acknowledgements for records that this member received; its locks may have expired."""
         if code not in TRY_AGAIN and code not in NOT_HELD:
-            raise Broken(f"{self.name}: acknowledging in {where} answers {code}")
+            raise InvariantError(f"{self.name}: acknowledging in {where} answers {code}")
         for offset, kind in acks:
             place = (where, offset)
             count = self.held.get(place)
@@ -373,15 +373,17 @@ class ShareMember(KafkaClient):
             start_offset = self.workload.share_start_offset(self.group, where, self._life)
             for offset, _ in acks:
                 if start_offset is not None and offset >= start_offset:
-                    raise Broken(f"{self.name} holds nothing of {where} and accepts {offset}, beyond {start_offset}")
+                    raise InvariantError(
+                        f"{self.name} holds nothing of {where} and accepts {offset}, beyond {start_offset}"
+                    )
         elif code not in NOT_HELD and code not in TRY_AGAIN:
-            raise Broken(f"{self.name}: acknowledging what it does not hold in {where} answers {code}")
+            raise InvariantError(f"{self.name}: acknowledging what it does not hold in {where} answers {code}")
 
     def _session_stands(self, code: int, what: str) -> bool:
         if code == ErrorCode.NONE:
             return True
         if code not in SESSION_GONE:
-            raise Broken(f"{self.name}: {what} answers {code}")
+            raise InvariantError(f"{self.name}: {what} answers {code}")
         self._begin_anew()
         self._again(50, 300)
         return False

@@ -11,11 +11,11 @@ Each entry is checked when it is recorded. Promises checked here:
 """
 
 from ottla.sim.clients.history import TopicPartition
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 
-Place = tuple[TopicPartition, int]
+RecordPlace = tuple[TopicPartition, int]
 """A record: its partition and offset."""
 
 
@@ -26,36 +26,38 @@ class ShareHistory:
         self.limit = delivery_count_limit
         self.losses = 0
         self.deliveries = 0
-        self.accept_sent: set[Place] = set()
+        self.accept_sent: set[RecordPlace] = set()
         """Acceptances that were sent, whatever their outcome: those records count as processed."""
-        self._done: dict[Place, tuple[int, int]] = {}
+        self._done: dict[RecordPlace, tuple[int, int]] = {}
         """Confirmed acceptances and rejections: the incarnation of the node and the delivery count."""
-        self._released: dict[Place, tuple[int, int]] = {}
+        self._released: dict[RecordPlace, tuple[int, int]] = {}
         """Confirmed releases: the same."""
-        self._told: dict[tuple[int, Place, int], str] = {}
+        self._told: dict[tuple[int, RecordPlace, int], str] = {}
         """The receiving member by (incarnation, record, delivery count). An answer may be late, so counts need not
         rise."""
 
-    def deliver(self, who: str, life: int | None, place: Place, count: int) -> None:
+    def deliver(self, who: str, life: int | None, place: RecordPlace, count: int) -> None:
         """Record that a member received this record, in this incarnation of the node or leadership of the partition;
         None: in one of several."""
         self.deliveries += 1
         where, offset = place
         if not 1 <= count <= self.limit:
-            raise Broken(f"{who}: {where} delivers {offset} for the {count}. time, the limit is {self.limit}")
+            raise InvariantError(f"{who}: {where} delivers {offset} for the {count}. time, the limit is {self.limit}")
         if life is None:
             return
         other = self._told.setdefault((life, place, count), who)
         if other != who:
-            raise Broken(f"{who}: {where} delivers {offset} as number {count}, which {other} was given")
+            raise InvariantError(f"{who}: {where} delivers {offset} as number {count}, which {other} was given")
         done_life, done_count = self._done.get(place, (life, count))
         if (life, count) > (done_life, done_count):
-            raise Broken(f"{who}: {where} delivers {offset} as number {count}, and it was done as number {done_count}")
+            raise InvariantError(
+                f"{who}: {where} delivers {offset} as number {count}, and it was done as number {done_count}"
+            )
         released_life, released_count = self._released.get(place, (life, 0))
         if life > released_life and count <= released_count:
-            raise Broken(f"{who}: {where} delivers {offset} as number {count} after {released_count} came back")
+            raise InvariantError(f"{who}: {where} delivers {offset} as number {count} after {released_count} came back")
 
-    def confirm(self, life: int | None, place: Place, kind: int, count: int) -> None:
+    def confirm(self, life: int | None, place: RecordPlace, kind: int, count: int) -> None:
         """Record a successful acknowledgement by the member that acquired the record; kinds are Kafka's."""
         if life is None:
             return

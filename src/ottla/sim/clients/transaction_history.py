@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from ottla.sim.clients.batches import Batch, Note
+from ottla.sim.clients.batches import Note, ReadBatch
 from ottla.sim.clients.history import Commit, History, TopicPartition
 from ottla.sim.kernel.clock import MS, Micros
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 Source: TypeAlias = tuple[str, int, int]
 """An input record: topic, partition, offset."""
@@ -154,7 +154,7 @@ class Ends:
         """Check the refusal of this request: its producer was fenced."""
         alone = not self._others(now_us, transactional_id, Ended(False, identity, who)) and number not in self._met
         if number in self._sure and alone:
-            raise Broken(f"{who}: {identity} is shut out, and no other client has asked for {transactional_id}")
+            raise InvariantError(f"{who}: {identity} is shut out, and no other client has asked for {transactional_id}")
 
     def _others(self, now_us: Micros, transactional_id: str, ended: Ended) -> bool:
         """Whether another request may be carried out after that end."""
@@ -200,12 +200,12 @@ class TransactionHistory:
         """Record that InitProducerId gave `who` this identity: clients with an older one are fenced from now on."""
         owner = self._owners.setdefault(identity.producer_id, transactional_id)
         if owner != transactional_id:
-            raise Broken(f"{who}: producer id {identity.producer_id} belongs to {owner}")
+            raise InvariantError(f"{who}: producer id {identity.producer_id} belongs to {owner}")
         if identity.epoch < 0:
-            raise Broken(f"{who}: {transactional_id} is given epoch {identity.epoch} of {identity.producer_id}")
+            raise InvariantError(f"{who}: {transactional_id} is given epoch {identity.epoch} of {identity.producer_id}")
         known = self._given.setdefault(transactional_id, [])
         if any(identity == each.identity for each in known):
-            raise Broken(f"{who}: {transactional_id} is given {identity} twice")
+            raise InvariantError(f"{who}: {transactional_id} is given {identity} twice")
         known.append(Given(identity, asked_us, now_us))
 
     def belongs(self, producer_id: int, transactional_id: str) -> None:
@@ -222,7 +222,9 @@ class TransactionHistory:
         first = next((each for each in known if each.identity.producer_id == identity.producer_id), None)
         for each in known:
             if each.told_us < sent_us and each.replaces(identity, first):
-                raise Broken(f"{who}: {what} is taken under {identity} after {each.identity} was given to another")
+                raise InvariantError(
+                    f"{who}: {what} is taken under {identity} after {each.identity} was given to another"
+                )
 
     def commit_offsets(
         self, now_us: Micros, transaction: Transaction, group: str, positions: Mapping[TopicPartition, int]
@@ -237,7 +239,7 @@ class TransactionHistory:
     def conclude(self, now_us: Micros, who: str, transaction: Transaction, *, committed: bool) -> None:
         """Record how a transaction ended."""
         if committed and not transaction.asked_to_commit:
-            raise Broken(f"{who}: {transaction} is committed, and nobody asked for that")
+            raise InvariantError(f"{who}: {transaction} is committed, and nobody asked for that")
         if transaction.committed is None:
             transaction.committed, transaction.told_by = committed, who
             for commit in transaction.commits:
@@ -247,7 +249,7 @@ class TransactionHistory:
                 self._take_effect(who, transaction)
         elif transaction.committed != committed:
             ends = ("aborted", "committed")
-            raise Broken(
+            raise InvariantError(
                 f"{who}: {transaction} is {ends[committed]}, and {transaction.told_by} has it {ends[not committed]}"
             )
 
@@ -255,7 +257,7 @@ class TransactionHistory:
         for source in transaction.sources:
             before = self.effects.setdefault(source, transaction)
             if before is not transaction:
-                raise Broken(f"{who}: {source} has its effect twice: by {before} and by {transaction}")
+                raise InvariantError(f"{who}: {source} has its effect twice: by {before} and by {transaction}")
 
     # ---- what is read ----------------------------------------------------------------------------------------------
 
@@ -277,7 +279,9 @@ class TransactionHistory:
         for note in notes:
             label = label_of(note)
             if label.transaction is None:
-                raise Broken(f"{who}: the record at {note.offset} is of no transaction, and passed over as aborted")
+                raise InvariantError(
+                    f"{who}: the record at {note.offset} is of no transaction, and passed over as aborted"
+                )
             transaction = self.transactions[label.transaction]
             self.conclude(now_us, f"{who} at {note.offset}", transaction, committed=False)
 
@@ -296,7 +300,7 @@ class OrderOfShown:
             del self._last[key]
             self._left.pop(key, None)
 
-    def show(self, who: str, where: TopicPartition, note: Note, batch: Batch, label: Label) -> None:
+    def show(self, who: str, where: TopicPartition, note: Note, batch: ReadBatch, label: Label) -> None:
         if label.transaction is None:
             return
         key = where, label.transactional_id
@@ -306,7 +310,7 @@ class OrderOfShown:
         if place[0] != before[0]:
             left.add(before[0])
         if place[0] in left or (place[0] == before[0] and place <= before):
-            raise Broken(f"{who}: {where} shows {label} at {note.offset} as {place}, behind {before}")
+            raise InvariantError(f"{who}: {where} shows {label} at {note.offset} as {place}, behind {before}")
         self._last[key] = place
 
 

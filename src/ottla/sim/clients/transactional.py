@@ -32,13 +32,13 @@ from ottla.sim.clients.batches import encode_batch
 from ottla.sim.clients.consumers import COORDINATOR_AWAY, FENCED
 from ottla.sim.clients.history import Content
 from ottla.sim.clients.kafka import MOVED, OF_GROUPS, OF_TRANSACTIONS
-from ottla.sim.clients.producers import BY_TOPIC_ID_SINCE, RETRIABLE, Lane, PendingRange
+from ottla.sim.clients.producers import BY_TOPIC_ID_SINCE, RETRIABLE, BatchInFlight, Lane
 from ottla.sim.clients.transaction_history import Ended, Identity, Source, Transaction
 from ottla.sim.clients.transactional_client import RETRY_US, TransactionalClient
 from ottla.sim.clients.transactional_states import NEXT, GroupOffsets, OpenTransaction, ProducerState, Reached
 from ottla.sim.clients.workload_view import TransactionWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 IN_FLIGHT_MAX = 3
 ABORTS_AT_ONCE = 0.3
@@ -141,7 +141,7 @@ class TransactionalProducer(TransactionalClient):
 
     def put(self, lane: Lane, notes: list[Content]) -> None:
         """Add these records to the open transaction."""
-        lane.parcels.append(PendingRange(notes))
+        lane.parcels.append(BatchInFlight(notes))
 
     def go(self) -> None:
         """Send the added records."""
@@ -247,7 +247,7 @@ class TransactionalProducer(TransactionalClient):
         elif code in SHUT_OUT and self.identity is not None:
             self._shut_out(code)
         else:
-            raise Broken(f"{self.name}: InitProducerId answers {code}")
+            raise InvariantError(f"{self.name}: InitProducerId answers {code}")
 
     def _become(self, identity: Identity) -> None:
         self.world.trace.add(self.name, f"is {identity.producer_id} in epoch {identity.epoch}")
@@ -320,7 +320,7 @@ class TransactionalProducer(TransactionalClient):
                 chosen = chosen[:1]
             self._send(topic, chosen)
 
-    def _send(self, topic: str, chosen: list[tuple[Lane, PendingRange]]) -> None:
+    def _send(self, topic: str, chosen: list[tuple[Lane, BatchInFlight]]) -> None:
         by_id = self.versions[ApiKey.PRODUCE] >= BY_TOPIC_ID_SINCE
         parts = [PartitionProduceData(lane.index, self._encode(lane, parcel)) for lane, parcel in chosen]
         message = ProduceRequest(
@@ -335,7 +335,7 @@ class TransactionalProducer(TransactionalClient):
         how = chosen, self.transaction, self.identity, self.world.clock.now_us
         self.request(ApiKey.PRODUCE, message, self._produced, *how, at=leader)
 
-    def _encode(self, lane: Lane, parcel: PendingRange) -> bytes:
+    def _encode(self, lane: Lane, parcel: BatchInFlight) -> bytes:
         lane.number(parcel)
         return encode_batch(
             parcel.notes,
@@ -349,7 +349,7 @@ class TransactionalProducer(TransactionalClient):
     def _produced(
         self,
         message: Any,
-        sent: list[tuple[Lane, PendingRange]],
+        sent: list[tuple[Lane, BatchInFlight]],
         of: Transaction,
         identity: Identity,
         sent_us: Micros,
@@ -371,7 +371,7 @@ class TransactionalProducer(TransactionalClient):
                 self._take_answer(lane, parcel, answer)
         self._pump()
 
-    def _take_answer(self, lane: Lane, parcel: PendingRange, answer: Any) -> None:
+    def _take_answer(self, lane: Lane, parcel: BatchInFlight, answer: Any) -> None:
         code = answer.error_code
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             lane.parcels.remove(parcel)
@@ -383,7 +383,7 @@ class TransactionalProducer(TransactionalClient):
         if code in SHUT_OUT or code in ABORTABLE:
             self.abort(f"{lane.topic}-{lane.index} answers {code}")
             return
-        raise Broken(f"{self.name}: Produce to {lane.topic}-{lane.index} answers {code} {answer.error_message}")
+        raise InvariantError(f"{self.name}: Produce to {lane.topic}-{lane.index} answers {code} {answer.error_message}")
 
     # ---- what a transaction is added -------------------------------------------------------------------------------
 
@@ -419,7 +419,7 @@ class TransactionalProducer(TransactionalClient):
         elif code in SHUT_OUT:
             self._shut_out(code)
         elif code not in ABORTABLE and code not in FENCED:
-            raise Broken(f"{self.name}: {what} answers {code}")
+            raise InvariantError(f"{self.name}: {what} answers {code}")
         elif self.state is ProducerState.OPEN:
             self.abort(f"{what} answers {code}")
         else:
@@ -523,7 +523,7 @@ class TransactionalProducer(TransactionalClient):
                 self._conclude(committed=False)
             self._shut_out(code)
         else:
-            raise Broken(f"{self.name}: EndTxn of {self.transaction} answers {code}")
+            raise InvariantError(f"{self.name}: EndTxn of {self.transaction} answers {code}")
 
     def _abort_at_once(self) -> None:
         """Abort the next transaction before anything is written in it, as applications do: Kafka's producer asks for

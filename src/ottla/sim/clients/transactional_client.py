@@ -16,7 +16,7 @@ from ottla.sim.clients.transaction_history import Identity, TransactionHistory
 from ottla.sim.clients.workload_view import TransactionWorkloadView
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.network import Connection, Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 RETRY_US: Micros = 60 * MS
 
@@ -99,7 +99,7 @@ class TransactionalClient(LaneClient):
         elif code in COORDINATOR_AWAY:
             self.after(RETRY_US, self._found_again if kind == OF_TRANSACTIONS else self._pump)
         else:
-            raise Broken(f"{self.name}: FindCoordinator answers {code}")
+            raise InvariantError(f"{self.name}: FindCoordinator answers {code}")
 
     def _found_again(self) -> None:
         if self.connection is not None and not self._asking and not self._has_coordinator:

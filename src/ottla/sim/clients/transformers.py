@@ -12,7 +12,7 @@ transactions. If it joins again unchanged, its generation is the same, which fen
 from collections.abc import Callable
 
 from ottla.protocol.apis import ApiKey
-from ottla.sim.clients.batches import Batch, Note
+from ottla.sim.clients.batches import Note, ReadBatch
 from ottla.sim.clients.consumers import GROUPS_LIST_SINCE, GroupMember
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.readers import Scanner
@@ -43,12 +43,12 @@ class CommittedScanner(Scanner):
         super().reset_to(where, offset)
         self._order.begin_again(where)
 
-    def read(self, where: TopicPartition, note: Note, batch: Batch) -> None:
+    def read(self, where: TopicPartition, note: Note, batch: ReadBatch) -> None:
         label = self._told.show(self.world.clock.now_us, f"{self.name} of {where}", note)
         if not self.workload.rules[where[0]].compacted:
             self._order.show(self.name, where, note, batch, label)
 
-    def passed_over(self, where: TopicPartition, batch: Batch) -> None:
+    def passed_over(self, where: TopicPartition, batch: ReadBatch) -> None:
         self._told.pass_over(self.world.clock.now_us, f"{self.name} of {where}", batch.notes)
 
 
@@ -109,11 +109,11 @@ class Transformer(GroupMember):
         self._read.clear()
         super().assigned(mine)
 
-    def read(self, where: TopicPartition, note: Note, batch: Batch) -> None:
+    def read(self, where: TopicPartition, note: Note, batch: ReadBatch) -> None:
         self._told.show(self.world.clock.now_us, f"{self.name} of {where}", note)
         self._read.append((where, note))
 
-    def passed_over(self, where: TopicPartition, batch: Batch) -> None:
+    def passed_over(self, where: TopicPartition, batch: ReadBatch) -> None:
         self._told.pass_over(self.world.clock.now_us, f"{self.name} of {where}", batch.notes)
 
     def found_committed(self, begun_us: Micros, where: TopicPartition, offset: int) -> None:

@@ -26,7 +26,7 @@ from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTop
 from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
 from ottla.sim.kernel.clock import MS, Micros
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 VERSIONS: dict[int, int] = {
     ApiKey.CREATE_ACLS: 3,
@@ -70,13 +70,13 @@ class Rights:
             self._facts.append((now_us, facts))
 
     def check(self, what: str, name: str, said: bool, since_us: Micros, until_us: Micros) -> None:
-        """Raise Broken unless this was so, or not so, at some moment of this time."""
+        """Raise InvariantError unless this was so, or not so, at some moment of this time."""
         self.checked[said] += 1
         ends = [began for began, _ in self._facts[1:]] + [until_us + 1]
         for (began, facts), ended in zip(self._facts, ends, strict=True):
             if began <= until_us and ended > since_us and ((what, name) in facts) is said:
                 return
-        raise Broken(f"{name} is {what}: {said}, says a node at {until_us}, and it was not so since {since_us}")
+        raise InvariantError(f"{name} is {what}: {said}, says a node at {until_us}, and it was not so since {since_us}")
 
     def is_now(self, what: str, name: str) -> bool:
         return (what, name) in self._facts[-1][1]
@@ -180,4 +180,6 @@ class Warden(KafkaClient):
         results = () if message is None else getattr(message, "results", None) or message.filter_results
         for result in results:
             if result.error_code not in EXPECTED:
-                raise Broken(f"{self.name}: a change is answered by {result.error_code}: {result.error_message}")
+                raise InvariantError(
+                    f"{self.name}: a change is answered by {result.error_code}: {result.error_message}"
+                )

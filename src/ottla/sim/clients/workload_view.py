@@ -54,7 +54,7 @@ class WorkloadView(Protocol):
         ...
 
     def check_new_producer_id(self, producer_id: int) -> None:
-        """Raises Broken where this id was handed out before."""
+        """Raises InvariantError where this id was handed out before."""
         ...
 
 

@@ -18,7 +18,6 @@ from ottla.broker.client_identity import Address, Identity
 from ottla.broker.cluster import store_work
 from ottla.broker.cluster.introduction import Introduction
 from ottla.broker.effects import (
-    Ask,
     Audited,
     Close,
     Commit,
@@ -29,6 +28,7 @@ from ottla.broker.effects import (
     Mute,
     Parked,
     Part,
+    PeerRequest,
     Reading,
     Reply,
     Reread,
@@ -36,17 +36,17 @@ from ottla.broker.effects import (
     Sync,
     Unread,
 )
-from ottla.broker.requests import Refused
+from ottla.broker.requests import RequestRefusedError
 from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket, Unanswered
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.protocol.framing import FrameSplitter
 from ottla.protocol.scram import salted
 from ottla.sim.kernel.clock import MS, Booking, HostClock, Micros
 from ottla.sim.kernel.disk import Disk, PowerCut, SimFile
 from ottla.sim.kernel.network import Connection, End, Endpoint
 from ottla.sim.kernel.store import FarStore
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.kernel.world import World
 
 UNSENT_MAX = 16 << 10
@@ -198,7 +198,7 @@ class Life:
     def _receive(self, now: Millis, side: NodeSide, frame: memoryview) -> None:
         try:
             answer = self.node.receive(now, side.channel, frame)
-        except Refused as refusal:
+        except RequestRefusedError as refusal:
             self.world.trace.add(self.host.name, f"refuses {side.connection.identity}: {refusal}")
             self._let_go(side)
             return
@@ -257,7 +257,7 @@ class Life:
             case Derive(token, mechanism, password, salt, iterations):
                 done = salted(mechanism, password, salt, iterations)
                 self.world.agenda.after(0, self._derived, token, mechanism, done)
-            case Ask():
+            case PeerRequest():
                 self.world.agenda.after(0, self._ask, effect)
             case Audited() | FetchKeys():
                 pass  # no run has an audit log, or tokens
@@ -268,7 +268,7 @@ class Life:
 
     # ---- other nodes -----------------------------------------------------------------------------------------------
 
-    def _ask(self, ask: Ask) -> None:
+    def _ask(self, ask: PeerRequest) -> None:
         """Send a request to another node, over one connection for each node and line."""
         if not self.alive:
             return
@@ -293,7 +293,7 @@ class Life:
             return
         leaving = side.channel.answered(ticket, parts)
         if leaving is None:
-            raise Broken(f"ticket {ticket} is answered, and connection {identity} is not owed it")
+            raise InvariantError(f"ticket {ticket} is answered, and connection {identity} is not owed it")
         if leaving:
             side.send(leaving)
         if side.frames:
@@ -331,7 +331,7 @@ class Life:
         self._rings = self._rings + 1 if second == self._rings_second else 1
         self._rings_second = second
         if self._rings > RINGS_A_SECOND_MAX:
-            raise Broken(f"the node spins: {self._rings} ticks in one second")
+            raise InvariantError(f"the node spins: {self._rings} ticks in one second")
         self.enter(self.node.tick)
 
     def pause(self) -> None:
@@ -479,7 +479,7 @@ class PeerLine:
             self._introduction = introduction
             self.connection.to_server.write(introduction.begin())
 
-    def send(self, ask: Ask) -> None:
+    def send(self, ask: PeerRequest) -> None:
         assert self.connection is not None
         self.waiting.append(ask.token)
         if self._introduction is None or self._introduction.is_proved:
@@ -615,7 +615,7 @@ class Host:
         except PowerCut:
             self.fell()
             return False
-        except (OSError, StoreFailed) as error:
+        except (OSError, StoreError) as error:
             if not self.disk.ails and not (self.store is not None and self.store.is_cut):
                 raise
             self.world.trace.add(self.name, f"can't start: {error}")

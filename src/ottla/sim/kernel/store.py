@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.metadata.memory import MemoryStore
-from ottla.metadata.store import Changes, CommitUnknown, Guard, Put, StoreFailed, Versioned, Write
+from ottla.metadata.store import Changes, CommitUnknownError, Put, StoreError, Versioned, VersionGuard, Write
 from ottla.sim.kernel.clock import Micros
 from ottla.sim.kernel.disk import Disk
 
@@ -36,15 +36,15 @@ class SimStore(MemoryStore):
         super().__init__()
         self.disk = disk
 
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+    def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
         self.disk.burn()
         if self.disk.room(STORE_ROW_BYTES) < STORE_ROW_BYTES or self.disk.draws_sync_failure():
-            raise StoreFailed("the metadata store can't be written: the simulated disk is not well")
+            raise StoreError("the metadata store can't be written: the simulated disk is not well")
         generation = super().commit(writes, guards)
         self.disk.burn()
         return generation
 
-    def commit_above(self, generation: int, writes: Sequence[Write], guards: Sequence[Guard]) -> int:
+    def commit_above(self, generation: int, writes: Sequence[Write], guards: Sequence[VersionGuard]) -> int:
         """Commit with a number above this one: that of the process alone which calls `rise`."""
         self._floor = generation
         try:
@@ -109,7 +109,7 @@ class FarStore:
         self._reach()
         return self._store.changes_since(generation)
 
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+    def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
         self._reach()
         if self.rivals and self._rng.random() < self.rivals:
             self._rival(writes)
@@ -117,9 +117,9 @@ class FarStore:
             return self._commit(writes, guards)
         if self._rng.random() < 0.5:
             self._commit(writes, guards)
-        raise CommitUnknown("the answer of the metadata store was lost")
+        raise CommitUnknownError("the answer of the metadata store was lost")
 
-    def _commit(self, writes: Sequence[Write], guards: Sequence[Guard]) -> int:
+    def _commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard]) -> int:
         if self._floor:
             return self._store.commit_above(self._floor, writes, guards)
         return self._store.commit(writes, guards)
@@ -133,7 +133,7 @@ class FarStore:
 
     def _reach(self) -> None:
         if self.is_cut:
-            raise StoreFailed("the metadata store can't be reached")
+            raise StoreError("the metadata store can't be reached")
 
     def _rival(self, writes: Sequence[Write]) -> None:
         """Let another node write one of these rows: with its current value, or with the new one if it does not

@@ -12,7 +12,7 @@ from ottla.sim.kernel.clock import MS, Clock
 LINES_KEPT_MAX = 400
 
 
-class Broken(AssertionError):
+class InvariantError(AssertionError):
     """Raised if a promise is broken. The message says which, where and when."""
 
 

@@ -26,7 +26,7 @@ from ottla.sim.clients.batches import Note, decode_batches
 from ottla.sim.clients.history import TopicPartition, TopicRule
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.host import Host, Life
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.workload import Workload
 from ottla.txn.shard import TransactionShard
 from ottla.txn.transaction import Transaction
@@ -59,7 +59,7 @@ class Deadlines:
             self._due_us[ticket] = max(due_us, self._due_us.get(ticket, due_us))  # until then it may be polled often
         for due_us in self._due_us.values():
             if due_us + TICKET_LATE_MAX_MS * MS < now_us:
-                raise Broken(f"a parked request is {(now_us - due_us) // MS} ms past its deadline")
+                raise InvariantError(f"a parked request is {(now_us - due_us) // MS} ms past its deadline")
 
 
 def look_at_fetch_sessions(life: Life) -> None:
@@ -68,7 +68,7 @@ def look_at_fetch_sessions(life: Life) -> None:
     sessions.check()
     gone = sessions.connections() - life.sides.keys()
     if gone:
-        raise Broken(f"fetch sessions of connections {sorted(gone)} are kept, which are gone")
+        raise InvariantError(f"fetch sessions of connections {sorted(gone)} are kept, which are gone")
 
 
 class Watch:
@@ -107,7 +107,9 @@ class Watch:
         now = (self._host.lives, partition.leader_epoch)
         if now != (life, epoch):
             if partition.leader_epoch <= epoch:
-                raise Broken(f"{partition.name}: life {now[0]} leads in epoch {now[1]}, life {life} did in {epoch}")
+                raise InvariantError(
+                    f"{partition.name}: life {now[0]} leads in epoch {now[1]}, life {life} did in {epoch}"
+                )
             self._epochs[key] = now
 
     def _look_at_log(self, partition: Partition) -> None:
@@ -119,13 +121,13 @@ class Watch:
             log.log_end_offset,
         )
         if not 0 <= start <= stable <= high <= end:
-            raise Broken(f"{partition.name}: LSTART {start}, LSO {stable}, HW {high}, LEO {end}")
+            raise InvariantError(f"{partition.name}: LSTART {start}, LSO {stable}, HW {high}, LEO {end}")
         if log.recovery_point > end:
-            raise Broken(f"{partition.name}: recovery point {log.recovery_point} beyond the end {end}")
+            raise InvariantError(f"{partition.name}: recovery point {log.recovery_point} beyond the end {end}")
         log.check_parts()
         before = self._high_watermarks.get(partition, 0)
         if high < before:
-            raise Broken(f"{partition.name}: the high watermark goes back from {before} to {high}")
+            raise InvariantError(f"{partition.name}: the high watermark goes back from {before} to {high}")
         self._high_watermarks[partition] = high
 
 
@@ -188,7 +190,7 @@ def compare_images(before: dict[str, Any], after: dict[str, Any]) -> None:
         return
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
-            raise Broken(f"{name} was {before.get(name)} and is {after.get(name)} after the restart")
+            raise InvariantError(f"{name} was {before.get(name)} and is {after.get(name)} after the restart")
 
 
 # ---- the audit -----------------------------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ def audited(workload: Workload, replicas: Replicas) -> Iterator[tuple[TopicRule,
         for index in range(rule.partitions):
             partition = replicas(rule.name, index)
             if partition is None:
-                raise Broken(f"{rule.name}-{index} is gone")
+                raise InvariantError(f"{rule.name}-{index} is gone")
             yield rule, partition
 
 
@@ -236,22 +238,24 @@ def _read_whole(workload: Workload, partition: Partition, *, dense: bool) -> dic
     epoch = -1
     position = log.log_start_offset
     if dense and position != 0:
-        raise Broken(f"{partition.name} starts at {position}, and nobody deleted anything")
+        raise InvariantError(f"{partition.name} starts at {position}, and nobody deleted anything")
     while position < log.log_end_offset:
         result = log.read(position, 1 << 20, Isolation.HIGH_WATERMARK, True)
         batches = decode_batches(result.slice.read()) if result.slice is not None else []
         if not batches:
             if dense:
-                raise Broken(f"{partition.name} shows nothing at {position}, its end is {log.log_end_offset}")
+                raise InvariantError(f"{partition.name} shows nothing at {position}, its end is {log.log_end_offset}")
             break
         for batch in batches:
             if dense and batch.base_offset != position:
-                raise Broken(f"{partition.name}: after {position - 1} comes {batch.base_offset}")
+                raise InvariantError(f"{partition.name}: after {position - 1} comes {batch.base_offset}")
             whole = batch.commits is not None or len(batch.notes) == batch.last_offset + 1 - position
             if dense and not whole:
-                raise Broken(f"{partition.name}: the batch at {position} has a gap")
+                raise InvariantError(f"{partition.name}: the batch at {position} has a gap")
             if batch.leader_epoch < epoch:
-                raise Broken(f"{partition.name}: epoch {batch.leader_epoch} at {batch.base_offset} follows {epoch}")
+                raise InvariantError(
+                    f"{partition.name}: epoch {batch.leader_epoch} at {batch.base_offset} follows {epoch}"
+                )
             epoch = batch.leader_epoch
             workload.history.see("audit", (partition.topic_name, partition.index), batch)
             notes.update((note.offset, note) for note in batch.notes)
@@ -267,12 +271,14 @@ def _audit_lookups(partition: Partition, notes: dict[int, Note], rng: random.Ran
         file_slice = log.read(offset, 1, Isolation.HIGH_WATERMARK, True).slice
         found = decode_batches(file_slice.read()) if file_slice is not None else []
         if not found or not found[0].base_offset <= offset <= found[0].last_offset:
-            raise Broken(f"{partition.name}: {found[0].base_offset if found else 'nothing'} is found at {offset}")
+            raise InvariantError(
+                f"{partition.name}: {found[0].base_offset if found else 'nothing'} is found at {offset}"
+            )
         wanted_ms = notes[offset].timestamp_ms + rng.randrange(-1, 2)
         expected = next((at for at in readable if notes[at].timestamp_ms >= wanted_ms), None)
         answer = log.offset_for_timestamp(wanted_ms)
         if (None if answer is None else answer.offset) != expected:
-            raise Broken(f"{partition.name}: {wanted_ms} is found at {answer}, it stands at {expected}")
+            raise InvariantError(f"{partition.name}: {wanted_ms} is found at {answer}, it stands at {expected}")
 
 
 def _has_holes(partition: Partition, notes: dict[int, Note]) -> bool:
@@ -293,10 +299,10 @@ def _audit_acknowledged(workload: Workload, partition: Partition, notes: dict[in
     start = 0 if rule.dense else partition.log.log_start_offset
     for offset in acknowledged:
         if offset >= start and offset not in notes:
-            raise Broken(f"{partition.name}: the acknowledged record at {offset} is lost")
+            raise InvariantError(f"{partition.name}: the acknowledged record at {offset} is lost")
     for offset in workload.history.seen.get(where, ()):
         if workload.history.is_dense(rule.name) and offset not in notes:
-            raise Broken(f"{partition.name}: the record at {offset} is lost, and a consumer was given it")
+            raise InvariantError(f"{partition.name}: the record at {offset} is lost, and a consumer was given it")
 
 
 def _audit_keys(
@@ -311,7 +317,7 @@ def _audit_keys(
     for key, offset in last.items():
         found = newest.get(key, -1)
         if found < offset and acknowledged[offset][1] is not None:
-            raise Broken(f"{where}: key {key!r} was last acknowledged at {offset}, the log has it at {found}")
+            raise InvariantError(f"{where}: key {key!r} was last acknowledged at {offset}, the log has it at {found}")
 
 
 def _audit_producers(workload: Workload, where: TopicPartition, notes: dict[int, Note]) -> None:
@@ -329,13 +335,15 @@ def _audit_producers(workload: Workload, where: TopicPartition, notes: dict[int,
         label = note.value.rstrip(b".")
         name, index, number_text, _ = label.decode().split(":")
         if int(index) != where[1]:
-            raise Broken(f"{where}: the record at {offset} was sent to partition {index}")
+            raise InvariantError(f"{where}: the record at {offset} was sent to partition {index}")
         if label in seen:
             if name in idempotent:
-                raise Broken(f"{where}: {label.decode()} of an idempotent producer is there twice, again at {offset}")
+                raise InvariantError(
+                    f"{where}: {label.decode()} of an idempotent producer is there twice, again at {offset}"
+                )
             continue
         seen.add(label)
         number = int(number_text)
         if name in ordered and number < newest.get(name, -1):
-            raise Broken(f"{where}: {label.decode()} at {offset} comes after number {newest[name]}")
+            raise InvariantError(f"{where}: {label.decode()} at {offset} comes after number {newest[name]}")
         newest[name] = number

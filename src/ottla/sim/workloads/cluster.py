@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 
 from ottla.broker.node import Node
 from ottla.metadata.image import MetadataImage
-from ottla.sim.clients.replicated import LeaderClient, NearbyReader, Place, Reader, ReplicatedProducer
+from ottla.sim.clients.replicated import LeaderClient, LogReader, NearbyReader, ReplicatedProducer, TopicPartition
 from ottla.sim.kernel.clock import MS, HostClock
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.kernel.world import World
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
 from ottla.sim.workloads.run import DIRECTORY
@@ -62,7 +62,7 @@ class Cluster:
         self.rest_ms = REST_MS
         """How long everything may take to come to rest."""
         self.producers: list[ReplicatedProducer] = []
-        self.readers: list[Reader] = []
+        self.readers: list[LogReader] = []
         self.others: list[LeaderClient] = []
         """Clients that neither produce nor read: they commit offsets, or whatever a test has them do."""
 
@@ -111,7 +111,7 @@ class Cluster:
         return [node_id for node_id, host in self.hosts.items() if host.up]
 
     def look(self, node_id: int) -> None:
-        """Check a node after a step. Raises Broken."""
+        """Check a node after a step. Raises InvariantError."""
         node, image = self.node(node_id), self.image
         for checker in self.checkers:
             checker.look(node, image)
@@ -140,7 +140,7 @@ class Cluster:
 
     # ---- clients ---------------------------------------------------------------------------------------------------
 
-    def believed_leader(self, place: Place) -> Endpoint | None:
+    def believed_leader(self, place: TopicPartition) -> Endpoint | None:
         """Return the leader of this partition as some node knows it."""
         up = self.up
         if not up:
@@ -149,7 +149,7 @@ class Cluster:
         placed = image.partition(*place)
         return None if placed is None or placed.leader not in self.hosts else self.hosts[placed.leader].endpoint
 
-    def believed_replica(self, place: Place) -> Endpoint | None:
+    def believed_replica(self, place: TopicPartition) -> Endpoint | None:
         """Return a replica of this partition as some node knows it."""
         if not self.up:
             return None
@@ -168,9 +168,9 @@ class Cluster:
         producer.go()
         return producer
 
-    def read(self, index: int = 0, *, nearby: bool = False) -> Reader:
+    def read(self, index: int = 0, *, nearby: bool = False) -> LogReader:
         """Start a reader of this partition; `nearby`: at any replica."""
-        kind = NearbyReader if nearby else Reader
+        kind = NearbyReader if nearby else LogReader
         reader = kind(self, f"reader-{len(self.readers)}", (TOPIC, index))
         self.readers.append(reader)
         reader.go()
@@ -186,16 +186,16 @@ class Cluster:
         self.world.run(self.world.clock.now_us + ms * MS)
 
     def until(self, what: Callable[[], bool], ms: int = 10_000) -> None:
-        """Run until the condition holds. Raises Broken if it does not in time."""
+        """Run until the condition holds. Raises InvariantError if it does not in time."""
         end_us = self.world.clock.now_us + ms * MS
         while not what():
             if self.world.clock.now_us >= end_us:
-                raise Broken(f"not after {ms} ms: {what}")
+                raise InvariantError(f"not after {ms} ms: {what}")
             self.run(5)
 
     def settle(self) -> None:
-        """Heal everything, bring all nodes back and wait until all is at rest. Raises Broken if that does not happen,
-        or if the logs break a promise."""
+        """Heal everything, bring all nodes back and wait until all is at rest. Raises InvariantError if that does not
+        happen, or if the logs break a promise."""
         self.world.network.mend()
         self.world.network.weathers.clear()
         self.heal()
@@ -204,7 +204,7 @@ class Cluster:
         end_us = self.world.clock.now_us + self.rest_ms * MS
         while (missing := self.missing()) is not None:
             if self.world.clock.now_us >= end_us:
-                raise Broken(f"15: {self.rest_ms} ms after everything healed {missing}")
+                raise InvariantError(f"15: {self.rest_ms} ms after everything healed {missing}")
             self.run(REST_STEP_MS)
         nodes = [self.node(node_id) for node_id in self.hosts]
         for node in nodes:

@@ -22,7 +22,7 @@ from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.faults import HostFaults, PathFaults
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.following import LEASE_MS
-from ottla.sim.workloads.run import Outcome, failure_of, outcome_of
+from ottla.sim.workloads.run import SeedResult, failure_of, outcome_of
 
 SAFETY_MS = 12_000
 PACE_US = 25 * MS
@@ -36,7 +36,7 @@ class ClusterRun:
         self.cluster = ElectedCluster(seed, keep_all=keep_all, **{**drawn(seed), **given})
         self.trouble = Trouble(self.cluster)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SeedResult:
         """Run to the end, whatever it is."""
         cluster, world = self.cluster, self.cluster.world
         failure = failure_of(self.go, world.trace)
@@ -49,7 +49,7 @@ class ClusterRun:
         )
 
     def go(self) -> None:
-        """Raises Broken, or whatever a node lets out."""
+        """Raises InvariantError, or whatever a node lets out."""
         cluster = self.cluster
         cluster.start()
         self._bring_clients(cluster)

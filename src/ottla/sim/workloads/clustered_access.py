@@ -13,7 +13,7 @@ from ottla.metadata.credentials import CREDENTIALS
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.visitors import Rights, Visitor, Warden, guarded
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.clustered_run import ClusteredRun, WorkloadCluster
 from ottla.sim.workloads.workload import Plan, Workload
 
@@ -75,6 +75,6 @@ class ClusteredAccessRun(ClusteredRun):
                 identity = Identity(Address(-2, name))
                 allowed = node.access.allows(identity, Operation.DESCRIBE, ResourceType.TOPIC, guarded(name))
                 if allowed is rights.is_now("denied", guarded(name)):
-                    raise Broken(f"node {node_id} allows {name}: {allowed}, and the store says otherwise")
+                    raise InvariantError(f"node {node_id} allows {name}: {allowed}, and the store says otherwise")
                 if (name in node.image[CREDENTIALS]) is not rights.is_now("known", name):
-                    raise Broken(f"node {node_id} knows other users than the store has: {name}")
+                    raise InvariantError(f"node {node_id} knows other users than the store has: {name}")

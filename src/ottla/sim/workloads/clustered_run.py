@@ -24,7 +24,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.checkers import LOOK_EVERY, Deadlines, audit, durable_image, look_at_fetch_sessions
 from ottla.sim.workloads.cluster_run import Trouble, drawn
 from ottla.sim.workloads.compacted_replicas import CompactedReplicaChecker
@@ -32,7 +32,7 @@ from ottla.sim.workloads.elected_cluster import REPLICAS_MAX, ElectedCluster
 from ottla.sim.workloads.faults import ClientFaults
 from ottla.sim.workloads.following import TRUST_MS
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
-from ottla.sim.workloads.run import Outcome, failure_of, outcome_of
+from ottla.sim.workloads.run import SeedResult, failure_of, outcome_of
 from ottla.sim.workloads.workload import FSYNC, PAGE_CACHE, Plan, Workload, draw_plan
 
 INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
@@ -261,7 +261,7 @@ class ClusteredRun:
 
     # ---- the run ---------------------------------------------------------------------------------------------------
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SeedResult:
         """Run to the end, whatever it is."""
         cluster, world, history = self.cluster, self.cluster.world, self.workload.history
         failure = failure_of(self.go, world.trace)
@@ -275,7 +275,7 @@ class ClusteredRun:
         )
 
     def go(self) -> None:
-        """Raises Broken, or whatever a node lets out."""
+        """Raises InvariantError, or whatever a node lets out."""
         cluster = self.cluster
         cluster.world.trace.add("run", str(self.plan))
         cluster.start()
@@ -311,4 +311,6 @@ class ClusteredRun:
                 twin = host_of(self.cluster.node(placed.leader)).replayed(now, partition)
                 live, replayed = durable_image(shard), durable_image(twin)
                 if live != replayed:
-                    raise Broken(f"14: the coordinator of {partition.name} has {live}, and its log says {replayed}")
+                    raise InvariantError(
+                        f"14: the coordinator of {partition.name} has {live}, and its log says {replayed}"
+                    )

@@ -13,7 +13,7 @@ from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.share_clients import LETTERS
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.workloads.clustered_run import ClusteredRun, ClusterWatch, WorkloadCluster
-from ottla.sim.workloads.run import Outcome
+from ottla.sim.workloads.run import SeedResult
 from ottla.sim.workloads.share_run import audit_share, missing_of_share, share_settings
 from ottla.sim.workloads.share_workload import JOBS, ShareWorkload
 from ottla.sim.workloads.workload import Plan
@@ -80,6 +80,6 @@ class ClusteredShareRun(ClusteredRun):
         assert letters is not None
         audit_share(self.workload, self.cluster.all_led([JOBS]), letters)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SeedResult:
         outcome = super().outcome()
         return replace(outcome, deliveries=sum(shares.deliveries for shares in self.workload.shares.values()))

@@ -18,7 +18,7 @@ from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.sim.kernel.clock import MS
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.clustered_run import (
     INTERNAL_TOPICS,
     ClientTrouble,
@@ -27,7 +27,7 @@ from ottla.sim.workloads.clustered_run import (
     WorkloadCluster,
     transactions_of,
 )
-from ottla.sim.workloads.run import Outcome
+from ottla.sim.workloads.run import SeedResult
 from ottla.sim.workloads.transaction_checkers import (
     audit_transactions,
     compact_replicas,
@@ -80,7 +80,7 @@ class ClusteredTransactionWatch(ClusterWatch):
             log.producers.check()
             epoch, stable = self._stable.get((node_id, partition), (-1, 0))
             if epoch == partition.leader_epoch and log.last_stable_offset < stable:
-                raise Broken(
+                raise InvariantError(
                     f"{partition.name} on node {node_id}: the last stable offset goes back from {stable} to "
                     f"{log.last_stable_offset} in epoch {epoch}"
                 )
@@ -166,5 +166,5 @@ class ClusteredTransactionsRun(ClusteredRun):
         super().go()
         compact_replicas(self.workload, [self.cluster.node(node_id) for node_id in self.cluster.hosts])
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SeedResult:
         return replace(super().outcome(), transactions=self.workload.told.committed_count)

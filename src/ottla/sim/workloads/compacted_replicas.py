@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
 from ottla.metadata.image import MetadataImage
-from ottla.sim.clients.batches import Batch, Note
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.clients.batches import Note, ReadBatch
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.replica_checkers import Copy, ReplicaChecker
 
 RETENTION_LONG_MS = 86_400_000
@@ -32,7 +32,7 @@ class Committed:
     """The committed part of one partition. `end`: its end offset."""
 
     end: int = 0
-    batches: dict[int, Batch] = field(default_factory=dict[int, Batch])
+    batches: dict[int, ReadBatch] = field(default_factory=dict[int, ReadBatch])
     """By base offset, as they were written."""
     newest: dict[bytes | None, int] = field(default_factory=dict[bytes | None, int])
     """The last offset of each key that a reader of committed records sees."""
@@ -42,7 +42,7 @@ class Committed:
     """By the offset of a marker: the records of its transaction."""
     _open: dict[int, list[Note]] = field(default_factory=dict[int, list[Note]])
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: ReadBatch) -> None:
         """The next batch of it."""
         self.end = batch.last_offset + 1
         self.batches[batch.base_offset] = batch
@@ -88,15 +88,15 @@ class CompactedReplicaChecker(ReplicaChecker):
 
     # ---- what may be missing ---------------------------------------------------------------------------------------
 
-    def _match(self, node_id: int, index: int, batch: Batch) -> None:
+    def _match(self, node_id: int, index: int, batch: ReadBatch) -> None:
         written = self._written.setdefault((index, batch.leader_epoch, batch.base_offset), batch)
         if not _is_left_of(batch, written):
-            raise Broken(
+            raise InvariantError(
                 f"2: {self.topic}-{index} on node {node_id} has a batch at {batch.base_offset} of epoch "
                 f"{batch.leader_epoch} that is nothing of what was written: {batch} and {written}"
             )
 
-    def _differ(self, one: Batch | None, other: Batch | None) -> bool:
+    def _differ(self, one: ReadBatch | None, other: ReadBatch | None) -> bool:
         return (
             one is not None
             and other is not None
@@ -119,7 +119,7 @@ class CompactedReplicaChecker(ReplicaChecker):
             return True
         return note.value is None and self._tombstones_go
 
-    def _look_at_cut(self, node_id: int, index: int, before: list[Batch], copy: Copy, *, same_life: bool) -> None:
+    def _look_at_cut(self, node_id: int, index: int, before: list[ReadBatch], copy: Copy, *, same_life: bool) -> None:
         """Check a log after a cut. It must still have the committed records that it had, except those that compaction
         may remove."""
         if not same_life and (node_id, index) in self._cut_forgiven:
@@ -127,8 +127,8 @@ class CompactedReplicaChecker(ReplicaChecker):
             return
         self._look_at_kept(node_id, index, before, copy)
 
-    def _look_at_kept(self, node_id: int, index: int, batches: Iterable[Batch], copy: Copy) -> None:
-        """Check that the replica has the committed ones of these batches, as far as it must. Raises Broken."""
+    def _look_at_kept(self, node_id: int, index: int, batches: Iterable[ReadBatch], copy: Copy) -> None:
+        """Check that the replica has the committed ones of these batches, as far as it must. Raises InvariantError."""
         committed = self.committed.setdefault(index, Committed())
         for batch in batches:
             if batch.base_offset < copy.log_start or not self._is_of(committed, batch):
@@ -138,14 +138,14 @@ class CompactedReplicaChecker(ReplicaChecker):
             left = set() if here is None else set(here.notes)
             for note in batch.notes:
                 if note not in left and not self._may_go(index, note):
-                    raise Broken(
+                    raise InvariantError(
                         f"6: {self.topic}-{index} on node {node_id} lacks {note}, which is committed, while the newest "
                         f"of its key is {committed.newest.get(note.key)}: {copy.end=}"
                     )
             if batch.commits is not None and (here is None or here.commits is None):
                 data = [note for note in committed.ended[batch.base_offset] if self._has(copy, note)]
                 if data:
-                    raise Broken(
+                    raise InvariantError(
                         f"13: {self.topic}-{index} on node {node_id} has {data} without the marker at "
                         f"{batch.base_offset}"
                     )
@@ -161,14 +161,14 @@ class CompactedReplicaChecker(ReplicaChecker):
             self._look_at_kept(node_id, index, committed.batches.values(), copy)
             strange = [batch for batch in copy.batches if not self._is_of(committed, batch)]
             if strange:
-                raise Broken(f"2: node {node_id} has {strange} in {self.topic}-{index}, which nobody committed")
+                raise InvariantError(f"2: node {node_id} has {strange} in {self.topic}-{index}, which nobody committed")
 
-    def _is_of(self, committed: Committed, batch: Batch) -> bool:
+    def _is_of(self, committed: Committed, batch: ReadBatch) -> bool:
         written = committed.batches.get(batch.base_offset)
         return written is not None and _is_left_of(batch, written)
 
 
-def _is_left_of(batch: Batch, written: Batch) -> bool:
+def _is_left_of(batch: ReadBatch, written: ReadBatch) -> bool:
     """Whether `batch` is `written`, unchanged or as compaction can have left it."""
     same = replace(written, notes=batch.notes, commits=batch.commits)
     return same == batch and set(batch.notes) <= set(written.notes) and batch.commits in (written.commits, None)

@@ -14,8 +14,8 @@ from ottla.broker.partitions.partition import Partition
 from ottla.log.compaction import cleanable
 from ottla.log.compaction.compaction import Compaction
 from ottla.machine import Millis
-from ottla.sim.clients.batches import Batch, Note
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.clients.batches import Note, ReadBatch
+from ottla.sim.kernel.trace import InvariantError
 
 ROUNDS_AT_REST = 3
 """Compactions that leave all segment sizes unchanged before the log counts as fully compacted. One finds that a marker
@@ -31,7 +31,7 @@ def audit_compaction(
     partition: Partition,
     now: Millis,
     read_committed: Callable[[Partition], dict[int, Note]],
-    batches_of: Callable[[Partition], list[Batch]],
+    batches_of: Callable[[Partition], list[ReadBatch]],
 ) -> None:
     """Compact the log completely and check the result. `now`: the node's time, from which the log's time continues."""
     before = read_committed(partition)
@@ -47,7 +47,7 @@ def audit_compaction(
         now += PAUSE_MS
         after = read_committed(partition)
         if not after.items() <= before.items() or _newest(after) != _newest(before):
-            raise Broken(f"{partition.name}: compaction has left {after} of {before}")
+            raise InvariantError(f"{partition.name}: compaction has left {after} of {before}")
     batches = batches_of(partition)
     _look_at_markers(partition, batches)
     _look_at_producers(partition, batches)
@@ -58,7 +58,7 @@ def _newest(notes: dict[int, Note]) -> dict[bytes | None, Note]:
     return {note.key: note for _, note in sorted(notes.items())}
 
 
-def _look_at_markers(partition: Partition, batches: list[Batch]) -> None:
+def _look_at_markers(partition: Partition, batches: list[ReadBatch]) -> None:
     """Check the markers. An empty batch that is kept for its producer's state counts as data."""
     has_records: dict[int, bool] = {}
     for batch in batches:
@@ -69,23 +69,25 @@ def _look_at_markers(partition: Partition, batches: list[Batch]) -> None:
             continue
         of_data = has_records.pop(producer_id, None)
         if of_data is None:
-            raise Broken(f"{partition.name}: the marker at {batch.base_offset} stays without its data")
+            raise InvariantError(f"{partition.name}: the marker at {batch.base_offset} stays without its data")
         if of_data and not batch.commits:
-            raise Broken(f"{partition.name}: what the marker at {batch.base_offset} aborts takes room for ever")
+            raise InvariantError(f"{partition.name}: what the marker at {batch.base_offset} aborts takes room for ever")
     left = [producer_id for producer_id, of_data in has_records.items() if of_data]
     if left:
-        raise Broken(f"{partition.name}: the data of producers {left} has lost its marker")
+        raise InvariantError(f"{partition.name}: the data of producers {left} has lost its marker")
 
 
-def _look_at_producers(partition: Partition, batches: list[Batch]) -> None:
+def _look_at_producers(partition: Partition, batches: list[ReadBatch]) -> None:
     data = {batch.producer_id: batch.last_offset for batch in batches if batch.base_sequence >= 0}
     epochs = {batch.producer_id: batch.producer_epoch for batch in batches}
     for entry in partition.log.producers.entries.values():
         told = data.get(entry.producer_id, -1)
         if entry.last_data_offset >= 0 and told != entry.last_data_offset:
-            raise Broken(
+            raise InvariantError(
                 f"{partition.name}: the last batch of producer {entry.producer_id} ended at {entry.last_data_offset}, "
                 f"the newest that is left at {told}"
             )
         if epochs.get(entry.producer_id) != entry.epoch:
-            raise Broken(f"{partition.name}: nothing is left of epoch {entry.epoch} of producer {entry.producer_id}")
+            raise InvariantError(
+                f"{partition.name}: nothing is left of epoch {entry.epoch} of producer {entry.producer_id}"
+            )

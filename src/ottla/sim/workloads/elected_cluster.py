@@ -17,7 +17,7 @@ from ottla.broker.cluster.membership import Joining
 from ottla.broker.config.values import BrokerSettings
 from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.node import Node
-from ottla.broker.requests import Refused
+from ottla.broker.requests import RequestRefusedError
 from ottla.machine import Millis, WallClock
 from ottla.metadata.image import MetadataImage, changed, delta_since
 from ottla.metadata.nodes import NodeState
@@ -32,7 +32,7 @@ from ottla.sim.kernel.clock import MS, HostClock, Micros
 from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.host import Host, Life
 from ottla.sim.kernel.store import StoreCopy
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.cluster import TOPIC, Cluster
 from ottla.sim.workloads.following import LOOK_US, TRUST_MS, Following
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
@@ -147,7 +147,7 @@ class ElectedCluster(Cluster):
         self.following.leave(node_id)
 
     def _look_at_stop(self, node_id: int) -> None:
-        """Raises Broken if a serving node would send clients to this stopping one, although another node leads.
+        """Raises InvariantError if a serving node would send clients to this stopping one, although another node leads.
 
         A fenced node need not wait, because no node that has learned of the fencing sends clients to it
         (BrokerHeartbeatManager.calculateNextBrokerState: a fenced broker is granted an immediate shutdown). Nor need a
@@ -171,7 +171,9 @@ class ElectedCluster(Cluster):
                         continue
                     others = {image.nodes[str(member)].state for member in placed.isr}
                     if placed.leader_epoch < now.leader_epoch or NodeState.ACTIVE in others:
-                        raise Broken(f"24: node {node_id} stops, and node {other} has it lead {name}-{index} still")
+                        raise InvariantError(
+                            f"24: node {node_id} stops, and node {other} has it lead {name}-{index} still"
+                        )
 
     def died(self, node_id: int, *, power_cut: bool) -> None:
         """Handle the death of a node, from any cause: exempt its replicas from checks on records that they may lose."""
@@ -263,5 +265,5 @@ class ElectedCluster(Cluster):
 
 def _receive(now: Millis, life: Life, channel: Channel, frame: memoryview) -> None:
     assert isinstance(life.node, Node)
-    with suppress(Refused):  # it is cut off, and does not know who may do this
+    with suppress(RequestRefusedError):  # it is cut off, and does not know who may do this
         life.node.receive(now, channel, frame)

@@ -1,11 +1,11 @@
 """Simulates how the nodes of a cluster learn which nodes are present and what was committed.
 
-Each node polls every few milliseconds, as `ottla.server.following` does. It renews its lease, reads which incarnations
-of other nodes are present, reads what its image lacks from the metadata store, and informs the node. A node that is cut
-off from the store renews nothing, and counts as gone when its lease has expired. A killed node is missed at once if a
-lock reveals that (`by_locks`, nodes of one machine), otherwise when its lease has expired.
+Each node polls every few milliseconds, as `ottla.server.metadata_follower` does. It renews its lease, reads which
+incarnations of other nodes are present, reads what its image lacks from the metadata store, and informs the node. A
+node that is cut off from the store renews nothing, and counts as gone when its lease has expired. A killed node is
+missed at once if a lock reveals that (`by_locks`, nodes of one machine), otherwise when its lease has expired.
 
-Source: server/following.py and server/presence.py, which this module replaces.
+Source: server/metadata_follower.py and server/presence.py, which this module replaces.
 """
 
 from collections.abc import Mapping

@@ -35,11 +35,11 @@ from typing import NamedTuple
 
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
-from ottla.log.answers import DamagedLog, Isolation
+from ottla.log.answers import DamagedLogError, Isolation
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.topics import PartitionRecord
-from ottla.sim.clients.batches import Batch, Corrupt, decode_batches
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.clients.batches import CorruptError, ReadBatch, decode_batches
+from ottla.sim.kernel.trace import InvariantError
 
 READ_BYTES = 1 << 22
 
@@ -56,7 +56,7 @@ class Copy:
     """A partition's log on one node at the last check: its batches in order, and the values that reveal a change."""
 
     partition: Partition | None = None
-    batches: list[Batch] = field(default_factory=list[Batch])
+    batches: list[ReadBatch] = field(default_factory=list[ReadBatch])
     end: int = 0
     log_start: int = 0
     cuts: int = -1
@@ -72,7 +72,7 @@ class Copy:
         """Base offset of the first batch in the log."""
         return self.batches[0].base_offset if self.batches else self.end
 
-    def at(self, offset: int) -> Batch | None:
+    def at(self, offset: int) -> ReadBatch | None:
         """The batch that holds this offset."""
         low, high = 0, len(self.batches)
         while low < high:
@@ -106,7 +106,7 @@ class ReplicaChecker:
         self.acks: dict[int, dict[int, Told]] = {}
         self.reads: dict[int, dict[int, Told]] = {}
         self._leaders: dict[tuple[int, int], int] = {}
-        self._written: dict[tuple[int, int, int], Batch] = {}
+        self._written: dict[tuple[int, int, int], ReadBatch] = {}
         """By partition, epoch and base offset."""
         self._committed: dict[int, dict[int, int]] = {}
         """By partition: the highest high watermark of the leader of each epoch."""
@@ -129,12 +129,14 @@ class ReplicaChecker:
         """Record that a producer with acks=all received the acknowledgement of its record at this offset."""
         known = self.acks.setdefault(index, {}).setdefault(offset, self._told(index, offset, value, "acknowledged"))
         if known.value != value:
-            raise Broken(f"{self.topic}-{index}: {known.value!r} and {value!r} are both acknowledged at {offset}")
+            raise InvariantError(
+                f"{self.topic}-{index}: {known.value!r} and {value!r} are both acknowledged at {offset}"
+            )
 
     def _told(self, index: int, offset: int, value: bytes, what: str) -> Told:
         epochs = [epoch for epoch, mark in self._committed.get(index, {}).items() if mark > offset]
         if not epochs:
-            raise Broken(f"10: {self.topic}-{index}: {offset} is {what} and below no leader's high watermark")
+            raise InvariantError(f"10: {self.topic}-{index}: {offset} is {what} and below no leader's high watermark")
         return Told(value, min(epochs))
 
     def acknowledged_end(self, index: int) -> int:
@@ -152,7 +154,9 @@ class ReplicaChecker:
         if known is None:
             known = self.reads[index][offset] = self._told(index, offset, value, "given to a consumer")
         if known.value != value:
-            raise Broken(f"{self.topic}-{index}: consumers were given {known.value!r} and {value!r} at {offset}")
+            raise InvariantError(
+                f"{self.topic}-{index}: consumers were given {known.value!r} and {value!r} at {offset}"
+            )
 
     @property
     def forgives(self) -> bool:
@@ -176,7 +180,7 @@ class ReplicaChecker:
         self._epochs_before = {index: max(marks) for index, marks in self._committed.items() if marks}
 
     def look(self, node: Node, image: MetadataImage) -> None:
-        """Check every partition of the topic on this node. Raises Broken."""
+        """Check every partition of the topic on this node. Raises InvariantError."""
         self._down.discard(node.node_id)
         local = node.replicas.by_name.get(self.topic)
         partitions = {} if local is None else local.partitions
@@ -214,7 +218,7 @@ class ReplicaChecker:
         while at < log.log_end_offset:
             try:
                 found = log.read(at, READ_BYTES, Isolation.LOG_END)
-            except DamagedLog:
+            except DamagedLogError:
                 if node_id not in self.liars:
                     raise
                 copy.partition, copy.batches, copy.end = None, before, at
@@ -229,7 +233,7 @@ class ReplicaChecker:
                 return
             for batch in batches:
                 if is_same and batch.leader_epoch > partition.leader_epoch:
-                    raise Broken(
+                    raise InvariantError(
                         f"1: {partition.name} on node {node_id} is in epoch {partition.leader_epoch} and takes a batch "
                         f"of epoch {batch.leader_epoch} at {batch.base_offset}"
                     )
@@ -243,14 +247,14 @@ class ReplicaChecker:
             self._look_at_cut(node_id, index, before, copy, same_life=partition is copy.partition)
         copy.partition, copy.end, copy.cuts = partition, log.log_end_offset, log.segments.compaction_epoch
 
-    def _decoded(self, node_id: int, index: int, at: int, octets: bytes) -> list[Batch] | None:
+    def _decoded(self, node_id: int, index: int, at: int, octets: bytes) -> list[ReadBatch] | None:
         """Return the batches that were read; None if a spoiled disk has damaged one, even where no checksum covers
         it."""
         if node_id not in self.liars:
             return decode_batches(octets)
         try:
             batches = decode_batches(octets)
-        except Corrupt:
+        except CorruptError:
             return None
         for batch in batches:
             known = self._written.get((index, batch.leader_epoch, batch.base_offset), batch)
@@ -259,23 +263,25 @@ class ReplicaChecker:
             at = batch.last_offset + 1
         return batches
 
-    def _match(self, node_id: int, index: int, batch: Batch) -> None:
+    def _match(self, node_id: int, index: int, batch: ReadBatch) -> None:
         known = self._written.setdefault((index, batch.leader_epoch, batch.base_offset), batch)
         if known != batch:
-            raise Broken(
+            raise InvariantError(
                 f"2: {self.topic}-{index} on node {node_id} has another batch at {batch.base_offset} of epoch "
                 f"{batch.leader_epoch}: {batch.notes} and {known.notes}"
             )
 
-    def _count(self, node_id: int, index: int, batch: Batch, copy: Copy) -> None:
+    def _count(self, node_id: int, index: int, batch: ReadBatch, copy: Copy) -> None:
         if batch.base_sequence < 0:
             return
         number = batch.producer_id, batch.producer_epoch, batch.base_sequence
         if number in copy.numbers:
-            raise Broken(f"11: {self.topic}-{index} on node {node_id} has {number} twice: again at {batch.base_offset}")
+            raise InvariantError(
+                f"11: {self.topic}-{index} on node {node_id} has {number} twice: again at {batch.base_offset}"
+            )
         copy.numbers.add(number)
 
-    def _look_at_cut(self, node_id: int, index: int, before: list[Batch], copy: Copy, *, same_life: bool) -> None:
+    def _look_at_cut(self, node_id: int, index: int, before: list[ReadBatch], copy: Copy, *, same_life: bool) -> None:
         if not same_life and (node_id, index) in self._cut_forgiven:
             self._cut_forgiven.discard((node_id, index))
             return
@@ -287,7 +293,7 @@ class ReplicaChecker:
             if batch.base_offset < start or copy.at(batch.base_offset) == batch:
                 continue
             if any(mark > batch.last_offset for epoch, mark in committed.items() if epoch == batch.leader_epoch):
-                raise Broken(
+                raise InvariantError(
                     f"6: {self.topic}-{index} on node {node_id}: {batch.base_offset} of epoch {batch.leader_epoch} was "
                     f"committed and is cut: {copy.end=}"
                 )
@@ -295,11 +301,11 @@ class ReplicaChecker:
     def _look_at_offsets(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
         log = partition.log
         if not log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset:
-            raise Broken(f"5: {partition.name} on node {node_id}: {log.log_start_offset} {log.high_watermark}")
+            raise InvariantError(f"5: {partition.name} on node {node_id}: {log.log_start_offset} {log.high_watermark}")
         log.check_parts()
         leadership = partition.leader_epoch, partition.leads
         if leadership == copy.leadership and partition.leads and log.high_watermark < copy.high_watermark:
-            raise Broken(
+            raise InvariantError(
                 f"5: {partition.name} on node {node_id}: the high watermark went back from {copy.high_watermark} to "
                 f"{log.high_watermark}"
             )
@@ -307,7 +313,7 @@ class ReplicaChecker:
         knows_leader = index in self._committed  # a new checker may see a follower before the leader
         epoch = max(partition.leader_epoch, self._epochs_before.get(index, -1))
         if not partition.leads and knows_leader and log.high_watermark > self._committed_end(index, epoch):
-            raise Broken(
+            raise InvariantError(
                 f"5: {partition.name} on node {node_id}: the high watermark {log.high_watermark} of a follower in "
                 f"epoch {partition.leader_epoch} is no leader's: {self._committed.get(index)}"
             )
@@ -323,7 +329,7 @@ class ReplicaChecker:
             is_emptied = batch.commits is None and not batch.notes  # by compaction, which leaves what may not be stable
             if batch.commits is None and not is_emptied:
                 if batch.transactional and batch.producer_id in ending and batch.base_offset < log.last_stable_offset:
-                    raise Broken(
+                    raise InvariantError(
                         f"13: {partition.name} on node {node_id}: {batch.base_offset} is stable, and the end of its "
                         "transaction is not committed"
                     )
@@ -332,7 +338,7 @@ class ReplicaChecker:
             else:
                 ending.add(batch.producer_id)
 
-    def _was_committed(self, index: int, batch: Batch) -> bool:
+    def _was_committed(self, index: int, batch: ReadBatch) -> bool:
         """Whether a leader may have had this batch below its high watermark."""
         for epoch, mark in self._committed.get(index, {}).items():
             if epoch >= batch.leader_epoch and mark > batch.base_offset:
@@ -346,7 +352,7 @@ class ReplicaChecker:
         epoch = partition.leader_epoch
         leader = self._leaders.setdefault((index, epoch), node_id)
         if leader != node_id:
-            raise Broken(f"1: nodes {leader} and {node_id} lead {partition.name} in epoch {epoch}")
+            raise InvariantError(f"1: nodes {leader} and {node_id} lead {partition.name} in epoch {epoch}")
         if copy.leadership != (epoch, True):
             self._look_at_new_leader(node_id, index, partition, copy)
         copy.leadership = epoch, True
@@ -368,15 +374,17 @@ class ReplicaChecker:
             if copy.partition is None and member in self.liars:
                 continue  # the damage is not noticed yet
             if copy.end < mark:
-                raise Broken(
+                raise InvariantError(
                     f"4: {self.topic}-{index}: the high watermark was {mark}, node {member} in sync ends at {copy.end}"
                 )
             if leader is None or leader.end < mark or mark <= max(copy.start, leader.start):
                 continue
             if self._differ(copy.at(mark - 1), leader.at(mark - 1)):
-                raise Broken(f"4: {self.topic}-{index}: node {member} in sync differs from the leader below {mark}")
+                raise InvariantError(
+                    f"4: {self.topic}-{index}: node {member} in sync differs from the leader below {mark}"
+                )
 
-    def _differ(self, one: Batch | None, other: Batch | None) -> bool:
+    def _differ(self, one: ReadBatch | None, other: ReadBatch | None) -> bool:
         """Whether these batches of two replicas differ."""
         return one != other
 
@@ -393,7 +401,7 @@ class ReplicaChecker:
                 if offset < start or epoch >= partition.leader_epoch:
                     continue
                 if not self._is_there(index, copy, offset, value):
-                    raise Broken(
+                    raise InvariantError(
                         f"3: node {node_id} leads {partition.name} in epoch {partition.leader_epoch} without "
                         f"{value!r} at {offset}, which was {what} in epoch {epoch}"
                     )
@@ -401,7 +409,7 @@ class ReplicaChecker:
     # ---- metadata, and the end -------------------------------------------------------------------------------------
 
     def look_at_metadata(self, image: MetadataImage) -> None:
-        """Check the metadata after a commit of the controller. Raises Broken."""
+        """Check the metadata after a commit of the controller. Raises InvariantError."""
         topic = image.topics.get(self.topic)
         if topic is not None and topic.id != self._topic_id:
             liars = self.liars
@@ -409,9 +417,9 @@ class ReplicaChecker:
             self.liars = liars
         for index, placed in enumerate(() if topic is None else topic.partitions):
             if not set(placed.isr) <= set(placed.replicas) or set(placed.isr) & set(placed.elr):
-                raise Broken(f"7: {self.topic}-{index}: {placed}")
+                raise InvariantError(f"7: {self.topic}-{index}: {placed}")
             if placed.leader != -1 and placed.leader not in placed.isr:
-                raise Broken(f"7: {self.topic}-{index}: the leader is not in sync: {placed}")
+                raise InvariantError(f"7: {self.topic}-{index}: the leader is not in sync: {placed}")
             members = (*placed.isr, *placed.elr)
             self._isr_forgiven = {each for each in self._isr_forgiven if each[1] != index or each[0] in members}
             if members != self._in_sync.get(index):
@@ -427,11 +435,11 @@ class ReplicaChecker:
             start = max(copy.start for copy in copies)
             alike = [[batch for batch in copy.batches if batch.base_offset >= start] for copy in copies]
             if any(batches != alike[0] for batches in alike):
-                raise Broken(f"2: the replicas of {self.topic}-{index} differ at rest")
+                raise InvariantError(f"2: the replicas of {self.topic}-{index} differ at rest")
             for told in (self.acks, self.reads):
                 for offset, (value, _) in told.get(index, {}).items():
                     if offset >= start and copies[0].value_at(offset) != value:
-                        raise Broken(f"3: {self.topic}-{index} has lost {value!r} at {offset}")
+                        raise InvariantError(f"3: {self.topic}-{index} has lost {value!r} at {offset}")
 
 
 def _seen(partition: Partition) -> tuple[object, ...]:

@@ -4,7 +4,7 @@
     liveness    everything heals; producers send what they have, groups become stable and read to the end
     at rest     replay equals live state; after one more death the audit reads everything
 
-A failure is a `Broken` promise, or any other exception from the node: its own assertions are checkers too.
+A failure is a `InvariantError` promise, or any other exception from the node: its own assertions are checkers too.
 """
 
 import copy
@@ -21,7 +21,7 @@ from ottla.sim.clients.history import TopicPartition
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host, NodeUnderTest
 from ottla.sim.kernel.store import FarStore, SimStore
-from ottla.sim.kernel.trace import Broken, Trace
+from ottla.sim.kernel.trace import InvariantError, Trace
 from ottla.sim.kernel.world import World
 from ottla.sim.workloads.checkers import Watch, audit, audit_races, compare_images, image_of, node_of, partitions_of
 from ottla.sim.workloads.faults import Faults
@@ -35,7 +35,7 @@ LIVENESS_STEP_MS = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SeedResult:
     """Result of one seed. `failure` None: all promises were kept."""
 
     seed: int
@@ -81,7 +81,7 @@ def failure_of(go: Callable[[], None], trace: Trace) -> str | None:
     failure: str | None = None
     try:
         go()
-    except Broken as broken:
+    except InvariantError as broken:
         failure = str(broken)
     except Exception:
         failure = traceback.format_exc(limit=-12)
@@ -92,10 +92,10 @@ def failure_of(go: Callable[[], None], trace: Trace) -> str | None:
 
 def outcome_of(
     world: World, failure: str | None, *, lives: int, acknowledged: int, seen: int, plan: Plan | None = None
-) -> Outcome:
+) -> SeedResult:
     """Return the result of this world's seed, after its run."""
     trace = world.trace
-    return Outcome(
+    return SeedResult(
         world.seed,
         trace.digest(),
         failure,
@@ -157,7 +157,7 @@ class Run:
     # ---- phases ----------------------------------------------------------------------------------------------------
 
     def go(self) -> None:
-        """Run the seed. Raises Broken, or any exception from the node."""
+        """Run the seed. Raises InvariantError, or any exception from the node."""
         world, host = self.world, self.host
         world.trace.add("run", str(self.plan))
         host.start()
@@ -172,7 +172,7 @@ class Run:
         end_us = world.clock.now_us + LIVENESS_MS * MS
         while (missing := self._missing()) is not None:
             if world.clock.now_us >= end_us:
-                raise Broken(f"{LIVENESS_MS} ms after everything healed {missing}")
+                raise InvariantError(f"{LIVENESS_MS} ms after everything healed {missing}")
             world.run(world.clock.now_us + LIVENESS_STEP_MS * MS)
 
     def _missing(self) -> str | None:
@@ -196,7 +196,7 @@ class Run:
         self.watch.look(host.life)
         parked = len(node.parking) - len(node.parking.of_connection(NODE_ITSELF))
         if parked > len(self.workload.clients):
-            raise Broken(f"{parked} requests are parked, and there are {len(self.workload.clients)} clients")
+            raise InvariantError(f"{parked} requests are parked, and there are {len(self.workload.clients)} clients")
         compare_images(self.image_of(node), self._image_after_replay())
         for client in self.workload.clients:
             client.running = False
@@ -227,7 +227,7 @@ class Run:
             shards.load_all(now)
         return self.image_of(twin)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SeedResult:
         """Run to the end, whatever it is."""
         world, history = self.world, self.workload.history
         failure = failure_of(self.go, world.trace)

@@ -18,9 +18,9 @@ from ottla.protocol.records.record import decode_records
 from ottla.share.state import ShareStateShard
 from ottla.sim.clients.share_clients import LETTERS
 from ottla.sim.kernel.host import Life
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.checkers import Watch, node_of
-from ottla.sim.workloads.run import Outcome, Run
+from ottla.sim.workloads.run import Run, SeedResult
 from ottla.sim.workloads.share_workload import JOBS, ShareWorkload
 from ottla.sim.workloads.workload import Plan
 
@@ -35,7 +35,7 @@ class ShareWatch(Watch):
         node.coordinators.share_state.check()
         gone = node.coordinators.share.sessions.connections() - life.sides.keys()
         if gone:
-            raise Broken(f"share sessions of connections {sorted(gone)} are kept, which are gone")
+            raise InvariantError(f"share sessions of connections {sorted(gone)} are kept, which are gone")
 
 
 def share_settings(rng: random.Random) -> dict[str, str]:
@@ -73,7 +73,7 @@ class ShareRun(Run):
             for shares in self.workload.shares.values():
                 shares.forget()
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SeedResult:
         outcome = super().outcome()
         return replace(outcome, deliveries=sum(shares.deliveries for shares in self.workload.shares.values()))
 
@@ -100,7 +100,7 @@ class ShareRun(Run):
         node.coordinators.share_state.load_all(self.host.clock.now_ms)
         after = _state_of(node)
         if before != after:
-            raise Broken(f"the share state was {before} and is {after} after the restart")
+            raise InvariantError(f"the share state was {before} and is {after} after the restart")
 
 
 def _jobs(node: Node) -> list[Partition]:
@@ -132,7 +132,9 @@ def audit_share(workload: ShareWorkload, jobs: Iterable[Partition], letters: Par
             for offset in range(partition.log.log_end_offset):
                 place = ((JOBS, partition.index), offset)
                 if place not in shares.accept_sent and (group, partition.index, offset) not in found:
-                    raise Broken(f"{group} never processed {offset} of {partition.name}, and has no letter of it")
+                    raise InvariantError(
+                        f"{group} never processed {offset} of {partition.name}, and has no letter of it"
+                    )
 
 
 def _state_of(node: Node) -> dict[Any, Any]:

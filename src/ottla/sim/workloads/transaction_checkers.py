@@ -18,13 +18,13 @@ from ottla.log.answers import Isolation
 from ottla.log.index.transactions import AbortedTransaction
 from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode
-from ottla.sim.clients.batches import Batch, Note, decode_batches
+from ottla.sim.clients.batches import Note, ReadBatch, decode_batches
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.readers import AbortedProducers
 from ottla.sim.clients.transaction_history import OrderOfShown, Source, label_of
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host, Life
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.checkers import Replicas, Watch, audited, node_of, partitions_of
 from ottla.sim.workloads.compaction_checkers import audit_compaction
 from ottla.sim.workloads.transactions import LEDGER, RESULTS, TransactionWorkload
@@ -77,7 +77,7 @@ class TransactionWatch(Watch):
             log = partition.log
             log.producers.check()
             if log.last_stable_offset < self._stable.get(partition, 0):
-                raise Broken(
+                raise InvariantError(
                     f"{partition.name}: the last stable offset goes back from {self._stable[partition]} to "
                     f"{log.last_stable_offset}"
                 )
@@ -104,7 +104,9 @@ def look_at_open(partition: Partition, offset: int, known: KnownTransaction | No
     """Compare the open transactions of a partition, from this offset on, with the state of their coordinators."""
     where = (partition.topic_name, partition.index)
     if known is None or known.is_idle or where not in known.partitions:
-        raise Broken(f"{partition.name}: the transaction that is open from {offset} on nobody will end: {known}")
+        raise InvariantError(
+            f"{partition.name}: the transaction that is open from {offset} on nobody will end: {known}"
+        )
 
 
 def look_at_ends(workload: TransactionWorkload, known: Mapping[str, KnownTransaction]) -> None:
@@ -120,7 +122,7 @@ def look_at_ends(workload: TransactionWorkload, known: Mapping[str, KnownTransac
         )
         if not is_so:
             how = "committed" if ended.committed else "aborted"
-            raise Broken(
+            raise InvariantError(
                 f"{ended.who} was told that it {how}, and {ended.successor} goes on; its coordinator has {found}"
             )
 
@@ -170,10 +172,12 @@ def compact_replicas(workload: TransactionWorkload, nodes: Iterable[Node]) -> No
             shown = _read_committed(workload, partition)
             other, there = committed.setdefault(where, (node.node_id, shown))
             if shown != there:
-                raise Broken(f"{partition.name}: node {node.node_id} shows {shown} once compacted, {other} {there}")
+                raise InvariantError(
+                    f"{partition.name}: node {node.node_id} shows {shown} once compacted, {other} {there}"
+                )
 
 
-def batches_of(partition: Partition, isolation: Isolation) -> Iterator[tuple[Batch, bool]]:
+def batches_of(partition: Partition, isolation: Isolation) -> Iterator[tuple[ReadBatch, bool]]:
     """Yield every batch at this isolation level, and whether its reader skips it as aborted."""
     log = partition.log
     position = log.log_start_offset
@@ -237,7 +241,7 @@ def _audit_markers(
             ended = open_notes.pop(batch.producer_id, [])
             names = {label_of(note).transaction for note in ended}
             if len(names) > 1:
-                raise Broken(f"{partition.name}: the marker at {batch.base_offset} ends transactions {names}")
+                raise InvariantError(f"{partition.name}: the marker at {batch.base_offset} ends transactions {names}")
             for number in names:
                 assert number is not None
                 transaction = workload.told.transactions[number]
@@ -249,9 +253,11 @@ def _audit_markers(
             committed.update(note.offset for note in batch.notes)
     left = [producer_id for producer_id, notes in open_notes.items() if notes]
     if left and not compacted:
-        raise Broken(f"{partition.name}: the transactions of producers {left} have no marker")
+        raise InvariantError(f"{partition.name}: the transactions of producers {left} have no marker")
     if not compacted and committed != shown.keys():
-        raise Broken(f"{partition.name}: shown and not committed, or the other way round: {committed ^ shown.keys()}")
+        raise InvariantError(
+            f"{partition.name}: shown and not committed, or the other way round: {committed ^ shown.keys()}"
+        )
 
 
 def _audit_whole(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
@@ -263,14 +269,14 @@ def _audit_whole(workload: TransactionWorkload, shown: dict[TopicPartition, dict
             if label.transaction is not None:
                 found = seen.setdefault(label.transaction, set())
                 if (where, label.number) in found:
-                    raise Broken(f"{where}: record {label} is there twice")
+                    raise InvariantError(f"{where}: record {label} is there twice")
                 found.add((where, label.number))
     for transaction in workload.told.transactions:
         found = seen.get(transaction.number, set())
         lasting = {place for place in transaction.sent if not workload.rules[place[0][0]].compacted}
         missing = lasting - found
         if transaction.committed and missing:
-            raise Broken(f"{transaction} is committed ({transaction.told_by}), and lacks {sorted(missing)}")
+            raise InvariantError(f"{transaction} is committed ({transaction.told_by}), and lacks {sorted(missing)}")
 
 
 def _audit_accounts(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
@@ -283,7 +289,7 @@ def _audit_accounts(workload: TransactionWorkload, shown: dict[TopicPartition, d
             number = label_of(Note(offset, 0, key, value)).transaction
             assert number is not None
             if workload.told.transactions[number].committed and newest.get(key, -1) < offset:
-                raise Broken(f"{where}: key {key!r} was committed at {offset}, the newest is {newest.get(key)}")
+                raise InvariantError(f"{where}: key {key!r} was committed at {offset}, the newest is {newest.get(key)}")
 
 
 def _audit_effects(workload: TransactionWorkload, shown: dict[TopicPartition, dict[int, Note]]) -> None:
@@ -300,4 +306,4 @@ def _audit_effects(workload: TransactionWorkload, shown: dict[TopicPartition, di
             source: Source = (*where, offset)
             count = results.get(f"{where[0]}-{where[1]}-{offset}".encode(), 0)
             if count != 1 or source not in workload.told.effects:
-                raise Broken(f"{source} has its effect {count} times")
+                raise InvariantError(f"{source} has its effect {count} times")

@@ -18,7 +18,7 @@ from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host, Life
 from ottla.sim.workloads.checkers import durable, node_of, partitions_of
 from ottla.sim.workloads.faults import ClientFaults, Faults
-from ottla.sim.workloads.run import Outcome, Run
+from ottla.sim.workloads.run import Run, SeedResult
 from ottla.sim.workloads.transaction_checkers import (
     TransactionWatch,
     aborted_with_data,
@@ -123,7 +123,7 @@ class TransactionsRun(Run):
         assert isinstance(self.faults, TransactionFaults)
         self.faults.stepped(life)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SeedResult:
         return replace(super().outcome(), transactions=self.workload.told.committed_count)
 
     def _missing(self) -> str | None:

@@ -16,12 +16,12 @@ from dataclasses import replace
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord, NodeState
-from ottla.metadata.store import Guard, Put, Versioned, Write
+from ottla.metadata.store import Put, Versioned, VersionGuard, Write
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import PartitionRecord, TopicRecord
 from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.store import FarStore, SimStore
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 
 
 class WatchedStore(SimStore):
@@ -37,7 +37,7 @@ class WatchedStore(SimStore):
         self.writer: int | None = None
         self.committed: Callable[[], None] | None = None
 
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+    def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
         before = {write.key: self.get(write.key) for write in writes}
         claim = self._claim()
         generation = super().commit(writes, guards)
@@ -61,7 +61,7 @@ class WatchedStore(SimStore):
             return
         incarnation = None if self.writer is None else self._incarnation_of(self.writer)
         if claim is None or (claim.node_id, claim.incarnation) != (self.writer, incarnation):
-            raise Broken(f"9: {key} is written by node {self.writer}, and {claim} is the controller")
+            raise InvariantError(f"9: {key} is written by node {self.writer}, and {claim} is the controller")
         if new is None or known is None or known.topic_id != new.topic_id:
             return
         for index, (before, after) in enumerate(zip(known.partitions, new.partitions, strict=False)):
@@ -94,7 +94,7 @@ class WatchedStore(SimStore):
         }
         broken = [rule for rule, holds in rules.items() if not holds]
         if broken:
-            raise Broken(f"7: {broken[0]}, but {name}: {before} becomes {after}")
+            raise InvariantError(f"7: {broken[0]}, but {name}: {before} becomes {after}")
 
     def _is_active(self, node_id: int) -> bool:
         row = self.get(f"{NODE_PREFIX}{node_id}")
@@ -109,7 +109,7 @@ class OwnStore(FarStore):
         self._watched = store
         self._node_id = node_id
 
-    def commit(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
+    def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
         self._watched.writer = self._node_id
         try:
             return super().commit(writes, guards)

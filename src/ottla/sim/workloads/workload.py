@@ -19,7 +19,7 @@ from ottla.sim.clients.readers import Scanner
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Endpoint
-from ottla.sim.kernel.trace import Broken
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.kernel.world import World
 
 FSYNC = "fsync"
@@ -188,7 +188,7 @@ class Workload:
 
     def check_new_producer_id(self, producer_id: int) -> None:
         if producer_id in self._producer_ids:
-            raise Broken(f"producer id {producer_id} is handed out twice")
+            raise InvariantError(f"producer id {producer_id} is handed out twice")
         self._producer_ids.add(producer_id)
 
     def missing(self, ends: Mapping[TopicPartition, int]) -> str | None:

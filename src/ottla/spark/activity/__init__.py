@@ -5,15 +5,15 @@
 """
 
 from ottla.spark.activity.parse import events, malformed, parse
-from ottla.spark.activity.run import Outcome, run
+from ottla.spark.activity.run import ActivityResult, run
 from ottla.spark.activity.sessions import conversions, sessionise
-from ottla.spark.activity.tables import Settings, Tables
+from ottla.spark.activity.tables import Tables, WindowSettings
 from ottla.spark.activity.windows import top_pages, windowed
 
 __all__ = [
-    "Outcome",
-    "Settings",
+    "ActivityResult",
     "Tables",
+    "WindowSettings",
     "conversions",
     "events",
     "malformed",

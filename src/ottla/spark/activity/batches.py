@@ -39,7 +39,7 @@ from ottla.spark.activity.spark import SparkAggregator
 from ottla.spark.activity.staging import Stage, stage
 from ottla.spark.activity.tables import RECORD_TABLES, Entry, Tables, micros, moment, replace
 from ottla.spark.lake.parquet_files import WrittenFiles, described, files_in, put_in_place, remove_folder, uri
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.running.progress import BatchRows
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Batches:
         before = self.tables.entry()
         query = self.query()
         if before.query and before.query != query:
-            raise PipelineFailed(
+            raise PipelineFailedError(
                 f"The tables in {self.tables.root} were filled from another checkpoint, up to its batch {before.batch}:"
                 " what they have would come again. Give that checkpoint, or another table directory."
             )

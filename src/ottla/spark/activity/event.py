@@ -3,9 +3,9 @@
 Lines are Apache's and nginx's common and combined formats. A virtual host may precede them, and more fields may follow.
 JSON events use the field names below.
 
-Invariant: `Reader.read` returns an event or the reason why there is none; it never raises, whatever the bytes are. The
-regular expression for lines is possessive wherever it repeats a group, so it is linear on hostile lines. Strings that
-recur (times, requests, agents) are parsed once: see `Remembered`.
+Invariant: `EventReader.read` returns an event or the reason why there is none; it never raises, whatever the bytes are.
+The regular expression for lines is possessive wherever it repeats a group, so it is linear on hostile lines. Strings
+that recur (times, requests, agents) are parsed once: see `Remembered`.
 
 Source: https://httpd.apache.org/docs/2.4/mod/mod_log_config.html
 """
@@ -136,7 +136,7 @@ class Remembered(dict[Key, Value], Generic[Key, Value]):
         return found
 
 
-class Reader:
+class EventReader:
     """Reads values. `zone`: for times without a zone."""
 
     def __init__(self, zone: str = "UTC") -> None:

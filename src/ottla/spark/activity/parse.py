@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ottla.spark.activity.event import Event, Reader
+from ottla.spark.activity.event import Event, EventReader
 from ottla.spark.lake.schemas import arrow_schema
 from ottla.spark.platform.workers import WorkerFunction
 
@@ -66,7 +66,7 @@ class Parse:
     zone: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader, schema = Reader(self.zone), arrow_schema(PARSED)
+        reader, schema = EventReader(self.zone), arrow_schema(PARSED)
         for batch in batches:
             read = Read.of(reader, batch)
             columns = {**read.columns(), "reason": read.reasons, "value": batch["value"], "timestamp": times_of(batch)}
@@ -84,7 +84,7 @@ class Read:
     reasons: list[str | None]
 
     @classmethod
-    def of(cls, reader: Reader, batch: pa.RecordBatch) -> Read:
+    def of(cls, reader: EventReader, batch: pa.RecordBatch) -> Read:
         """RECORD_COLUMNS, read."""
         found = cls(batch, [], [], [])
         values, times = batch["value"].to_pylist(), times_of(batch).cast(pa.int64()).to_pylist()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.spark.activity.batches import Batches
-from ottla.spark.activity.tables import Settings, Tables
+from ottla.spark.activity.tables import Tables, WindowSettings
 from ottla.spark.activity.totals import Totals, totals
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.running.checkpoints import Checkpoint
 from ottla.spark.running.micro_batches import MicroBatchPipeline
 from ottla.spark.running.run import RunOptions, broker_options, require_topics
@@ -25,7 +25,7 @@ DELAY_S = 10 * 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ActivityResult:
     """How a run ended, and the contents of the tables after it. `rows`: read by this run."""
 
     rows: int
@@ -42,7 +42,7 @@ def run(
     topics: Sequence[str],
     table: str,
     *,
-    settings: Settings | None = None,
+    settings: WindowSettings | None = None,
     delay_s: float = DELAY_S,
     output_topic: str | None = None,
     report: str | None = None,
@@ -50,15 +50,15 @@ def run(
     batch_rows: int | None = None,
     allow_loss: bool = False,
     session: SparkSession | None = None,
-) -> Outcome:
+) -> ActivityResult:
     """Run until stopped or (`options.once`) done, then write open windows and sessions, check the figures and draw the
     report.
 
     `delay_s`: how far an event may be before the latest one without being late. `allow_loss`: continue if the log has
-    dropped records before they were read. Raises PipelineFailed, also if the figures do not add up.
+    dropped records before they were read. Raises PipelineFailedError, also if the figures do not add up.
     """
     require_topics(options, [*topics, *([output_topic] if output_topic else [])])
-    tables = Tables.make(table, settings or Settings())
+    tables = Tables.make(table, settings or WindowSettings())
     require_same(options, topics, tables.root)
     pipeline = MicroBatchPipeline.into(tables.root, QUERY, options, topics, allow_loss=allow_loss)
     began = time.monotonic()
@@ -76,8 +76,8 @@ def run(
 
             write_page(report, report_page(tables, found, title))
     if found.problems:
-        raise PipelineFailed(f"{found} {' '.join(found.problems)}")
-    return Outcome(finished.rows, time.monotonic() - began, finished.stopped, found)
+        raise PipelineFailedError(f"{found} {' '.join(found.problems)}")
+    return ActivityResult(finished.rows, time.monotonic() - began, finished.stopped, found)
 
 
 def publisher(options: RunOptions, topic: str, checkpoint: Checkpoint) -> Callable[[str, DataFrame], None]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ottla.spark.activity.event import Reader
+from ottla.spark.activity.event import EventReader
 from ottla.spark.activity.parse import EVENTS, LATE, MALFORMED, RECORD_COLUMNS, Read, as_array, times_of
 from ottla.spark.lake.schemas import arrow_schema
 from ottla.spark.platform.workers import WorkerFunction
@@ -53,7 +53,7 @@ class Stage:
     source: SourceOptions | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files, reader = Files(Path(self.folder)), Reader(self.zone)
+        files, reader = Files(Path(self.folder)), EventReader(self.zone)
         for batch in self.records(batches):
             for outcome, rows in sorted_out(Read.of(reader, batch), self.watermark_us):
                 files.add(outcome, rows)

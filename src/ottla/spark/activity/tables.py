@@ -23,7 +23,7 @@ from typing import Any
 from ottla.spark.activity.parse import EVENTS, LATE, MALFORMED
 from ottla.spark.lake.timed_table import TimedTable
 from ottla.spark.platform.durable import write_json
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.platform.paths import table_path
 
 SCHEMAS: dict[str, tuple[str, str | None]] = {
@@ -61,7 +61,7 @@ RESULT_TABLES = ("windows", "pages", "sessions", "conversions")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WindowSettings:
     """Settings of windows and sessions, in seconds; the same for everything in one table directory."""
 
     window_s: int = 300
@@ -94,15 +94,15 @@ class Entry:
 
 @dataclass(slots=True)
 class Tables:
-    """The tables at `root`, and the ledger. Raises PipelineFailed if the directory has other contents, or was made with
-    other settings."""
+    """The tables at `root`, and the ledger. Raises PipelineFailedError if the directory has other contents, or was made
+    with other settings."""
 
     root: Path
-    settings: Settings
+    settings: WindowSettings
     by_name: dict[str, TimedTable] = field(default_factory=dict)
 
     @classmethod
-    def make(cls, table: str, settings: Settings) -> Tables:
+    def make(cls, table: str, settings: WindowSettings) -> Tables:
         root = table_path(table)
         own = root / "_activity" / "settings.json"
         wanted: dict[str, Any] = asdict(settings)
@@ -113,9 +113,11 @@ class Tables:
                 told = ", ".join(
                     f"{option(name, found.get(name))}, not {option(name, wanted[name])}" for name in differ
                 )
-                raise PipelineFailed(f"The tables in {root} were made {told}. Give the same, or another --table.")
+                raise PipelineFailedError(f"The tables in {root} were made {told}. Give the same, or another --table.")
         elif root.is_dir() and any(each.name not in ("_checkpoint", "_activity") for each in root.iterdir()):
-            raise PipelineFailed(f"{root} is not empty and has no tables of this pipeline: choose another directory.")
+            raise PipelineFailedError(
+                f"{root} is not empty and has no tables of this pipeline: choose another directory."
+            )
         else:
             write_json(own, wanted)
         return cls(root, settings, {name: TimedTable(root / name, *schema) for name, schema in SCHEMAS.items()})
@@ -125,8 +127,8 @@ class Tables:
         """Open tables that exist."""
         own = table_path(table) / "_activity" / "settings.json"
         if not own.exists():
-            raise PipelineFailed(f"{table} has no tables of this pipeline. `ottla pipeline activity` makes them.")
-        return cls.make(table, Settings(**json.loads(own.read_text())))
+            raise PipelineFailedError(f"{table} has no tables of this pipeline. `ottla pipeline activity` makes them.")
+        return cls.make(table, WindowSettings(**json.loads(own.read_text())))
 
     def refresh(self) -> None:
         """Read what other processes have committed."""
@@ -162,4 +164,14 @@ def option(name: str, value: object) -> str:
     return f"without {flag}" if value is None else f"with {flag} {value}{' s' if name.endswith('_s') else ''}"
 
 
-__all__ = ["RECORD_TABLES", "RESULT_TABLES", "SCHEMAS", "Entry", "Settings", "Tables", "micros", "moment", "replace"]
+__all__ = [
+    "RECORD_TABLES",
+    "RESULT_TABLES",
+    "SCHEMAS",
+    "Entry",
+    "Tables",
+    "WindowSettings",
+    "micros",
+    "moment",
+    "replace",
+]

@@ -8,14 +8,14 @@ from ottla.spark.archive.opening import make_table, open_table
 from ottla.spark.archive.reading import read
 from ottla.spark.archive.restore import Restored, restore
 from ottla.spark.archive.stream import Archived, run
-from ottla.spark.archive.table import Settings, Table
+from ottla.spark.archive.table import ArchiveSettings, Table
 from ottla.spark.archive.verification import Checked, Verdict, verify
 
 __all__ = [
+    "ArchiveSettings",
     "Archived",
     "Checked",
     "Restored",
-    "Settings",
     "Table",
     "Verdict",
     "make_table",

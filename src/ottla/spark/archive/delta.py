@@ -18,10 +18,10 @@ from deltalake.transaction import AddAction
 
 from ottla.client import TopicPartition
 from ottla.spark.archive.journal import Journal
-from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, RANGES, Batch, TableFile
+from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, RANGES, ArchiveBatch, TableFile
 from ottla.spark.archive.ranges import Covered
-from ottla.spark.archive.table import Settings, Table, TableChanged
-from ottla.spark.lake.delta_table import CommitConflict, DeltaTable
+from ottla.spark.archive.table import ArchiveSettings, Table, TableChangedError
+from ottla.spark.lake.delta_table import CommitConflictError, DeltaTable
 from ottla.spark.lake.file_actions import add_action
 
 ANY = (-(1 << 63), (1 << 63) - 1)
@@ -31,7 +31,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class DeltaLake(Table):
     """A Delta table at `path`."""
 
-    def __init__(self, path: Path, settings: Settings) -> None:
+    def __init__(self, path: Path, settings: ArchiveSettings) -> None:
         super().__init__(path, settings)
         self._journal = Journal(path / RANGES, self.committed)
         self._delta = DeltaTable(path, COLUMNS, partition_by=PARTITIONED_BY)
@@ -49,7 +49,7 @@ class DeltaLake(Table):
     def next_offset(self, place: TopicPartition) -> int | None:
         return self._delta.next_offset(place)
 
-    def publish(self, batch: Batch) -> None:
+    def publish(self, batch: ArchiveBatch) -> None:
         self._journal.write(batch)
         ranges = [[each.topic, each.partition, each.first, each.until, each.count] for each in batch.covered]
         try:
@@ -59,8 +59,8 @@ class DeltaLake(Table):
                 ends={each.place: each.until for each in batch.covered},
                 metadata={"ottla.ranges": json.dumps(ranges)},
             )
-        except CommitConflict as conflict:
-            raise TableChanged(
+        except CommitConflictError as conflict:
+            raise TableChangedError(
                 f"Batch {batch.number} can't be added to {self.path}: {conflict.__cause__} Another archive writes the "
                 "same topics."
             ) from conflict

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ottla.spark.archive.layout import COLUMNS, PARTITIONED_BY, TableFile
 from ottla.spark.archive.writing import WriteFiles, write_files
 from ottla.spark.platform.durable import sync_folder
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.platform.paths import table_path
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def export(frame: DataFrame, table: str, format: str = "delta", compression: str = "zstd") -> int:
     """Write records with the source's columns (with headers) into a new table; return their number. Raises
-    PipelineFailed."""
+    PipelineFailedError."""
     where = require_new(table)
     part = where.with_name(f".{where.name}.{uuid.uuid4().hex[:8]}.part")
     part.mkdir(parents=True)
@@ -42,10 +42,10 @@ def export(frame: DataFrame, table: str, format: str = "delta", compression: str
 
 
 def require_new(table: str) -> Path:
-    """Return the path of a new table. Raises PipelineFailed if something exists there."""
+    """Return the path of a new table. Raises PipelineFailedError if something exists there."""
     where = table_path(table)
     if where.exists() and (not where.is_dir() or any(where.iterdir())):
-        raise PipelineFailed(f"{where} exists already; records are written to a new table.")
+        raise PipelineFailedError(f"{where} exists already; records are written to a new table.")
     return where
 
 

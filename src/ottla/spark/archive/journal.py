@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.archive.layout import Batch
+from ottla.spark.archive.layout import ArchiveBatch
 from ottla.spark.archive.ranges import Covered, joined
 from ottla.spark.platform.durable import write_json
 
@@ -30,7 +30,7 @@ class Journal:
         self._committed = committed
         self._written = 0
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: ArchiveBatch) -> None:
         content = {
             "query": batch.query,
             "batch": batch.number,

@@ -89,7 +89,7 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ArchiveBatch:
     """The content of one commit. `query` and `number` identify it: a table accepts each pair once."""
 
     query: str

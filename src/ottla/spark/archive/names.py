@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.client import TopicPartition
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.running.topic_ids import TopicIds
 
 
-class MadeAgain(PipelineFailed):
+class MadeAgainError(PipelineFailedError):
     """Raised if a topic is not the one that was archived under its name."""
 
     def __init__(self, topics: Collection[str], names: Names) -> None:
@@ -44,9 +44,10 @@ class Names(TopicIds):
         self.keep(topic, [*(self.ids(topic) or [""]), topic_id])
 
     def learn(self, topic: str, topic_id: str) -> None:
-        """Store the id of a topic that is archived for the first time. Raises MadeAgain if the name has another id."""
+        """Store the id of a topic that is archived for the first time. Raises MadeAgainError if the name has another
+        id."""
         if self.is_another(topic, topic_id):
-            raise MadeAgain([topic], self)
+            raise MadeAgainError([topic], self)
         if not self.ids(topic):
             self.keep(topic, [topic_id])
 

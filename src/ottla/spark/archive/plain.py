@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from ottla.client import TopicPartition
-from ottla.spark.archive.layout import OWN, STAGING, Batch, TableFile
+from ottla.spark.archive.layout import OWN, STAGING, ArchiveBatch, TableFile
 from ottla.spark.archive.ranges import Covered, joined, next_offsets
-from ottla.spark.archive.table import Settings, Table, TableChanged
+from ottla.spark.archive.table import ArchiveSettings, Table, TableChangedError
 from ottla.spark.platform.durable import sync_folder, write_json
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 
 LOG = f"{OWN}/log"
 FOLDED = f"{OWN}/log/folded.json"
@@ -33,7 +33,7 @@ FOLD_AT = 500
 class PlainFolder(Table):
     """A folder of Parquet files at `path`."""
 
-    def __init__(self, path: Path, settings: Settings) -> None:
+    def __init__(self, path: Path, settings: ArchiveSettings) -> None:
         super().__init__(path, settings)
         (path / LOG).mkdir(parents=True, exist_ok=True)
         self._next = 0
@@ -102,7 +102,7 @@ class PlainFolder(Table):
     def next_offset(self, place: TopicPartition) -> int | None:
         return self._ends.get(place)
 
-    def publish(self, batch: Batch) -> None:
+    def publish(self, batch: ArchiveBatch) -> None:
         content = {
             "queries": {batch.query: batch.number},
             "ranges": [asdict(each) for each in batch.covered],
@@ -120,7 +120,7 @@ class PlainFolder(Table):
         if self._unfolded >= FOLD_AT:
             self._fold()
 
-    def _link(self, part: Path, batch: Batch) -> None:
+    def _link(self, part: Path, batch: ArchiveBatch) -> None:
         """Use the next number of the log. If another archive used it first, continue only if its entry is of other
         partitions."""
         before = {each.place: self._ends.get(each.place) for each in batch.covered}
@@ -132,7 +132,7 @@ class PlainFolder(Table):
             else:
                 return
             if before != {place: self._ends.get(place) for place in before}:
-                raise TableChanged(
+                raise TableChangedError(
                     f"Batch {batch.number} can't be added to {self.path}: another archive writes the same topics."
                 )
 
@@ -160,7 +160,7 @@ class PlainFolder(Table):
         return sorted(str(each.relative_to(self.path)) for each in self.path.glob("topic=*/date=*/*.parquet"))
 
     def compact(self, target_bytes: int) -> tuple[int, int]:
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"{self.path} is plain Parquet: programs that read the directory while files are merged would see records"
             " twice or not at all. Use `--format delta` for an archive that you want to compact."
         )

@@ -27,7 +27,7 @@ def read(
     until_ms: int | None = None,
 ) -> DataFrame:
     """Return the archive's records: the source's columns and `date`, of [since_ms, until_ms) by their timestamps. Only
-    files that can have such records are opened. Raises PipelineFailed if there is no archive."""
+    files that can have such records are opened. Raises PipelineFailedError if there is no archive."""
     lake = open_table(table) if isinstance(table, str) else table
     found = chosen(lake.files(), topics, since_ms, until_ms)
     return between(frame_of(session, lake.path, (each.path for each in found)), since_ms, until_ms)

@@ -20,7 +20,7 @@ from ottla.spark.archive.log import Bounds, log_bounds
 from ottla.spark.archive.reading import chosen, frame_of
 from ottla.spark.archive.table import Table
 from ottla.spark.platform.durable import write_json
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.running.run import RunOptions, require_topics
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def restore(
     """Write an archived topic into `to_topic`, each record once, also across kills; then compare the counts.
 
     `topic`: which one, if the archive has several. `offset_header`: a header for each record's archived offset. No
-    other program may write to `to_topic` meanwhile. Raises PipelineFailed.
+    other program may write to `to_topic` meanwhile. Raises PipelineFailedError.
     """
     table.refresh()
     source = only_topic(table, topic)
@@ -86,7 +86,7 @@ def only_topic(table: Table, topic: str | None) -> str:
     if topic in there:
         return str(topic)
     held = ", ".join(there) or "nothing"
-    raise PipelineFailed(f"Say which topic to restore with --topic: the archive {table.path} holds {held}.")
+    raise PipelineFailedError(f"Say which topic to restore with --topic: the archive {table.path} holds {held}.")
 
 
 def planned(
@@ -117,7 +117,7 @@ def only_before(session: SparkSession, frame: DataFrame, ends: Mapping[int, int]
 def require_partitions(ends: Mapping[TopicPartition, int], before: Mapping[int, int], to_topic: str) -> None:
     needed = max((partition for _, partition in ends), default=-1) + 1
     if len(before) < needed:
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"The archive has {needed} partitions, {to_topic} only {len(before)}: records keep their partitions. "
             f"`ottla topics create NAME --partitions {needed}` makes a topic that will do."
         )
@@ -131,11 +131,12 @@ def bounds_of(options: RunOptions, topic: str) -> dict[TopicPartition, Bounds]:
 
 
 def counted(options: RunOptions, topic: str, before: Mapping[int, int], counts: Mapping[int, int]) -> int:
-    """Count the records added to the topic. Raises PipelineFailed if the number differs from the records written."""
+    """Count the records added to the topic. Raises PipelineFailedError if the number differs from the records
+    written."""
     for (_, partition), (_, end) in sorted(bounds_of(options, topic).items()):
         added, wanted = end - before.get(partition, 0), counts.get(partition, 0)
         if added != wanted:
-            raise PipelineFailed(
+            raise PipelineFailedError(
                 f"{topic}-{partition} has {added:,} records more than before, but {wanted:,} were restored: did "
                 "another producer write to it?"
             )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ottla.client import TopicPartition
 from ottla.client.client import EARLIEST
-from ottla.spark.archive.names import MadeAgain
+from ottla.spark.archive.names import MadeAgainError
 from ottla.spark.archive.table import Table
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import stream_options
 from ottla.spark.running.checkpoints import Checkpoint
@@ -38,7 +38,7 @@ def decide(
     *,
     allow_loss: bool = False,
 ) -> Start:
-    """Decide where to begin, and store it in a new checkpoint. Raises PipelineFailed if checkpoint and table
+    """Decide where to begin, and store it in a new checkpoint. Raises PipelineFailedError if checkpoint and table
     disagree."""
     cluster = Cluster(stream_options(source_options(options, topics, startingOffsets=starting)))
     try:
@@ -47,7 +47,7 @@ def decide(
             begun = agreed(table, checkpoint)
             return Start({place: begun.get(place, EARLIEST) for place in cluster.places(begun)})
         if checkpoint.last() >= 0:
-            raise PipelineFailed(
+            raise PipelineFailedError(
                 f"The checkpoint {checkpoint.path} is not an archive's, or has lost a file. Give another --checkpoint: "
                 "the archive continues from the end of its table."
             )
@@ -71,7 +71,7 @@ def decide(
 
 def go_on_with_others(cluster: Cluster, table: Table, checkpoint: Checkpoint, allow_loss: bool) -> str:
     """Give recreated topics new names, and put the old topics' checkpoint aside; return what was done, as a sentence.
-    Raises MadeAgain if that is not allowed."""
+    Raises MadeAgainError if that is not allowed."""
     known = {place: end for place in cluster.places() if (end := table.archived_to(place)) is not None}
     ends = cluster.latest(known)
     ids = cluster.topic_ids(sorted({topic for topic, _ in ends}))
@@ -80,7 +80,7 @@ def go_on_with_others(cluster: Cluster, table: Table, checkpoint: Checkpoint, al
     if not others:
         return ""
     if not allow_loss:
-        raise MadeAgain(others, table.names)
+        raise MadeAgainError(others, table.names)
     checkpoint.put_aside()
     for topic in others:
         table.names.add(topic, ids[topic])
@@ -109,7 +109,7 @@ def agreed(table: Table, checkpoint: Checkpoint) -> Mapping[TopicPartition, int]
         if archived is None and first == begun.get(place, 0):
             continue  # nothing of it was archived before the last batch, and that is done again
         if archived not in (first, until):
-            raise PipelineFailed(disagreement(table, checkpoint, place, first, archived))
+            raise PipelineFailedError(disagreement(table, checkpoint, place, first, archived))
     return begun
 
 
@@ -124,14 +124,15 @@ def disagreement(table: Table, checkpoint: Checkpoint, place: TopicPartition, fi
 
 
 def refuse_loss(cluster: Cluster, known: Mapping[TopicPartition, int], table: Table) -> None:
-    """Raise PipelineFailed if the log has lost offsets that the table needs next; continuing would hide the loss."""
+    """Raise PipelineFailedError if the log has lost offsets that the table needs next; continuing would hide the
+    loss."""
     gone = [
         f"{topic}-{partition} from {known[topic, partition]} to {first - 1}"
         for (topic, partition), first in sorted(cluster.earliest(known).items())
         if first > known[topic, partition]
     ]
     if gone:
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"The log no longer holds what the table {table.path} needs next: {', '.join(gone)}. `--allow-loss` "
             "continues without it, and the archive records what is missing."
         )

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING
 
 from ottla.client import TopicPartition
 from ottla.spark.archive.fetching import fetch_files
-from ottla.spark.archive.layout import Batch, TableFile
+from ottla.spark.archive.layout import ArchiveBatch, TableFile
 from ottla.spark.archive.opening import make_table
 from ottla.spark.archive.ranges import Covered
 from ottla.spark.archive.start import decide
-from ottla.spark.archive.table import Settings, Table
+from ottla.spark.archive.table import ArchiveSettings, Table
 from ottla.spark.archive.writing import WriteFiles
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import SourceOptions
 from ottla.spark.running.checkpoints import Checkpoint
@@ -97,7 +97,7 @@ class Publisher:
         self._query = self._query or self.checkpoint.query()
         ends = self.checkpoint.ends(number)
         if ends is None:
-            raise PipelineFailed(f"The checkpoint {self.checkpoint.path} does not say where batch {number} ends.")
+            raise PipelineFailedError(f"The checkpoint {self.checkpoint.path} does not say where batch {number} ends.")
         starts = self.checkpoint.ends(number - 1) or {}
         self.table.refresh()
         if self.there_already(number, starts, ends):
@@ -105,9 +105,11 @@ class Publisher:
             return
         files, spans = self.write(frame, number, {topic for topic, _ in ends})
         covered = tuple(self.named(self.checked(starts, ends, spans)))
-        batch = Batch(self._query, number, covered, tuple(files))
+        batch = ArchiveBatch(self._query, number, covered, tuple(files))
         if sum(file.rows for file in files) != batch.rows:
-            raise PipelineFailed(f"Batch {number}: {batch.rows} records were read, but the files hold another number.")
+            raise PipelineFailedError(
+                f"Batch {number}: {batch.rows} records were read, but the files hold another number."
+            )
         self.table.publish(batch)
         self.rows += batch.rows
         self.counts[number] = batch.rows
@@ -122,8 +124,8 @@ class Publisher:
     def there_already(
         self, number: int, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> bool:
-        """Whether the table has the batch. Raises PipelineFailed if the table is neither at the batch's beginning nor
-        at its end: another archive wrote to it, or the checkpoint is an old copy."""
+        """Whether the table has the batch. Raises PipelineFailedError if the table is neither at the batch's beginning
+        nor at its end: another archive wrote to it, or the checkpoint is an old copy."""
         moved = {place: until for place, until in ends.items() if until > starts.get(place, 0)}
         found = {place: self.table.archived_to(place) for place in moved}
         last = self.table.committed(self._query)
@@ -132,7 +134,7 @@ class Publisher:
         for (topic, partition), archived in sorted(found.items()):
             first = starts.get((topic, partition), 0)
             if archived is not None and archived != first:
-                raise PipelineFailed(
+                raise PipelineFailedError(
                     f"Batch {number} begins at offset {first} of {topic}-{partition}, but the table {self.table.path} "
                     f"ends at {archived}: another archive writes to it, or the checkpoint is an old copy. Stop the "
                     "other, or give another --checkpoint: the archive then continues from the end of the table."
@@ -161,7 +163,7 @@ class Publisher:
         """The ranges of the batch with their counts, once they are what was planned: nothing outside, nothing twice."""
         made: list[Covered] = []
         if odd := spans.keys() - ends.keys():
-            raise PipelineFailed(f"Records came of what was not planned: {sorted(odd)}.")
+            raise PipelineFailedError(f"Records came of what was not planned: {sorted(odd)}.")
         for place, until in sorted(ends.items()):
             first = starts.get(place, 0)
             if until <= first:
@@ -170,7 +172,7 @@ class Publisher:
             apart = all(a[1] < b[0] for a, b in itertools.pairwise(seen))
             count = sum(each[2] for each in seen)
             if seen and (not apart or seen[0][0] < first or seen[-1][1] >= until or count > until - first):
-                raise PipelineFailed(
+                raise PipelineFailedError(
                     f"{place[0]}-{place[1]}: offsets {first} to {until - 1} were planned, but records came of {seen}."
                 )
             lost = self.lost(place, first, seen[0][0] if seen else until)
@@ -178,7 +180,8 @@ class Publisher:
         return made
 
     def named(self, covered: Sequence[Covered]) -> list[Covered]:
-        """Return the ranges with the topics' names in the table. Raises MadeAgain if the id of a topic has changed."""
+        """Return the ranges with the topics' names in the table. Raises MadeAgainError if the id of a topic has
+        changed."""
         for topic, topic_id in self.log.topic_ids(sorted({each.topic for each in covered})).items():
             self.table.names.learn(topic, topic_id)
         return [replace(each, topic=self.table.names.called(each.topic)) for each in covered]
@@ -206,12 +209,12 @@ def run(
 ) -> Archived:
     """Archive topics into the lake table at `table`, each record once, until stopped or (`options.once`) done.
 
-    `starting`: earliest or latest, for what the table does not have yet. Raises PipelineFailed.
+    `starting`: earliest or latest, for what the table does not have yet. Raises PipelineFailedError.
     """
     require_topics(options, topics)
     kafka = {"isolation.level": "read_committed", **options.kafka} if read_committed else dict(options.kafka)
     committed = kafka.get("isolation.level", "read_uncommitted") == "read_committed"
-    lake = make_table(table, Settings(format, committed))
+    lake = make_table(table, ArchiveSettings(format, committed))
     options = replace(options, kafka=kafka)
     pipeline = MicroBatchPipeline.into(lake.path, QUERY, options, topics, allow_loss=allow_loss, includeHeaders="true")
     began = time.monotonic()

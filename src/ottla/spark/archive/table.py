@@ -1,7 +1,7 @@
 """Declares what an archive needs of its table, in either format: `delta.DeltaLake` or `plain.PlainFolder`.
 
 Invariants of both formats: a batch is published as a whole or not at all, and once. A partition's next offset only
-rises. If two archives publish the same partition at the same time, one fails (`TableChanged`).
+rises. If two archives publish the same partition at the same time, one fails (`TableChangedError`).
 
 Tables are on a file system that driver and executors share: a local disk for `local[*]`, a mounted one for a cluster.
 """
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.client import TopicPartition
-from ottla.spark.archive.layout import TOPICS, Batch, TableFile
+from ottla.spark.archive.layout import TOPICS, ArchiveBatch, TableFile
 from ottla.spark.archive.names import Names
 from ottla.spark.archive.ranges import Covered, next_offsets
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 
 
-class TableChanged(PipelineFailed):
+class TableChangedError(PipelineFailedError):
     """Raised if another archive has published the same partitions; nothing of this batch was added."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ArchiveSettings:
     """Settings of an archive; the same for everything that is ever added to it."""
 
     format: str
@@ -39,7 +39,7 @@ class Settings:
 class Table(ABC):
     """A lake table of records. Everything is as of the last `refresh`."""
 
-    def __init__(self, path: Path, settings: Settings) -> None:
+    def __init__(self, path: Path, settings: ArchiveSettings) -> None:
         self.path = path
         self.settings = settings
         self.names = Names(path / TOPICS)
@@ -62,8 +62,8 @@ class Table(ABC):
         """Return the offset at which the archive of a partition continues; None if it has nothing of the partition."""
 
     @abstractmethod
-    def publish(self, batch: Batch) -> None:
-        """Make the batch's files part of the table, durably. Raises TableChanged."""
+    def publish(self, batch: ArchiveBatch) -> None:
+        """Make the batch's files part of the table, durably. Raises TableChangedError."""
 
     @abstractmethod
     def covered(self) -> list[Covered]:
@@ -79,8 +79,8 @@ class Table(ABC):
 
     @abstractmethod
     def compact(self, target_bytes: int) -> tuple[int, int]:
-        """Merge small files; return (files removed, files made). Raises PipelineFailed if the format does not allow
-        it."""
+        """Merge small files; return (files removed, files made). Raises PipelineFailedError if the format does not
+        allow it."""
 
     @abstractmethod
     def vacuum(self, retention_hours: float, *, dry_run: bool) -> list[str]:

@@ -96,7 +96,7 @@ def verify(
     content: bool = False,
 ) -> Verdict:
     """Prove the archive of these topics, or of all. The broker must answer; topics that are gone from it are proven by
-    their commits alone. Raises PipelineFailed."""
+    their commits alone. Raises PipelineFailedError."""
     table.refresh()
     covered = [each for each in table.covered() if topics is None or topic_of(each.topic) in topics]
     table.refresh()  # ranges were folded meanwhile, perhaps: the files must not be older than they are

@@ -3,8 +3,8 @@
 Records are grouped by topic and day, vectorised, in row groups, with the statistics that a commit needs. The driver's
 commit decides which files are published. A task may therefore run twice or be killed at any moment.
 
-Invariant, if `rising`: offsets of one partition come in rising order, otherwise the task fails (`OffsetsNotRising`). A
-duplicate is detected before it is written, not after.
+Invariant, if `rising`: offsets of one partition come in rising order, otherwise the task fails
+(`OffsetsNotRisingError`). A duplicate is detected before it is written, not after.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HELD_BYTES_MAX = 256 << 20
 """Over all files a task has open; then the fullest are written out."""
 
 
-class OffsetsNotRising(Exception):
+class OffsetsNotRisingError(Exception):
     """Raised if a task got a partition's offsets twice or out of order."""
 
 
@@ -124,7 +124,7 @@ class Task:
             topic, found = names[topic_id], offsets[rows]
             span = self.spans.get((topic, partition))
             if self.plan.rising and ((span is not None and found[0] <= span.last) or (np.diff(found) <= 0).any()):
-                raise OffsetsNotRising(f"{topic}-{partition}: offsets near {found[0]} came twice or out of order.")
+                raise OffsetsNotRisingError(f"{topic}-{partition}: offsets near {found[0]} came twice or out of order.")
             if span is None:
                 self.spans[topic, partition] = Span(int(found[0]), int(found[-1]), len(found))
             else:

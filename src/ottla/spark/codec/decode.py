@@ -32,7 +32,7 @@ import pyarrow as pa
 from ottla.protocol.records import control
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, has_valid_crc, peek
 from ottla.protocol.records.compression import decompress
-from ottla.protocol.records.errors import CorruptRecords, UnsupportedMagic
+from ottla.protocol.records.errors import CorruptRecordsError, UnsupportedMagicError
 from ottla.protocol.records.record import decode_records
 from ottla.spark.codec import decode_layout as at
 from ottla.spark.codec.native import loops
@@ -96,7 +96,7 @@ def decode(
 
     The columns are those of Spark's `kafka` source. `headers` is null for a record without headers. Their keys are
     decoded as Java does it (U+FFFD for invalid UTF-8). Timestamps outside the range of microseconds become the nearest
-    possible ones. Raises CorruptRecords or UnsupportedMagic.
+    possible ones. Raises CorruptRecordsError or UnsupportedMagicError.
     """
     return Decoding(records, topic, partition, first, until, include_headers, check_crcs).run(aborted)
 
@@ -177,13 +177,13 @@ class Decoding:
         try:
             markers = decode_records(self.view, int(batch[at.POSITION]))
             return bool(markers) and control.control_type(markers[0]) == control.ABORT
-        except CorruptRecords as error:
+        except CorruptRecordsError as error:
             raise self.corrupt(int(batch[at.BASE_OFFSET]), str(error)) from error
 
     def unpacked(self, table: Table) -> Iterator[tuple[Table, list[bytes]]]:
         """The batches in groups that Arrow's offsets can hold, compressed bodies unpacked; the list keeps these alive.
 
-        Raises CorruptRecords for a body that cannot hold as many records as its batch claims.
+        Raises CorruptRecordsError for a body that cannot hold as many records as its batch claims.
         """
         if not len(table):
             return
@@ -207,7 +207,7 @@ class Decoding:
         end = int(batch[at.END])
         try:
             return decompress(codec, self.view[end - int(batch[at.BODY_BYTES]) : end])
-        except CorruptRecords as error:
+        except CorruptRecordsError as error:
             raise self.corrupt(int(batch[at.BASE_OFFSET]), str(error)) from error
 
     def plausible(self, table: Table) -> Table:
@@ -241,11 +241,11 @@ class Decoding:
 
     # ---- failures --------------------------------------------------------------------------------------------------
 
-    def corrupt(self, offset: int, what: str) -> CorruptRecords:
-        return CorruptRecords(f"topic {self.topic}, partition {self.partition}, batch at offset {offset}: {what}")
+    def corrupt(self, offset: int, what: str) -> CorruptRecordsError:
+        return CorruptRecordsError(f"topic {self.topic}, partition {self.partition}, batch at offset {offset}: {what}")
 
-    def unsupported(self, magic: int, offset: int) -> UnsupportedMagic:
-        error = UnsupportedMagic(magic)
+    def unsupported(self, magic: int, offset: int) -> UnsupportedMagicError:
+        error = UnsupportedMagicError(magic)
         where = f"topic {self.topic}, partition {self.partition}, batch at offset {offset}"
         error.args = (f"{where}: message format {magic} is not supported, only format 2 is",)
         return error

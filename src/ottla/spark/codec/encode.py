@@ -31,7 +31,7 @@ NULL_TOPIC = (
 _MICROS = pa.timestamp("us", tz="UTC")
 
 
-class WriteRefused(Exception):
+class WriteRefusedError(Exception):
     """Raised for rows that cannot be written, or not to their destination: one sentence that names the topic."""
 
 
@@ -79,7 +79,7 @@ class Encoder:
         self._loops = loops("encode_kernels")
 
     def encode(self, rows: pa.RecordBatch | pa.Table) -> list[Encoded]:
-        """Raises WriteRefused for a null or unknown topic, a partition that does not exist, a record that is too
+        """Raises WriteRefusedError for a null or unknown topic, a partition that does not exist, a record that is too
         large."""
         if rows.num_rows == 0:
             return []
@@ -89,7 +89,7 @@ class Encoder:
         inputs = Inputs(columns, rows.num_rows)
         if inputs.times.min() < 0:
             name = names[lanes[inputs.times.argmin()]]
-            raise WriteRefused(f"A row for topic {name} has a time before 1970, which Kafka can't store.")
+            raise WriteRefusedError(f"A row for topic {name} has a time before 1970, which Kafka can't store.")
         self._place(found, lanes, inputs)
         starts = np.zeros(sum(each.partitions for each in found) + 1, np.int64)
         order = np.empty(rows.num_rows, np.int32)
@@ -103,7 +103,7 @@ class Encoder:
         if self._options.topic is not None:
             return [self._options.topic], np.zeros(rows, np.int32)
         if column is None or column.null_count:
-            raise WriteRefused(NULL_TOPIC)
+            raise WriteRefusedError(NULL_TOPIC)
         coded = column.dictionary_encode()
         return coded.dictionary.to_pylist(), np.array(coded.indices, np.int32)
 
@@ -122,7 +122,7 @@ class Encoder:
         wrong = self._loops["place"](inputs.address, len(lanes), *lists, self._options.batch_bytes)
         if wrong >= 0:
             there = found[lanes[wrong]]
-            raise WriteRefused(
+            raise WriteRefusedError(
                 f"A row for topic {there.topic} names partition {inputs.partitions[wrong]}, but the topic has "
                 f"partitions 0 to {there.partitions - 1}."
             )
@@ -140,7 +140,7 @@ class Encoder:
         count = self._loops["cut"](inputs.address, *lists, most, address(plan))
         if count < 0:
             topic = where[lanes[-1 - count]][0].topic
-            raise WriteRefused(
+            raise WriteRefusedError(
                 f"A row for topic {topic} makes a record larger than the {most} bytes of option "
                 "'kafka.max.request.size'. Set that option higher; the topic's max.message.bytes must allow it too."
             )
@@ -157,7 +157,7 @@ class Encoder:
             end = pos + b.HEADER_BYTES + size
             whole = self._close(view[pos:end], records, base_ms, max_ms)
             if len(whole) > where.batch_bytes_max:
-                raise WriteRefused(
+                raise WriteRefusedError(
                     f"A row for topic {where.topic} makes a batch of {len(whole)} bytes, but the topic takes "
                     f"{where.batch_bytes_max}. Raise its max.message.bytes, or compress."
                 )
@@ -226,7 +226,8 @@ class Inputs:
         return self._valid(column), ends.address + 4 * column.offset, 0 if content is None else content.address
 
     def _headers(self, column: Any) -> tuple[int, ...]:
-        """The ends of the rows' lists, and the two columns of their elements. Raises WriteRefused for a null name."""
+        """The ends of the rows' lists, and the two columns of their elements. Raises WriteRefusedError for a null
+        name."""
         if column is None:
             return 0, *NOWHERE, *NOWHERE
         ends = np.array(column.offsets, np.int32)
@@ -234,7 +235,7 @@ class Inputs:
         used = column.values.slice(ends[0], ends[-1] - ends[0])
         names, contents = column.values.field(0), column.values.field(1)
         if used.null_count or names.slice(ends[0], ends[-1] - ends[0]).null_count:
-            raise WriteRefused("A row has a header without a key, which Kafka can't store.")
+            raise WriteRefusedError("A row has a header without a key, which Kafka can't store.")
         return address(ends), *self._bytes(names), *self._bytes(contents)
 
     def _valid(self, column: Any) -> int:

@@ -34,13 +34,13 @@ from ottla.client import TopicPartition
 from ottla.spark.lake.file_actions import move_in
 from ottla.spark.lake.parquet_files import WrittenFiles, described, remove_files
 from ottla.spark.platform.durable import sync_file, sync_folder
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 
 CONFIGURATION = {"delta.checkpointInterval": "50"}
 COMPACTED = deltalake.WriterProperties(compression="ZSTD", compression_level=1)
 
 
-class CommitConflict(PipelineFailed):
+class CommitConflictError(PipelineFailedError):
     """Raised if another process has committed the same batch or the same partitions; nothing was added."""
 
 
@@ -51,7 +51,7 @@ class DeltaTable:
     def __init__(
         self, path: Path, schema: pa.Schema, bounded: Sequence[str] = (), partition_by: Sequence[str] | None = None
     ) -> None:
-        """Open the table, or create it. Raises PipelineFailed if that is impossible."""
+        """Open the table, or create it. Raises PipelineFailedError if that is impossible."""
         self.path = path
         self.arrow = schema
         self.bounded = tuple(bounded)
@@ -59,7 +59,7 @@ class DeltaTable:
         try:
             self.delta = self._opened()
         except (OSError, DeltaError) as error:
-            raise PipelineFailed(f"The Delta table {path} can't be opened or made: {error}.") from None
+            raise PipelineFailedError(f"The Delta table {path} can't be opened or made: {error}.") from None
 
     def _opened(self) -> deltalake.DeltaTable:
         try:
@@ -108,7 +108,7 @@ class DeltaTable:
         metadata: dict[str, str] | None = None,
     ) -> None:
         """Add files durably, as this batch (query, number), and as the records of these partitions up to their ends.
-        Raises CommitConflict."""
+        Raises CommitConflictError."""
         named = [] if batch is None else [deltalake.Transaction(f"ottla/query/{batch[0]}", batch[1])]
         for (topic, partition), end in (ends or {}).items():
             named.append(deltalake.Transaction(f"ottla/offset/{topic}/{partition}", end))
@@ -118,7 +118,9 @@ class DeltaTable:
                 [*files], "append", self.arrow, self._partition_by, commit_properties=properties
             )
         except CommitFailedError as error:
-            raise CommitConflict(f"{self.path} is written by another pipeline at the same time: {error}.") from error
+            raise CommitConflictError(
+                f"{self.path} is written by another pipeline at the same time: {error}."
+            ) from error
         self.refresh()
         sync_log(self.delta, self.path)
 

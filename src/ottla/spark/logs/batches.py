@@ -33,7 +33,7 @@ from ottla.spark.lake.parquet_files import described
 from ottla.spark.lake.schemas import arrow_schema
 from ottla.spark.logs import counting, windows
 from ottla.spark.logs import parse as parsing
-from ottla.spark.logs.staging import Settings, Stage, Staged, stage
+from ottla.spark.logs.staging import LineSettings, Stage, Staged, stage
 from ottla.spark.platform.durable import write_json
 from ottla.spark.running.progress import BatchRows
 
@@ -49,7 +49,7 @@ PLACES = "_places.json"
 STAGING = "_staging"
 LEFT_OVER_S = 86_400
 
-__all__ = ["LINES", "UNPARSED", "Batches", "Counts", "Settings", "Tables"]
+__all__ = ["LINES", "UNPARSED", "Batches", "Counts", "LineSettings", "Tables"]
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Batches:
     def __init__(
         self,
         tables: Tables,
-        settings: Settings,
+        settings: LineSettings,
         source: SourceOptions,
         publish: Callable[[DataFrame, list[dict[str, Any]]], None] | None = None,
     ) -> None:

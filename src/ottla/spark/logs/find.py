@@ -22,14 +22,14 @@ from deltalake.exceptions import DeltaError
 from ottla.spark.lake.file_actions import aware
 from ottla.spark.logs.formats import LEVELS
 from ottla.spark.logs.line import NAMED_LEVELS
-from ottla.spark.platform.failures import OptionsRefused, PipelineFailed
+from ottla.spark.platform.failures import OptionsRefusedError, PipelineFailedError
 
 SHOWN = ("time", "timestamp", "service", "host", "file", "level", "component", "message", "raw", "format", "topic",
          "partition", "offset")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SearchCriteria:
     """Search criteria. `text` is searched in a line's raw text, ignoring case, unless `regex` (RE2, as written).
 
     A line without a time has the time of its record. `levels` may have any level names that logs use.
@@ -46,10 +46,10 @@ class Wanted:
 
 
 def level_of(name: str) -> str:
-    """Return the level for any of its names: WARNING is WARN, `emerg` is FATAL. Raises PipelineFailed."""
+    """Return the level for any of its names: WARNING is WARN, `emerg` is FATAL. Raises PipelineFailedError."""
     level = NAMED_LEVELS.get(name.lower())
     if level is None:
-        raise OptionsRefused(f"{name!r} is no level: there are {', '.join(LEVELS)}.")
+        raise OptionsRefusedError(f"{name!r} is no level: there are {', '.join(LEVELS)}.")
     return level
 
 
@@ -65,14 +65,16 @@ class Hits:
     services: Sequence[str] | None = None
 
 
-def find(table: str, wanted: Wanted) -> Hits:
-    """Search the lines of a pipeline's table. Raises PipelineFailed if there is none, or for an invalid regex."""
+def find(table: str, wanted: SearchCriteria) -> Hits:
+    """Search the lines of a pipeline's table. Raises PipelineFailedError if there is none, or for an invalid regex."""
     root = Path(table).absolute() / "lines"
     wanted = replace(wanted, levels=tuple(map(level_of, wanted.levels)))
     try:
         delta = DeltaTable(str(root))
     except DeltaError:
-        raise PipelineFailed(f"There is no table of log lines in {table}: `ottla pipeline logs` makes it.") from None
+        raise PipelineFailedError(
+            f"There is no table of log lines in {table}: `ottla pipeline logs` makes it."
+        ) from None
     names = list(pruned(pa.table(delta.get_add_actions(flatten=True)), wanted))
     total = len(pa.table(delta.get_add_actions()))
     found, read, kept = 0, 0, []
@@ -88,7 +90,7 @@ def find(table: str, wanted: Wanted) -> Hits:
     return Hits(lines, found, read, (len(names), total), services)
 
 
-def pruned(actions: pa.Table, wanted: Wanted) -> Iterator[str]:
+def pruned(actions: pa.Table, wanted: SearchCriteria) -> Iterator[str]:
     """Select the files that may have matching lines, by their statistics; a missing statistic may be any value."""
     for row in actions.to_pylist():
         low, high = row.get("min.service"), row.get("max.service")
@@ -99,7 +101,7 @@ def pruned(actions: pa.Table, wanted: Wanted) -> Iterator[str]:
         yield row["path"]
 
 
-def outside(row: dict[str, Any], name: str, wanted: Wanted, unless: str | None = None) -> bool:
+def outside(row: dict[str, Any], name: str, wanted: SearchCriteria, unless: str | None = None) -> bool:
     """Whether no line of a file has this time within what is wanted; with `unless`, or the file has no line whose time
     it would be."""
     if unless is not None and row.get(f"null_count.{unless}") == 0:
@@ -111,7 +113,7 @@ def outside(row: dict[str, Any], name: str, wanted: Wanted, unless: str | None =
     return before or (wanted.until is not None and aware(low) >= wanted.until)
 
 
-def scanned(files: Sequence[str], wanted: Wanted) -> Iterator[tuple[pa.Table, int]]:
+def scanned(files: Sequence[str], wanted: SearchCriteria) -> Iterator[tuple[pa.Table, int]]:
     """(what is wanted, rows read) of the files, batch by batch."""
     if not files:
         return
@@ -142,14 +144,14 @@ def services_of(files: Sequence[str]) -> list[str]:
     return sorted(found)
 
 
-def matching(raw: Any, wanted: Wanted) -> Any:
+def matching(raw: Any, wanted: SearchCriteria) -> Any:
     functions: Any = pc
     test = functions.match_substring_regex if wanted.regex else functions.match_substring
     try:
         return test(raw, wanted.text, ignore_case=not wanted.case)
     except pa.ArrowInvalid as error:
         reason = re.sub(r"^.*?: ", "", str(error))
-        raise OptionsRefused(f"{wanted.text!r} is no regular expression: {reason}.") from None
+        raise OptionsRefusedError(f"{wanted.text!r} is no regular expression: {reason}.") from None
 
 
 def earliest(kept: Sequence[pa.Table], limit: int) -> pa.Table:

@@ -41,7 +41,7 @@ class Try(NamedTuple):
     name: str
 
 
-class Reader:
+class LineReader:
     """Reads lines. `zone`: for times without a zone. `hints`: the format of a service's lines, tried first."""
 
     def __init__(self, zone: str = "UTC", hints: Mapping[str, str] | None = None) -> None:

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from ottla.spark.lake.schemas import arrow_schema
 from ottla.spark.logs.formats import NAMES
-from ottla.spark.logs.line import Line, Reader
-from ottla.spark.platform.failures import OptionsRefused
+from ottla.spark.logs.line import Line, LineReader
+from ottla.spark.platform.failures import OptionsRefusedError
 from ottla.spark.platform.workers import WorkerFunction
 from ottla.spark.text.zones import zone_of
 
@@ -51,9 +51,11 @@ def parse(records: DataFrame, *, zone: str = "UTC", hints: Mapping[str, str] | N
 
 
 def check_zone(zone: str) -> None:
-    """Raises PipelineFailed for what is no time zone."""
+    """Raises PipelineFailedError for what is no time zone."""
     if zone_of(zone) is None:
-        raise OptionsRefused(f"{zone!r} is no time zone: give UTC, an offset as +02:00, or a place as Europe/Berlin.")
+        raise OptionsRefusedError(
+            f"{zone!r} is no time zone: give UTC, an offset as +02:00, or a place as Europe/Berlin."
+        )
 
 
 def check_hints(hints: Mapping[str, str]) -> None:
@@ -70,11 +72,11 @@ class Parse:
     hints: Mapping[str, str]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = Reader(self.zone, self.hints)
+        reader = LineReader(self.zone, self.hints)
         return (lines_of(reader, batch) for batch in batches)
 
 
-def lines_of(reader: Reader, records: pa.RecordBatch) -> pa.RecordBatch:
+def lines_of(reader: LineReader, records: pa.RecordBatch) -> pa.RecordBatch:
     """Records (RECORD_COLUMNS, perhaps `headers`) as SCHEMA."""
     told = headers_of(records)
     topic = records["topic"].cast(pa.string())

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ottla.spark.logs.batches import UNPARSED, Batches, Counts, Settings, Tables
+from ottla.spark.logs.batches import UNPARSED, Batches, Counts, LineSettings, Tables
 from ottla.spark.logs.parse import check_hints, check_zone
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.running.micro_batches import MicroBatchPipeline
 from ottla.spark.running.run import RunOptions, broker_options, require_topics
 from ottla.spark.running.topic_ids import require_same
@@ -26,7 +26,7 @@ TITLE = "Logs"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LogsResult:
     """Result of a run: what it read, and how it ended. Its text is the final line of output."""
 
     counts: Counts
@@ -50,18 +50,18 @@ def run(
     topics: Sequence[str],
     table: str,
     *,
-    settings: Settings | None = None,
+    settings: LineSettings | None = None,
     output_topic: str | None = None,
     report: str | None = None,
     title: str = TITLE,
     batch_rows: int | None = None,
     allow_loss: bool = False,
     session: SparkSession | None = None,
-) -> Outcome:
+) -> LogsResult:
     """Run until stopped or (`options.once`) done; then check the counts and draw the report. `allow_loss`: continue if
-    the log has dropped lines before they were read. Raises PipelineFailed, also if the counts do not add up to the
+    the log has dropped lines before they were read. Raises PipelineFailedError, also if the counts do not add up to the
     source's."""
-    settings = settings or Settings()
+    settings = settings or LineSettings()
     check_hints(settings.hints)
     check_zone(settings.zone)
     require_topics(options, [*topics, *([output_topic] if output_topic else [])])
@@ -79,9 +79,9 @@ def run(
             from ottla.spark.report import write_page
 
             write_page(report, report_page(spark, tables, title))
-    outcome = Outcome(total(batches.counts.values()), finished.seconds, finished.stopped)
+    outcome = LogsResult(total(batches.counts.values()), finished.seconds, finished.stopped)
     if not outcome.counts.adds_up:
-        raise PipelineFailed(f"The counts do not add up: {outcome.counts.written:,} lines are in files. {outcome}")
+        raise PipelineFailedError(f"The counts do not add up: {outcome.counts.written:,} lines are in files. {outcome}")
     return outcome
 
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from ottla.client import TopicPartition
 from ottla.spark.logs import counting
-from ottla.spark.logs.line import Reader
+from ottla.spark.logs.line import LineReader
 from ottla.spark.logs.parse import lines_of
 from ottla.spark.platform.workers import WorkerFunction
 from ottla.spark.reader.options import SourceOptions
@@ -45,7 +45,7 @@ FILES: Mapping[str, Any] = {"compression": "zstd", "use_dictionary": REPEATED, "
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LineSettings:
     """How lines are read and counted. `zone`: of times that name none. `hints`: service to format."""
 
     window_s: int = 300
@@ -62,7 +62,7 @@ class Stage:
 
     folder: str | None
     source: SourceOptions
-    settings: Settings
+    settings: LineSettings
     watermarks: Mapping[str, int]
     ends: Mapping[TopicPartition, int]
 
@@ -70,7 +70,7 @@ class Stage:
         from ottla.spark.reader.plan import Range
         from ottla.spark.reader.reading import read
 
-        work = Work(self)
+        work = TaskLines(self)
         ranges = [Range(**row) for batch in batches for row in batch.to_pylist()]
         known = ends_within(ranges, self.ends)
         for batch in read(ranges, self.source):
@@ -115,12 +115,12 @@ def ends_within(ranges: Sequence[Range], ends: Mapping[TopicPartition, int]) -> 
     return {place: ends[place] for place, first in begins if first < ends.get(place, 0)}
 
 
-class Work:
+class TaskLines:
     """The lines of one task."""
 
     def __init__(self, task: Stage) -> None:
         self._task = task
-        self._reader = Reader(task.settings.zone, task.settings.hints)
+        self._reader = LineReader(task.settings.zone, task.settings.hints)
         self._held: list[pa.Table] = []
         self._held_bytes = 0
         self._counts: list[pa.Table] = []

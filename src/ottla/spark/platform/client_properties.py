@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 from ottla.client import Client
 from ottla.client.oauth import PROPERTIES as TOKENS
-from ottla.client.sasl import Login, WrongLogin, login_of
+from ottla.client.sasl import Login, WrongLoginError, login_of
 
 
-class WrongOption(ValueError):
+class WrongOptionError(ValueError):
     """Raised for an option that is missing, unknown or invalid; one sentence says which and why."""
 
 
@@ -38,7 +38,7 @@ class Tls:
     checks_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Raises WrongOption where a file cannot be read or is no PEM."""
+        """Raises WrongOptionError where a file cannot be read or is no PEM."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
         context.check_hostname = self.checks_hostname
         try:
@@ -50,7 +50,7 @@ class Tls:
                 _load_pem(context, self.keystore_pem, self.key_password)
         except (OSError, ssl.SSLError) as error:
             where = self.keystore_path or self.truststore_path or "given"
-            raise WrongOption(f"The PEM {where} can't be used for TLS: {error}.") from error
+            raise WrongOptionError(f"The PEM {where} can't be used for TLS: {error}.") from error
         return context
 
 
@@ -85,7 +85,7 @@ class ClientProperties:
         return 1 if self.read_committed else 0
 
     def connect(self) -> Client:
-        """Return a client that has not connected to a broker yet. Raises WrongOption."""
+        """Return a client that has not connected to a broker yet. Raises WrongOptionError."""
         tls = None if self.tls is None else self.tls.context()
         timeout_s = self.request_timeout_ms / 1000
         return Client(self.bootstrap, client_id=self.client_id, timeout_s=timeout_s, tls=tls, login=self.login)
@@ -129,17 +129,17 @@ _SASL = frozenset({"sasl.mechanism", "sasl.jaas.config", "sasl.username", "sasl.
 
 
 def client_properties(given: Mapping[str, str]) -> ClientProperties:
-    """The options that begin with `kafka.`, names in lower case. Raises WrongOption."""
+    """The options that begin with `kafka.`, names in lower case. Raises WrongOptionError."""
     kafka = {name.removeprefix("kafka."): value.strip() for name, value in given.items() if name.startswith("kafka.")}
     if not kafka.get("bootstrap.servers"):
-        raise WrongOption("Option 'kafka.bootstrap.servers' must be given: the brokers' host:port, with commas.")
+        raise WrongOptionError("Option 'kafka.bootstrap.servers' must be given: the brokers' host:port, with commas.")
     for name in kafka:
         _refuse(name)
     if kafka.get("allow.auto.create.topics", "false").lower() == "true":
-        raise WrongOption("Option 'kafka.allow.auto.create.topics' can't be true: reading never makes a topic.")
+        raise WrongOptionError("Option 'kafka.allow.auto.create.topics' can't be true: reading never makes a topic.")
     isolation = kafka.get("isolation.level", "read_uncommitted").lower()
     if isolation not in ("read_uncommitted", "read_committed"):
-        raise WrongOption(
+        raise WrongOptionError(
             f"Option 'kafka.isolation.level' must be read_uncommitted or read_committed, not '{isolation}'."
         )
     plain = ClientProperties("")
@@ -165,20 +165,20 @@ def _check_address(text: str) -> None:
     try:
         Client(text)
     except ValueError as error:
-        raise WrongOption(f"Option 'kafka.bootstrap.servers' can't be used: {error}.") from error
+        raise WrongOptionError(f"Option 'kafka.bootstrap.servers' can't be used: {error}.") from error
 
 
 def _refuse(name: str) -> None:
     if name in _REFUSED:
-        raise WrongOption(f"Option 'kafka.{name}' is not supported: {_REFUSED[name]}.")
+        raise WrongOptionError(f"Option 'kafka.{name}' is not supported: {_REFUSED[name]}.")
     if name in _SASL:
         return
     if name.startswith("sasl."):
-        raise WrongOption(f"Option 'kafka.{name}' is not supported: this source knows {', '.join(sorted(_SASL))}.")
+        raise WrongOptionError(f"Option 'kafka.{name}' is not supported: this source knows {', '.join(sorted(_SASL))}.")
     if name.removeprefix("ssl.") in _TLS and name.startswith("ssl."):
         return
     if name not in _HONOURED and name not in WITHOUT_EFFECT:
-        raise WrongOption(f"Option 'kafka.{name}' is not supported by this source.")
+        raise WrongOptionError(f"Option 'kafka.{name}' is not supported by this source.")
 
 
 def _tls(kafka: Mapping[str, str]) -> Tls | None:
@@ -187,17 +187,17 @@ def _tls(kafka: Mapping[str, str]) -> Tls | None:
     if protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
         return None
     if protocol not in ("SSL", "SASL_SSL"):
-        raise WrongOption(
+        raise WrongOptionError(
             f"Option 'kafka.security.protocol' must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, not '{protocol}'."
         )
     for store in ("truststore", "keystore"):
         if f"{store}.location" in given and given.get(f"{store}.type", "JKS").upper() != "PEM":
-            raise WrongOption(
+            raise WrongOptionError(
                 f"Option 'kafka.ssl.{store}.type' must be PEM: Java's key stores can't be read from Python."
             )
     algorithm = given.get("endpoint.identification.algorithm", "https").lower()
     if algorithm not in ("", "https"):
-        raise WrongOption(f"Option 'kafka.ssl.endpoint.identification.algorithm' can't be '{algorithm}'.")
+        raise WrongOptionError(f"Option 'kafka.ssl.endpoint.identification.algorithm' can't be '{algorithm}'.")
     chain, key = given.get("keystore.certificate.chain"), given.get("keystore.key")
     return Tls(
         truststore_path=given.get("truststore.location"),
@@ -212,11 +212,13 @@ def _tls(kafka: Mapping[str, str]) -> Tls | None:
 def _login(kafka: Mapping[str, str]) -> Login | None:
     try:
         login = login_of(kafka)
-    except WrongLogin as wrong:
-        raise WrongOption(f"Option 'kafka.sasl.*' can't be used: {wrong}") from None
+    except WrongLoginError as wrong:
+        raise WrongOptionError(f"Option 'kafka.sasl.*' can't be used: {wrong}") from None
     unused = sorted(_SASL & kafka.keys()) if login is None else []
     if unused:
-        raise WrongOption(f"Option 'kafka.{unused[0]}' needs 'kafka.security.protocol' SASL_SSL or SASL_PLAINTEXT.")
+        raise WrongOptionError(
+            f"Option 'kafka.{unused[0]}' needs 'kafka.security.protocol' SASL_SSL or SASL_PLAINTEXT."
+        )
     return login
 
 
@@ -225,5 +227,5 @@ def _whole(kafka: Mapping[str, str], name: str, default: int) -> int:
     if text is None:
         return default
     if not re.fullmatch(r"\d+", text) or not 0 <= int(text) < 1 << 31:
-        raise WrongOption(f"Option 'kafka.{name}' must be a whole number of 0 to {(1 << 31) - 1}, not '{text}'.")
+        raise WrongOptionError(f"Option 'kafka.{name}' must be a whole number of 0 to {(1 << 31) - 1}, not '{text}'.")
     return int(text)

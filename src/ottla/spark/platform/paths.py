@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ottla.spark.platform.failures import OptionsRefused
+from ottla.spark.platform.failures import OptionsRefusedError
 
 
 def local_path(path: str | Path) -> Path | None:
@@ -19,10 +19,10 @@ def local_path(path: str | Path) -> Path | None:
 
 
 def table_path(path: str | Path) -> Path:
-    """A table's directory, absolute. Raises PipelineFailed where it is on another file system."""
+    """A table's directory, absolute. Raises PipelineFailedError where it is on another file system."""
     local = local_path(path)
     if local is None:
-        raise OptionsRefused(
+        raise OptionsRefusedError(
             f"A table must lie on a file system that is mounted on every machine of the cluster, not at {path}."
         )
     return local.resolve()

@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.platform.java import use_java
 from ottla.spark.platform.linked_homes import stand_in
 
@@ -104,13 +104,13 @@ def pipeline_session(
     """Return a session with the settings above, or the one that is already running.
 
     `master`: Spark's; by default that of spark-defaults.conf, otherwise `local[*]`. `conf` overrides everything. Local
-    masters try a task four times as clusters do: a killed Python worker costs its task, not the query. Raises NoJava,
-    and PipelineFailed if Spark is missing or does not start.
+    masters try a task four times as clusters do: a killed Python worker costs its task, not the query. Raises
+    NoJavaError, and PipelineFailedError if Spark is missing or does not start.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise PipelineFailed(
+        raise PipelineFailedError(
             'Spark is not installed. `pip install ".[spark]"` in a clone of Ottla installs it.'
         ) from None
 
@@ -125,31 +125,32 @@ def pipeline_session(
 
 
 def refuse_connect(conf: Mapping[str, str]) -> None:
-    """Raise PipelineFailed if the session would be one of Spark Connect: it has no JVM that reports a query's state."""
+    """Raise PipelineFailedError if the session would be one of Spark Connect: it has no JVM that reports a query's
+    state."""
     from pyspark.sql.utils import is_remote
 
     if is_remote() or "spark.remote" in conf or conf.get("spark.master", "").startswith("sc://"):
-        raise PipelineFailed(
+        raise PipelineFailedError(
             "Pipelines do not run through Spark Connect (SPARK_REMOTE, sc://...). Name the cluster itself: "
             "--master spark://HOST:PORT."
         )
 
 
 def require_workers(session: SparkSession) -> None:
-    """Raise PipelineFailed if the workers of a local session use a Python without Ottla."""
+    """Raise PipelineFailedError if the workers of a local session use a Python without Ottla."""
     if is_local(str(session.sparkContext.master)):
         require_ottla(str(session.sparkContext.pythonExec))
 
 
 @cache
 def require_ottla(python: str) -> None:
-    """Raise PipelineFailed where a Python, by path or name, has no Ottla."""
+    """Raise PipelineFailedError where a Python, by path or name, has no Ottla."""
     found = shutil.which(python)
     if found == sys.executable:
         return
     code = "import pyspark_ottla"
     if found is None or subprocess.run([found, "-c", code], capture_output=True, stdin=subprocess.DEVNULL).returncode:
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"Spark's workers run {found or python}, a Python without Ottla. Before the session is made, import "
             f"ottla.spark, or set PYSPARK_PYTHON={sys.executable}."
         )
@@ -194,10 +195,10 @@ def started(app_name: str, given: dict[str, str]) -> SparkSession:
             session.sparkContext.setLogLevel("ERROR")
         return session
     except PySparkException as error:
-        raise PipelineFailed(f"Spark does not start on {master}: {str(error).splitlines()[0]}") from error
+        raise PipelineFailedError(f"Spark does not start on {master}: {str(error).splitlines()[0]}") from error
     except Exception as error:  # py4j's, with Java's words in it
         said = re.search(r"^: (?:[\w.$]+: )?(.+)$", str(error), re.MULTILINE)
-        raise PipelineFailed(f"Spark does not start on {master}: {said[1] if said else error}") from error
+        raise PipelineFailedError(f"Spark does not start on {master}: {said[1] if said else error}") from error
 
 
 @contextlib.contextmanager
@@ -243,7 +244,7 @@ def launch(conf: Mapping[str, str]) -> None:
     try:
         gateway = launch_gateway(spark_conf, {"stderr": writing, "start_new_session": True})
     except PySparkRuntimeError as error:
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"Spark's JVM did not start with JAVA_HOME={os.environ['JAVA_HOME']}; its output is above."
         ) from error
     finally:

@@ -13,12 +13,12 @@ ADVICE = "set option 'failOnDataLoss' to 'false' to continue without it"
 ALLOW_LOSS = "--allow-loss continues without it"
 
 
-class RecordsLost(Exception):
+class RecordsLostError(Exception):
     """Raised if records to read are gone and `failOnDataLoss` is true."""
 
 
 def lose(fails: bool, sentence: str) -> None:
-    """Raise RecordsLost or warn. `sentence` has no full stop."""
+    """Raise RecordsLostError or warn. `sentence` has no full stop."""
     if fails:
-        raise RecordsLost(f"{sentence}; {ADVICE}.")
+        raise RecordsLostError(f"{sentence}; {ADVICE}.")
     log.warning("%s. Option 'failOnDataLoss' is false, so reading continues.", sentence)

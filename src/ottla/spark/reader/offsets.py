@@ -1,7 +1,7 @@
 """Finds out, on the driver, which partitions exist and which offsets to read of each.
 
 It asks the cluster through the thin client, retries as `fetchOffset.numRetries` says, and reads no record. Offsets that
-are gone are lost data: `failOnDataLoss` decides whether that is an error (`RecordsLost`) or a warning.
+are gone are lost data: `failOnDataLoss` decides whether that is an error (`RecordsLostError`) or a warning.
 
 Invariant: every range returned was within the broker's offsets when it was asked, unless its partition did not exist.
 
@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from ottla.client import Client, ClientFailure, ErrorAnswer, TopicPartition
+from ottla.client import BrokerError, Client, ClientError, TopicPartition
 from ottla.client.client import EARLIEST, LATEST
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.uuids import uuid_text
-from ottla.spark.platform.client_properties import WrongOption
+from ottla.spark.platform.client_properties import WrongOptionError
 from ottla.spark.reader.losses import log, lose
 from ottla.spark.reader.options import AtTime, Edge, Offsets, Position, SourceOptions, Specific
 from ottla.spark.reader.plan import Range
@@ -63,9 +63,9 @@ class Cluster:
                 self._client = self.options.client.connect()
             try:
                 return ask(self._client)
-            except ErrorAnswer:  # what a repetition could change, the client has repeated
+            except BrokerError:  # what a repetition could change, the client has repeated
                 raise
-            except ClientFailure as error:
+            except ClientError as error:
                 self.close()
                 if attempt >= self.options.fetch_offset_retries:
                     raise
@@ -76,8 +76,8 @@ class Cluster:
     # ---- partitions ------------------------------------------------------------------------------------------------
 
     def places(self, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
-        """Return the existing partitions of the subscription. Raises WrongOption for a missing one, unless it is in
-        `known`: then it was deleted."""
+        """Return the existing partitions of the subscription. Raises WrongOptionError for a missing one, unless it is
+        in `known`: then it was deleted."""
         wanted = self.options.subscription
         if wanted.pattern is not None:
             found = self._asking(self._matching)
@@ -90,11 +90,11 @@ class Cluster:
             names = ", ".join(f"'{topic}'" for topic in sorted(missing))
             noun = "Topic" if len(missing) == 1 else "Topics"
             verb = "does" if len(missing) == 1 else "do"
-            raise WrongOption(f"{noun} {names} {verb} not exist at {self.options.client.bootstrap}.")
+            raise WrongOptionError(f"{noun} {names} {verb} not exist at {self.options.client.bootstrap}.")
         if wanted.places is None:
             return there
         if missing := set(wanted.places) - there - set(known):
-            raise WrongOption(f"Option 'assign' names what does not exist: {names_of(missing)}.")
+            raise WrongOptionError(f"Option 'assign' names what does not exist: {names_of(missing)}.")
         return there & set(wanted.places)
 
     def _described(self, topics: list[str]) -> dict[str, int]:
@@ -133,7 +133,7 @@ class Cluster:
         level = self.options.client.isolation_level
         try:
             return self._asking(lambda client: client.list_offsets_of(places, isolation_level=level))
-        except ErrorAnswer as error:
+        except BrokerError as error:
             if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
                 raise
             topics = sorted({topic for topic, _ in places})
@@ -160,7 +160,8 @@ class Cluster:
             time.sleep(self.options.fetch_offset_retry_interval_ms / 1000)
 
     def resolve(self, position: Position, option: str) -> Offsets:
-        """An offset for every partition subscribed to. Raises WrongOption where they are not those that were named."""
+        """An offset for every partition subscribed to. Raises WrongOptionError where they are not those that were
+        named."""
         places = self.places()
         match position:
             case Edge(offset):
@@ -181,7 +182,7 @@ class Cluster:
         late = [place for place, offset in found.items() if offset < 0]
         if late and not else_latest:
             place = min(late)
-            raise WrongOption(
+            raise WrongOptionError(
                 f"No record of {name_of(place)} is of {times[place]} ms or later; "
                 "set option 'startingOffsetsByTimestampStrategy' to 'latest' to begin at its end."
             )
@@ -206,7 +207,7 @@ class Cluster:
                 )
                 first, until = min(first, latest[place]), min(until, latest[place])
             if first > until:
-                raise WrongOption(
+                raise WrongOptionError(
                     f"The starting offset {first} of {name_of(place)} is behind its ending offset {until}."
                 )
             if first < min(earliest[place], until):
@@ -246,13 +247,13 @@ class Cluster:
 
 
 def _counted(answer: object, *, internal: bool = True) -> dict[str, int]:
-    """Return the number of partitions of each topic that exists. Raises ErrorAnswer for any other error."""
+    """Return the number of partitions of each topic that exists. Raises BrokerError for any other error."""
     found: dict[str, int] = {}
     for topic in answer.topics:  # type: ignore[attr-defined]
         if topic.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
             continue
         if topic.error_code not in (0, ErrorCode.LEADER_NOT_AVAILABLE):
-            raise ErrorAnswer(topic.error_code, f"topic {topic.name}")
+            raise BrokerError(topic.error_code, f"topic {topic.name}")
         if internal or not topic.is_internal:
             found[topic.name] = len(topic.partitions)
     return found
@@ -261,9 +262,9 @@ def _counted(answer: object, *, internal: bool = True) -> dict[str, int]:
 def _check_named(places: Collection[TopicPartition], named: Mapping[TopicPartition, int], option: str) -> None:
     """Spark wants all partitions named, and no other."""
     if missing := set(places) - named.keys():
-        raise WrongOption(
+        raise WrongOptionError(
             f"Option '{option}' must name every partition (-2 for earliest, -1 for latest): {names_of(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} missing."
         )
     if odd := named.keys() - set(places):
-        raise WrongOption(f"Option '{option}' names what is not read: {names_of(odd)}.")
+        raise WrongOptionError(f"Option '{option}' names what is not read: {names_of(odd)}.")

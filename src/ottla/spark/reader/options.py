@@ -1,7 +1,7 @@
 """Reads the reader's options into one frozen value, with the names and rules of Spark's own Kafka source.
 
 It checks every option, its default and which options exclude each other. Options that Spark refuses are refused here
-too, each with one sentence (`WrongOption`). The module asks no broker: `offsets` finds out whether a topic exists.
+too, each with one sentence (`WrongOptionError`). The module asks no broker: `offsets` finds out whether a topic exists.
 
 Source: KafkaSourceProvider.scala, JsonUtils.scala, and Spark's "Structured Streaming + Kafka Integration Guide".
 """
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ottla.client import TopicPartition
 from ottla.client.client import EARLIEST, LATEST
-from ottla.spark.platform.client_properties import ClientProperties, WrongOption, client_properties
+from ottla.spark.platform.client_properties import ClientProperties, WrongOptionError, client_properties
 
 Offsets = dict[TopicPartition, int]
 
@@ -118,20 +118,20 @@ class SourceOptions:
 
 
 def any_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check the options that batch and streaming queries share. Raises WrongOption."""
+    """Check the options that batch and streaming queries share. Raises WrongOptionError."""
     given = _lowered(options)
     return _read(given, _starting(given, Edge(EARLIEST)), _position(given, "ending", Edge(LATEST), else_latest=True))
 
 
 def batch_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of `spark.read`. Raises WrongOption."""
+    """The options of `spark.read`. Raises WrongOptionError."""
     given = _lowered(options)
     starting = _starting(given, Edge(EARLIEST))
     ending = _position(given, "ending", Edge(LATEST), else_latest=True)
     if starting == Edge(LATEST):
-        raise WrongOption("The starting offset can't be latest for batch queries.")
+        raise WrongOptionError("The starting offset can't be latest for batch queries.")
     if ending == Edge(EARLIEST):
-        raise WrongOption("The ending offset can't be earliest for batch queries.")
+        raise WrongOptionError("The ending offset can't be earliest for batch queries.")
     _refuse_edge(starting, LATEST, "The starting offset of {} can't be latest (-1) for batch queries.")
     _refuse_edge(ending, EARLIEST, "The ending offset of {} can't be earliest (-2) for batch queries.")
     _check_order(starting, ending)
@@ -139,11 +139,11 @@ def batch_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def stream_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of `spark.readStream`. Raises WrongOption."""
+    """The options of `spark.readStream`. Raises WrongOptionError."""
     given = _lowered(options)
     for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
         if name.lower() in given:
-            raise WrongOption(f"Option '{name}' is not valid in streaming queries, which have no end.")
+            raise WrongOptionError(f"Option '{name}' is not valid in streaming queries, which have no end.")
     return _read(given, _starting(given, Edge(LATEST)), Edge(LATEST))
 
 
@@ -151,7 +151,7 @@ def _read(given: Mapping[str, str], starting: Position, ending: Position) -> Sou
     _refuse_misspelt(given)
     least, most = _number(given, "minOffsetsPerTrigger"), _number(given, "maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
-        raise WrongOption(f"minOffsetsPerTrigger ({least}) is higher than maxOffsetsPerTrigger ({most}).")
+        raise WrongOptionError(f"minOffsetsPerTrigger ({least}) is higher than maxOffsetsPerTrigger ({most}).")
     return SourceOptions(
         subscription=_subscription(given),
         starting=starting,
@@ -179,7 +179,7 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     chosen = [name for name in SUBSCRIPTIONS if name.lower() in given]
     if len(chosen) != 1:
         words = "One of these options must be given" if not chosen else "Only one of these options can be given"
-        raise WrongOption(f"{words}: {', '.join(SUBSCRIPTIONS)}.")
+        raise WrongOptionError(f"{words}: {', '.join(SUBSCRIPTIONS)}.")
     (name,) = chosen
     value = given[name.lower()].strip()
     if name == "assign":
@@ -187,14 +187,14 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     if name == "subscribe":
         topics = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
         if not topics:
-            raise WrongOption(f"No topics to subscribe to: option 'subscribe' is '{value}'.")
+            raise WrongOptionError(f"No topics to subscribe to: option 'subscribe' is '{value}'.")
         return Subscription(topics=topics)
     if not value:
-        raise WrongOption("Option 'subscribePattern' is empty.")
+        raise WrongOptionError("Option 'subscribePattern' is empty.")
     try:
         re.compile(value)
     except re.error as error:
-        raise WrongOption(f"Option 'subscribePattern' is no regular expression: '{value}': {error}.") from error
+        raise WrongOptionError(f"Option 'subscribePattern' is no regular expression: '{value}': {error}.") from error
     return Subscription(pattern=value)
 
 
@@ -204,10 +204,10 @@ def _assigned(value: str) -> tuple[TopicPartition, ...]:
     places: list[TopicPartition] = []
     for topic, partitions in found.items():
         if not isinstance(partitions, list) or not all(_is_whole(each, 0) for each in partitions):
-            raise WrongOption(sentence)
+            raise WrongOptionError(sentence)
         places += [(topic, partition) for partition in partitions]
     if not places:
-        raise WrongOption(f"No partitions to read: option 'assign' is '{value}'.")
+        raise WrongOptionError(f"No partitions to read: option 'assign' is '{value}'.")
     return tuple(sorted(set(places)))
 
 
@@ -218,7 +218,7 @@ def _starting(given: Mapping[str, str], default: Edge) -> Position:
     name = "startingOffsetsByTimestampStrategy"
     strategy = given.get(name.lower(), "error").strip().lower()
     if strategy not in ("error", "latest"):
-        raise WrongOption(f"Option '{name}' must be 'error' or 'latest', not '{strategy}'.")
+        raise WrongOptionError(f"Option '{name}' must be 'error' or 'latest', not '{strategy}'.")
     return _position(given, "starting", default, else_latest=strategy == "latest")
 
 
@@ -230,7 +230,7 @@ def _position(
     if name.lower() in given:
         text = given[name.lower()].strip()
         if not re.fullmatch(r"[+-]?\d+", text):
-            raise WrongOption(f"Option '{name}' must be a time in ms since 1970, not '{text}'.")
+            raise WrongOptionError(f"Option '{name}' must be a time in ms since 1970, not '{text}'.")
         return AtTime(int(text), {}, else_latest)
     name = f"{which}OffsetsByTimestamp"
     if name.lower() in given:
@@ -245,14 +245,14 @@ def _position(
     offsets = parse_offsets(text, f"Option '{name}'")
     for place, offset in offsets.items():
         if offset < EARLIEST:
-            raise WrongOption(
+            raise WrongOptionError(
                 f"Option '{name}' has {offset} for {place[0]}-{place[1]}: neither an offset nor -2 or -1."
             )
     return Specific(offsets)
 
 
 def parse_offsets(text: str, what: str) -> Offsets:
-    """`{"topic": {"0": 23}}`, as Spark's Kafka source writes it, or raise WrongOption."""
+    """`{"topic": {"0": 23}}`, as Spark's Kafka source writes it, or raise WrongOptionError."""
     sentence = f'{what} must look like {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, not {text}.'
     return offsets_from(_object(text, sentence), sentence)
 
@@ -262,10 +262,10 @@ def offsets_from(found: Mapping[str, Any], sentence: str = "These are no offsets
     offsets: Offsets = {}
     for topic, partitions in found.items():
         if not isinstance(partitions, dict):
-            raise WrongOption(sentence)
+            raise WrongOptionError(sentence)
         for partition, offset in partitions.items():
             if not str(partition).isdigit() or not _is_whole(offset):
-                raise WrongOption(sentence)
+                raise WrongOptionError(sentence)
             offsets[topic, int(partition)] = offset
     return offsets
 
@@ -282,7 +282,7 @@ def _refuse_edge(position: Position, edge: int, sentence: str) -> None:
     if isinstance(position, Specific):
         for (topic, partition), offset in position.offsets.items():
             if offset == edge:
-                raise WrongOption(sentence.format(f"{topic}-{partition}"))
+                raise WrongOptionError(sentence.format(f"{topic}-{partition}"))
 
 
 def _check_order(starting: Position, ending: Position) -> None:
@@ -294,17 +294,21 @@ def _check_order(starting: Position, ending: Position) -> None:
             word = "time"
         case AtTime(int(early), _), AtTime(int(late), _):
             if early > late:
-                raise WrongOption(f"startingTimestamp ({early}) is later than endingTimestamp ({late}).")
+                raise WrongOptionError(f"startingTimestamp ({early}) is later than endingTimestamp ({late}).")
             return
         case _:
             return
     if first.keys() != last.keys():
         odd = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(first.keys() ^ last.keys()))
-        raise WrongOption(f"The starting and the ending {word}s must name the same partitions; only one names {odd}.")
+        raise WrongOptionError(
+            f"The starting and the ending {word}s must name the same partitions; only one names {odd}."
+        )
     for (topic, partition), start in first.items():
         end = last[topic, partition]
         if start > end and start >= 0 and end >= 0:
-            raise WrongOption(f"The starting {word} {start} of {topic}-{partition} is behind its ending {word} {end}.")
+            raise WrongOptionError(
+                f"The starting {word} {start} of {topic}-{partition} is behind its ending {word} {end}."
+            )
 
 
 # ---- single values -------------------------------------------------------------------------------------------------
@@ -318,9 +322,9 @@ def _object(text: str, sentence: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise WrongOption(sentence) from error
+        raise WrongOptionError(sentence) from error
     if not isinstance(found, dict):
-        raise WrongOption(sentence)
+        raise WrongOptionError(sentence)
     return found
 
 
@@ -333,14 +337,14 @@ def _number(given: Mapping[str, str], name: str, *, least: int = 1, default: Any
     if text is None:
         return default
     if not re.fullmatch(r"[+-]?\d+", text.strip()) or int(text) < least:
-        raise WrongOption(f"Option '{name}' must be a whole number of at least {least}, not '{text}'.")
+        raise WrongOptionError(f"Option '{name}' must be a whole number of at least {least}, not '{text}'.")
     return int(text)
 
 
 def _boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
     text = given.get(name.lower(), str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise WrongOption(f"Option '{name}' must be true or false, not '{text}'.")
+        raise WrongOptionError(f"Option '{name}' must be true or false, not '{text}'.")
     return text == "true"
 
 
@@ -349,7 +353,7 @@ def _duration_ms(given: Mapping[str, str], name: str, default: str) -> int:
     text = given.get(name.lower(), default).strip().lower()
     match = re.fullmatch(r"(\d+)\s*([a-z]*)", text)
     if match is None or (match[2] or "ms") not in _TIME_UNITS_MS:
-        raise WrongOption(f"Option '{name}' must be a time such as 500ms, 30s, 15m or 1h, not '{text}'.")
+        raise WrongOptionError(f"Option '{name}' must be a time such as 500ms, 30s, 15m or 1h, not '{text}'.")
     return int(int(match[1]) * _TIME_UNITS_MS[match[2] or "ms"])
 
 
@@ -360,4 +364,4 @@ def _refuse_misspelt(given: Mapping[str, str]) -> None:
     close: Callable[[str], list[str]] = lambda name: difflib.get_close_matches(name, known, 1, 0.9)  # noqa: E731
     for name in given:
         if name not in known and not name.startswith("kafka.") and (meant := close(name)):
-            raise WrongOption(f"Option '{name}' is not known; did you mean '{known[meant[0]]}'?")
+            raise WrongOptionError(f"Option '{name}' is not known; did you mean '{known[meant[0]]}'?")

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from ottla.client import Client, ClientFailure, Connection, ErrorAnswer, TopicPartition
+from ottla.client import BrokerError, Client, ClientError, Connection, TopicPartition
 from ottla.client.client import EARLIEST, LATEST
-from ottla.client.fetching import FetchedPart, Fetching, Wanted, post_fetch
+from ottla.client.fetching import FetchedPart, Fetching, PartitionFetch, post_fetch
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT
 from ottla.protocol.wire import Buffer
@@ -48,7 +48,7 @@ _densities: dict[tuple[str, str, int], float] = {}
 _owner = 0
 
 
-class ReadFailed(Exception):
+class ReadFailedError(Exception):
     """Raised if no more records came within `kafkaConsumer.pollTimeoutMs`, or if the broker refuses permanently."""
 
 
@@ -67,7 +67,8 @@ def client_of(properties: ClientProperties) -> Client:
 def read(ranges: Sequence[Range], options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The records of all ranges, those of one partition in order.
 
-    Raises RecordsLost (with `failOnDataLoss`), ReadFailed, CorruptRecords; Spark then repeats the task."""
+    Raises RecordsLostError (with `failOnDataLoss`), ReadFailedError, CorruptRecordsError; Spark then repeats the
+    task."""
     return Reading(ranges, options).batches()
 
 
@@ -97,7 +98,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FetchedRange:
     """Fetched and not decoded yet."""
 
     cursor: Cursor
@@ -139,7 +140,7 @@ class Reading:
             for connection in self.under_way:  # their answers are not needed any more
                 client.drop(connection)
 
-    def decoded(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def decoded(self, piece: FetchedRange) -> Iterator[pa.RecordBatch]:
         found = piece.cursor.range
         yield from decode(
             memoryview(piece.part.records),
@@ -176,13 +177,13 @@ class Reading:
         try:
             leader = client.leader(*cursor.place)
             topic_id = client.known_topic(cursor.range.topic).topic_id
-        except ClientFailure as error:
+        except ClientError as error:
             client.forget_topics()
             self.trouble = str(error)
-            if isinstance(error, ErrorAnswer) and error.code in _GONE:
+            if isinstance(error, BrokerError) and error.code in _GONE:
                 self.gone(cursor)
-            elif isinstance(error, ErrorAnswer) and not error.retriable:
-                raise ReadFailed(f"{cursor} can't be read at offset {cursor.at}: {error}") from error
+            elif isinstance(error, BrokerError) and not error.retriable:
+                raise ReadFailedError(f"{cursor} can't be read at offset {cursor.at}: {error}") from error
             return None
         if cursor.topic_id not in (None, topic_id):
             self.lost(cursor, f"The topic {cursor.range.topic} was deleted and created again while {cursor} was read")
@@ -191,7 +192,7 @@ class Reading:
 
     def post(self, client: Client, leader: Connection, cursors: list[Cursor]) -> None:
         properties = self.options.client
-        wanted = [Wanted(*cursor.place, cursor.at, self.room(cursor)) for cursor in cursors]
+        wanted = [PartitionFetch(*cursor.place, cursor.at, self.room(cursor)) for cursor in cursors]
         try:
             fetching = post_fetch(
                 client,
@@ -202,7 +203,7 @@ class Reading:
                 max_wait_ms=properties.fetch_max_wait_ms,
                 isolation_level=properties.isolation_level,
             )
-        except ClientFailure as error:
+        except ClientError as error:
             client.drop(leader)
             client.forget_topics()
             self.trouble = str(error)
@@ -219,7 +220,7 @@ class Reading:
 
     # ---- answers ---------------------------------------------------------------------------------------------------
 
-    def take(self, client: Client) -> list[Piece]:
+    def take(self, client: Client) -> list[FetchedRange]:
         """Return the pieces of the next answer and move its cursors. Empty if the request failed or none is in
         flight."""
         if not self.under_way:
@@ -227,13 +228,13 @@ class Reading:
         connection, (fetching, cursors) = next(iter(self.under_way.items()))
         try:
             answer = fetching.take()
-        except ClientFailure as error:
+        except ClientError as error:
             client.drop(connection)
             del self.under_way[connection]
             self.failed(client, error)
             return []
         del self.under_way[connection]
-        pieces: list[Piece] = []
+        pieces: list[FetchedRange] = []
         for cursor in cursors:
             part = answer.get(cursor.place)
             if part is not None and (piece := self.moved(client, cursor, part)) is not None:
@@ -247,7 +248,7 @@ class Reading:
         self.cursors = [cursor for cursor in self.cursors if not cursor.is_done]
         return pieces
 
-    def moved(self, client: Client, cursor: Cursor, part: FetchedPart) -> Piece | None:
+    def moved(self, client: Client, cursor: Cursor, part: FetchedPart) -> FetchedRange | None:
         """Return the records fetched for a cursor, and move the cursor behind them."""
         if part.error_code:
             self.refused(client, cursor, part)
@@ -259,7 +260,7 @@ class Reading:
         _densities[self.options.client.bootstrap, *cursor.place] = size / (following - first)
         cursor.topic_id = client.known_topic(cursor.range.topic).topic_id
         cursor.at, cursor.empties, cursor.missing = following, 0, 0
-        return Piece(cursor, first, part)
+        return FetchedRange(cursor, first, part)
 
     def starved(self, cursor: Cursor, part: FetchedPart | None) -> None:
         """Handle an answer without records. The first partition of a request gets a batch if it has one (KIP-74)."""
@@ -274,13 +275,13 @@ class Reading:
             cursor.at = cursor.range.until  # compaction has removed the records
 
     def refused(self, client: Client, cursor: Cursor, part: FetchedPart) -> None:
-        error = ErrorAnswer(part.error_code, str(cursor))
+        error = BrokerError(part.error_code, str(cursor))
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self.out_of_range(client, cursor)
             return
         client.forget_topics()
         if not error.retriable and error.code not in _GONE:
-            raise ReadFailed(f"{cursor} can't be read at offset {cursor.at}: {error}")
+            raise ReadFailedError(f"{cursor} can't be read at offset {cursor.at}: {error}")
         self.wait(str(error))
 
     def out_of_range(self, client: Client, cursor: Cursor) -> None:
@@ -288,7 +289,7 @@ class Reading:
         try:
             earliest = client.list_offsets_of({cursor.place: EARLIEST})[cursor.place]
             latest = client.list_offsets_of({cursor.place: LATEST})[cursor.place]
-        except ClientFailure as error:
+        except ClientError as error:
             self.failed(client, error)
             return
         until = cursor.range.until
@@ -306,7 +307,7 @@ class Reading:
 
     # ---- failures --------------------------------------------------------------------------------------------------
 
-    def failed(self, client: Client, error: ClientFailure) -> None:
+    def failed(self, client: Client, error: ClientError) -> None:
         """After a failed request, forget the known leaders and pause."""
         client.forget_topics()
         self.wait(str(error))
@@ -317,7 +318,7 @@ class Reading:
         if waited_s * 1000 > self.options.poll_timeout_ms:
             sentence = f"Nothing more could be read within {self.options.poll_timeout_ms} ms: {why.rstrip('.')}"
             if cursor is None:
-                raise ReadFailed(f"{sentence}.")
+                raise ReadFailedError(f"{sentence}.")
             self.lost(cursor, f"{sentence}, and offsets {cursor.at} to {cursor.range.until} were to be read")
             return
         time.sleep(self.pause_s)

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ottla.spark.platform.client_properties import WrongOption
+from ottla.spark.platform.client_properties import WrongOptionError
 from ottla.spark.platform.cores import local_cores
 from ottla.spark.platform.workers import SentToWorkers, spare_collections
 from ottla.spark.reader.offsets import Cluster
@@ -79,12 +79,12 @@ RANGES = (
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader of `spark.read`. Raises WrongOption."""
+    """The reader of `spark.read`. Raises WrongOptionError."""
     return BatchReader(_with_columns(batch_options(options), schema))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The reader of `spark.readStream`. Raises WrongOption."""
+    """The reader of `spark.readStream`. Raises WrongOptionError."""
     return StreamReader(_with_columns(stream_options(options), schema))
 
 
@@ -97,7 +97,7 @@ def columns_of(options: SourceOptions) -> StructType:
 
 def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
     if schema.simpleString() != columns_of(options).simpleString():
-        raise WrongOption("The columns of this source are fixed: do not give it a schema of your own.")
+        raise WrongOptionError("The columns of this source are fixed: do not give it a schema of your own.")
     return options
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.report.charts import Bars, Chart, Table
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ def page(
 
 
 def write_page(path: str, text: str) -> None:
-    """Write a page to a file. Raises PipelineFailed where that can't be done."""
+    """Write a page to a file. Raises PipelineFailedError where that can't be done."""
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise PipelineFailed(f"The report can't be written to {path}: {error.strerror}.") from None
+        raise PipelineFailedError(f"The report can't be written to {path}: {error.strerror}.") from None
 
 
 def drawn_from(topics: Iterable[str], table: Path, now: datetime) -> str:

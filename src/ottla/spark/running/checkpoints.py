@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ottla.client import TopicPartition
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.platform.paths import local_path
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ START = "archive-start.json"
 
 
 def examine(checkpoint: str, topics: Sequence[Iterable[str] | re.Pattern[str] | None]) -> None:
-    """Raise PipelineFailed if a query on these sources cannot resume from this checkpoint.
+    """Raise PipelineFailedError if a query on these sources cannot resume from this checkpoint.
 
     `topics`: for each source of the query its topics, or their pattern, or None if that is unknown.
     """
@@ -48,7 +48,7 @@ def examine(checkpoint: str, topics: Sequence[Iterable[str] | re.Pattern[str] | 
         if whole:
             check_offsets(path, topics)
     except OSError as error:
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"The checkpoint file {error.filename or path} can't be read: {error.strerror or error}."
         ) from None
 
@@ -58,7 +58,7 @@ def directory(path: Path) -> bool:
     for each in (path, *path.parents):
         if each.exists():
             if not each.is_dir():
-                raise PipelineFailed(
+                raise PipelineFailedError(
                     f"The checkpoint {path} can't be kept: {each} is a file. Give another --checkpoint."
                 )
             break
@@ -66,7 +66,7 @@ def directory(path: Path) -> bool:
     metadata = path / "metadata"
     if not metadata.exists():
         if kept:
-            raise PipelineFailed(
+            raise PipelineFailedError(
                 f"The checkpoint {path} has lost its file {metadata}. "
                 "Restore it from a copy, or give another --checkpoint."
             )
@@ -89,7 +89,7 @@ def parsed(file: Path, text: bytes, field: str | None = None) -> Any:
         if field is not None:
             value[field]
     except (ValueError, TypeError, KeyError):
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"The checkpoint file {file} is damaged. Restore it from a copy, or give another --checkpoint."
         ) from None
     return value
@@ -101,7 +101,7 @@ def entry(file: Path, log: str) -> list[bytes]:
     if not re.fullmatch(rb"v\d+", version):
         parsed(file, b"")
     if int(version[1:]) > VERSIONS[log]:
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"The checkpoint file {file} was written by a newer Spark ({version.decode()}; this one reads up to "
             f"v{VERSIONS[log]}). Run the pipeline with that one, or give another --checkpoint."
         )
@@ -130,10 +130,10 @@ def check_topics(
         return
     for offsets in sources:
         if not isinstance(offsets, dict) or not all(isinstance(each, dict) for each in offsets.values()):
-            raise PipelineFailed(f"The checkpoint {path} is that of another query: {file} holds no topics. {ANEW}")
+            raise PipelineFailedError(f"The checkpoint {path} is that of another query: {file} holds no topics. {ANEW}")
         strange = [name for name in offsets if not any(reads(name, each) for each in topics if each is not None)]
         if strange:
-            raise PipelineFailed(
+            raise PipelineFailedError(
                 f"The checkpoint {path} is that of a query on other topics: {file} names {', '.join(sorted(strange))}. "
                 f"{ANEW}"
             )
@@ -170,7 +170,7 @@ class Checkpoint:
         """The id of the query, the same for as long as the checkpoint is."""
         text = self._text("metadata")
         if text is None:
-            raise PipelineFailed(f"The checkpoint {self.path} has lost its metadata: the query's id is not known.")
+            raise PipelineFailedError(f"The checkpoint {self.path} has lost its metadata: the query's id is not known.")
         return str(json.loads(text)["id"])
 
     def ends(self, batch: int) -> dict[TopicPartition, int] | None:
@@ -185,7 +185,7 @@ class Checkpoint:
             (_, _, offsets) = text.splitlines()
             return offsets_of(json.loads(offsets))
         except ValueError:
-            raise PipelineFailed(
+            raise PipelineFailedError(
                 f"The checkpoint {self.path} can't be read: offsets/{batch} is damaged. Remove the checkpoint: "
                 "the archive then continues from the end of its table."
             ) from None
@@ -221,7 +221,7 @@ class Checkpoint:
         while files.exists(aside := mine.suffix(f".{number}")):
             number += 1
         if not files.rename(mine, aside):
-            raise PipelineFailed(f"The checkpoint {self.path} can't be renamed. Give another --checkpoint.")
+            raise PipelineFailedError(f"The checkpoint {self.path} can't be renamed. Give another --checkpoint.")
 
     def _path(self, name: str) -> Any:
         whole = self._jvm.org.apache.hadoop.fs.Path(self.path.rstrip("/"))

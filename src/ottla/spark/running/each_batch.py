@@ -25,12 +25,12 @@ INTERRUPTS = (
 """Where it may end (IO_EXCEPTION_NAMES)."""
 
 
-class BatchFailed(Exception):
+class BatchFailedError(Exception):
     """A failure of Spark's in a micro-batch: the whole traceback, as text."""
 
 
 def each_batch(function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-    """The function, for `foreachBatch`. Raises BatchFailed in place of what py4j raises."""
+    """The function, for `foreachBatch`. Raises BatchFailedError in place of what py4j raises."""
 
     def call(frame: DataFrame, number: int) -> None:
         try:
@@ -39,7 +39,7 @@ def each_batch(function: Callable[[DataFrame, int], None]) -> Callable[[DataFram
             text = "".join(traceback.format_exception(error))
             if SEARCHED_FROM not in text:
                 raise
-            raise BatchFailed(readable(text)) from None
+            raise BatchFailedError(readable(text)) from None
 
     return call
 

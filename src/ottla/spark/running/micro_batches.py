@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.platform.session import pipeline_session, require_workers
 from ottla.spark.reader.losses import ALLOW_LOSS
 from ottla.spark.reader.options import SourceOptions, stream_options
@@ -30,7 +30,7 @@ class BatchWriter(Protocol):
     """Writes micro-batches to tables, each once."""
 
     def __call__(self, frame: DataFrame, number: int, /) -> None:
-        """Write a batch, unless the tables have it. Raises PipelineFailed."""
+        """Write a batch, unless the tables have it. Raises PipelineFailedError."""
         ...
 
     def counted(self, number: int, /) -> BatchRows:
@@ -90,13 +90,13 @@ class MicroBatchPipeline:
     ) -> Finished:
         """Run the query as `run_queries` does. `starting`: where a query without a checkpoint begins. Raises the
         writer's own failure in place of Spark's account of it."""
-        failures: list[PipelineFailed] = []
+        failures: list[PipelineFailedError] = []
 
         def take(frame: DataFrame, number: int) -> None:
             failures.clear()
             try:
                 writer(frame, number)
-            except PipelineFailed as failure:
+            except PipelineFailedError as failure:
                 failures.append(failure)
                 raise
 
@@ -107,7 +107,7 @@ class MicroBatchPipeline:
         query = ranges.writeStream.queryName(self.name).foreachBatch(each_batch(take))
         try:
             return run_queries(self.options, session, [query], {self.name: writer.counted})
-        except PipelineFailed as failure:
+        except PipelineFailedError as failure:
             if failures:
                 raise failures[0] from failure
             raise

@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from ottla.client import Client, ClientFailure, ErrorAnswer
-from ottla.spark.platform.client_properties import ClientProperties, WrongOption, client_properties
-from ottla.spark.platform.failures import OptionsRefused, PipelineFailed, means_away, sentence, text_of
+from ottla.client import BrokerError, Client, ClientError
+from ottla.spark.platform.client_properties import ClientProperties, WrongOptionError, client_properties
+from ottla.spark.platform.failures import OptionsRefusedError, PipelineFailedError, means_away, sentence, text_of
 from ottla.spark.platform.paths import local_path
 from ottla.spark.platform.session import require_workers
 from ottla.spark.reader.losses import ADVICE
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["Finished", "PipelineFailed", "RunOptions", "read_stream", "require_topics", "run_queries"]
+__all__ = ["Finished", "PipelineFailedError", "RunOptions", "read_stream", "require_topics", "run_queries"]
 
 LOOK_S = 0.25
 SAY_EVERY_S = 5.0
@@ -89,7 +89,7 @@ def wait_for_broker(
     options: RunOptions, tell: Callable[[str], None] = say, stopped: threading.Event | None = None
 ) -> Client | None:
     """Return a client of a cluster that answers; report every few seconds that it waits. None if `stopped` is set
-    first. Raises PipelineFailed when `broker_wait_s` is over, or if the properties cannot be used."""
+    first. Raises PipelineFailedError when `broker_wait_s` is over, or if the properties cannot be used."""
     properties = connection_of(options)
     began, said = time.monotonic(), -SAY_EVERY_S
     waited = False
@@ -97,11 +97,13 @@ def wait_for_broker(
         client = properties.connect()
         try:
             client.metadata([])
-        except ClientFailure as failure:
+        except ClientError as failure:
             client.close()
             now = time.monotonic() - began
             if options.broker_wait_s is not None and now >= options.broker_wait_s:
-                raise PipelineFailed(f"{failure} Waited {now:.0f} s for it; `ottla serve` starts a broker.") from None
+                raise PipelineFailedError(
+                    f"{failure} Waited {now:.0f} s for it; `ottla serve` starts a broker."
+                ) from None
             if now - said >= SAY_EVERY_S:
                 tell(f"Waiting for a broker: {failure}")
                 said = now
@@ -115,13 +117,13 @@ def wait_for_broker(
 
 
 def connection_of(options: RunOptions) -> ClientProperties:
-    """Return the connection properties, with a short time-out for each request. Raises PipelineFailed."""
+    """Return the connection properties, with a short time-out for each request. Raises PipelineFailedError."""
     given = {f"kafka.{key}": value for key, value in options.kafka.items()}
     try:
         found = client_properties({**given, "kafka.bootstrap.servers": options.bootstrap})
         return replace(found, request_timeout_ms=min(found.request_timeout_ms, BROKER_TIMEOUT_MS))
-    except WrongOption as error:
-        raise OptionsRefused(str(error)) from None
+    except WrongOptionError as error:
+        raise OptionsRefusedError(str(error)) from None
 
 
 def pause(seconds: float, stopped: threading.Event | None) -> None:
@@ -132,8 +134,8 @@ def pause(seconds: float, stopped: threading.Event | None) -> None:
 
 
 def require_topics(options: RunOptions, topics: Sequence[str] | re.Pattern[str]) -> None:
-    """Wait for the broker, then raise PipelineFailed if a topic is missing, naming it and how to create it. A pattern
-    requires none."""
+    """Wait for the broker, then raise PipelineFailedError if a topic is missing, naming it and how to create it. A
+    pattern requires none."""
     client = wait_for_broker(options)
     assert client is not None
     with client:
@@ -141,18 +143,18 @@ def require_topics(options: RunOptions, topics: Sequence[str] | re.Pattern[str])
             return
         try:
             answer = client.metadata(list(dict.fromkeys(topics)))
-        except ClientFailure as failure:
-            raise PipelineFailed(f"The topics can't be looked up: {failure}") from None
+        except ClientError as failure:
+            raise PipelineFailedError(f"The topics can't be looked up: {failure}") from None
     missing = [topic.name for topic in answer.topics if topic.error_code]
     if not missing:
         return
     known = {topic.name: topic.error_code for topic in answer.topics}
-    refused = [ErrorAnswer(known[name], f"topic {name}") for name in missing]
+    refused = [BrokerError(known[name], f"topic {name}") for name in missing]
     if any(error.name != "UNKNOWN_TOPIC_OR_PARTITION" for error in refused):
-        raise PipelineFailed(f"{refused[0]}")
+        raise PipelineFailedError(f"{refused[0]}")
     several = len(missing) > 1
     there_is, them = ("There are no topics", "them") if several else ("There is no topic", "it")
-    raise PipelineFailed(
+    raise PipelineFailedError(
         f"{there_is} {', '.join(missing)} at {options.bootstrap}. `ottla topics create {' '.join(missing)} "
         f"-b {options.bootstrap}` makes {them}."
     )
@@ -198,7 +200,7 @@ def run_queries(
 ) -> Finished:
     """Run the queries until they have read all available records (`once`), a signal comes, or `enough` is set; then
     they end after their batch. Each needs a queryName; its checkpoint is DIRECTORY/queryName. `counts`: by query, the
-    rows of a batch if the source's rows are not records; called once for each batch. Raises PipelineFailed;
+    rows of a batch if the source's rows are not records; called once for each batch. Raises PipelineFailedError;
     KeyboardInterrupt on a second signal."""
     with tempfile.TemporaryDirectory(prefix="ottla-checkpoint-", ignore_cleanup_errors=True) as forgotten:
         local = local_path(options.checkpoint or forgotten)  # made absolute: the JVM may have started elsewhere
@@ -266,7 +268,7 @@ class Run:
         self._started_s = 0.0
 
     def start(self) -> None:
-        """Raises PipelineFailed for a checkpoint that is not this query's."""
+        """Raises PipelineFailedError for a checkpoint that is not this query's."""
         examine(self.checkpoint, topics_of(self._writer))
         self._started_s = time.monotonic()
         self.query = self._writer.start()
@@ -376,7 +378,7 @@ class Loop:
         self._view.expect(run.name)
         try:
             run.start()
-        except PipelineFailed:
+        except PipelineFailedError:
             raise
         except Exception as error:
             self._failed(run, error)
@@ -404,13 +406,13 @@ class Loop:
             self._view.take(run.name, progress)
 
     def _failed(self, run: Run, error: Exception) -> None:
-        """If the broker is unavailable, wait for it and restart the query; otherwise raise PipelineFailed."""
+        """If the broker is unavailable, wait for it and restart the query; otherwise raise PipelineFailedError."""
         text = text_of(error)
         with suppress(Exception):  # of the JVM, if it is that which has gone
             self._show(run)
         run.count_failure()
         if not means_away(text) or run.fruitless > FRUITLESS_MAX:
-            raise PipelineFailed(self._options.sentence(run.name, run.checkpoint, text)) from error
+            raise PipelineFailedError(self._options.sentence(run.name, run.checkpoint, text)) from error
         self._view.say(f"The broker at {self._options.bootstrap} is away; {run.name} waits for it.")
         client = wait_for_broker(self._options, self._view.say, self._stopped)
         if client is not None:
@@ -454,4 +456,4 @@ class Loop:
         except Exception as error:
             failure = failure or error
         if failure is not None and not means_away(text := text_of(failure)):
-            raise PipelineFailed(self._options.sentence(run.name, run.checkpoint, text)) from failure
+            raise PipelineFailedError(self._options.sentence(run.name, run.checkpoint, text)) from failure

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.spark.platform.durable import write_json
-from ottla.spark.platform.failures import PipelineFailed
+from ottla.spark.platform.failures import PipelineFailedError
 from ottla.spark.reader.offsets import Cluster
 from ottla.spark.reader.options import stream_options
 from ottla.spark.running.run import RunOptions, source_options
@@ -53,12 +53,12 @@ def ids_at(options: RunOptions, topics: Sequence[str]) -> dict[str, str]:
 
 
 def require_same(options: RunOptions, topics: Sequence[str], table: Path) -> None:
-    """Store which topics a table is filled from. Raises PipelineFailed if the id of a topic has changed."""
+    """Store which topics a table is filled from. Raises PipelineFailedError if the id of a topic has changed."""
     known = TopicIds(table / "_topics")
     found = ids_at(options, topics)
     if others := sorted(topic for topic in found if known.is_another(topic, found[topic])):
         verb = "were" if len(others) > 1 else "was"
-        raise PipelineFailed(
+        raise PipelineFailedError(
             f"{', '.join(others)} {verb} deleted and created again since {table} was filled: offsets start from "
             "0 again, and "
             "new records would be confused with old ones. Give another --table."

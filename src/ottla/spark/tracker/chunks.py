@@ -50,7 +50,7 @@ Extra = tuple[int, int | None, Start | None]
 """(due_ms, asked_ms, verdict)"""
 
 
-class StateUnreadable(Exception):
+class StateUnreadableError(Exception):
     """State of another format than this program's."""
 
 
@@ -143,10 +143,10 @@ def encode_chunk(chunk: Chunk) -> bytes:
 
 
 def decode_chunk(number: int, octets: bytes) -> Chunk:
-    """The chunk of that number. Raises StateUnreadable."""
+    """The chunk of that number. Raises StateUnreadableError."""
     version, flags, extras, count, first, deadline = _HEAD.unpack_from(octets)
     if version != FORMAT:
-        raise StateUnreadable(f"The state has chunks of format {version}; this program knows {FORMAT}.")
+        raise StateUnreadableError(f"The state has chunks of format {version}; this program knows {FORMAT}.")
     width, size = ("<i8", 8) if flags & _WIDE else ("<u4", 4)
     at = _HEAD.size
     offsets = np.frombuffer(octets, "<u2", count, at).astype(np.int64) + (number << CHUNK_BITS)
@@ -228,10 +228,10 @@ def encode_ledger(ledger: Ledger) -> bytes:
 
 
 def decode_ledger(octets: bytes) -> Ledger:
-    """Raises StateUnreadable."""
+    """Raises StateUnreadableError."""
     version, flags, count, position, latest, read_at, run, replay_end, wake = _LEDGER.unpack_from(octets)
     if version != FORMAT:
-        raise StateUnreadable(f"The state has a ledger of format {version}; this program knows {FORMAT}.")
+        raise StateUnreadableError(f"The state has a ledger of format {version}; this program knows {FORMAT}.")
     chunks, counts, dues, markers = np.frombuffer(octets, "<i8", 4 * count, _LEDGER.size).reshape(4, count)
     flagged = bool(flags & 1), bool(flags & 2)
     return Ledger(position, latest, read_at, run, replay_end, wake, *flagged, chunks, counts, dues, markers)

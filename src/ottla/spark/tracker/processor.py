@@ -52,8 +52,8 @@ def redeliveries(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = 
     - `clock_ms`: the time in the markers topic when the message was returned; `asked_ms`: when it was returned before,
       null at first.
 
-    A message is returned again until its end marker has been read (`ottla.kmq.handover` says when). The redelivering
-    process reads the record from the queue and calls `handover.decided` with the count in it.
+    A message is returned again until its end marker has been read (`ottla.kmq.external_tracker` says when). The
+    redelivering process reads the record from the queue and calls `handover.decided` with the count in it.
 
     `run_ms`: no message is returned before a marker at least as new as this time has been read, or the end of the
     topic; by default the time of this call.

@@ -22,8 +22,8 @@ import pyarrow as pa
 from ottla.kmq.config import KmqConfig
 from ottla.kmq.copies import Copy, copy_of, count_of, dead_letter
 from ottla.kmq.events import DeadLetter, Failed, HandOver, Reason, RecordBeyondEnd, RecordGone
+from ottla.kmq.external_tracker import decided, last_ms
 from ottla.kmq.figures import PartitionFigures
-from ottla.kmq.handover import decided, last_ms
 from ottla.kmq.machine import comes_again_ms
 from ottla.kmq.markers import END, pack_key
 from ottla.kmq.reader import RecordReader
@@ -44,7 +44,7 @@ Redelivery = tuple[int, int, int]
 
 
 @dataclass(slots=True)
-class Outcome:
+class RedeliveryResult:
     """Result of a batch. `late_ms`: for each copy and dead letter, the time from due to acknowledged."""
 
     redelivered: int = 0
@@ -60,7 +60,7 @@ class Outcome:
     problems: list[str] = field(default_factory=list[str])
     late_ms: list[int] = field(default_factory=list[int])
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: RedeliveryResult) -> None:
         self.redelivered += other.redelivered
         self.dead_lettered.update(other.dead_lettered)
         self.waiting += other.waiting
@@ -83,13 +83,13 @@ class Outcome:
 _SAID = ("redelivered", "dead_lettered", "waiting", "failed", "read", "malformed", "first_due_ms", "problems")
 
 
-def outcome_of(text: str, late_ms: bytes) -> Outcome:
-    """Decode what `Outcome.row` wrote."""
+def outcome_of(text: str, late_ms: bytes) -> RedeliveryResult:
+    """Decode what `RedeliveryResult.row` wrote."""
     said = json.loads(text)
     partitions = {each[0]: (position, PartitionFigures(*each)) for position, each in said.pop("partitions")}
     said["dead_lettered"] = Counter(said["dead_lettered"])
     times = memoryview(bytes(late_ms)).cast("q") if late_ms else ()
-    return Outcome(**said, partitions=partitions, late_ms=list(times))
+    return RedeliveryResult(**said, partitions=partitions, late_ms=list(times))
 
 
 def redeliver_all(
@@ -98,7 +98,7 @@ def redeliver_all(
     """For mapInArrow over the rows of `tracked`: does what they say; a row of OUTCOME for each task."""
 
     def redeliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        outcome, due = Outcome(), list[tuple[int, HandOver]]()
+        outcome, due = RedeliveryResult(), list[tuple[int, HandOver]]()
         for batch in batches:
             for row in batch.to_pylist():
                 take_row(row, outcome, due)
@@ -112,7 +112,7 @@ def redeliver_all(
     return redeliver
 
 
-def take_row(row: dict[str, Any], outcome: Outcome, due: list[tuple[int, HandOver]]) -> None:
+def take_row(row: dict[str, Any], outcome: RedeliveryResult, due: list[tuple[int, HandOver]]) -> None:
     """A row of `tracked`."""
     partition = row["partition"]
     if row["offset"] is None:
@@ -159,14 +159,14 @@ class Redeliverer:
         self._committed: dict[int, int] = {}
         self._ended: OrderedDict[Redelivery, None] = OrderedDict()
         """Redeliveries copied by this process; when one is handed over again, only its end marker is written again."""
-        self._outcome = Outcome()
+        self._outcome = RedeliveryResult()
         self._left: dict[Redelivery, int] = {}
         """Unfinished redeliveries and when each was due."""
         self._broken = False
 
     # ---- messages --------------------------------------------------------------------------------------------------
 
-    def redeliver(self, due: list[tuple[int, HandOver]], outcome: Outcome) -> None:
+    def redeliver(self, due: list[tuple[int, HandOver]], outcome: RedeliveryResult) -> None:
         """Redeliver these messages, and count the results."""
         until = time.monotonic() + REDELIVER_S_MAX
         self._outcome = outcome
@@ -294,7 +294,7 @@ class Redeliverer:
 
     # ---- positions -------------------------------------------------------------------------------------------------
 
-    def commit(self, outcome: Outcome) -> None:
+    def commit(self, outcome: RedeliveryResult) -> None:
         """Commit the smallest open markers as the positions of the trackers' group: for `ottla kmq stats`, and for a
         standalone tracker that takes over."""
         from confluent_kafka import Consumer, KafkaException, TopicPartition

@@ -17,16 +17,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.kmq.config import KmqConfig, KmqRefused
+from ottla.kmq.config import KmqConfig, KmqRefusedError
 from ottla.kmq.events import Reason
 from ottla.kmq.figures import PartitionFigures, TrackerFigures
-from ottla.spark.platform.failures import OptionsRefused
+from ottla.spark.platform.failures import OptionsRefusedError
 from ottla.spark.platform.session import pipeline_session
 from ottla.spark.platform.workers import WorkerFunction
 from ottla.spark.running.each_batch import each_batch
-from ottla.spark.running.run import Finished, PipelineFailed, RunOptions, read_stream, require_topics, run_queries
+from ottla.spark.running.run import Finished, PipelineFailedError, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.tracker.processor import tracked
-from ottla.spark.tracker.redelivering import OUTCOME, Outcome, outcome_of, redeliver_all
+from ottla.spark.tracker.redelivering import OUTCOME, RedeliveryResult, outcome_of, redeliver_all
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +52,7 @@ class Progress:
     """Delays of redeliveries, from due to acknowledged; the first LATE_MAX."""
     _said: dict[str, float] = field(default_factory=dict[str, float])
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: RedeliveryResult) -> None:
         figures, known = self.figures, {each.partition: each for each in self.partitions}
         figures.markers_read += outcome.read
         figures.markers_malformed += outcome.malformed
@@ -105,7 +105,7 @@ class CaughtUp:
         self._since: float | None = None
         self.up = threading.Event()
 
-    def look(self, progress: Progress, outcome: Outcome) -> None:
+    def look(self, progress: Progress, outcome: RedeliveryResult) -> None:
         """After each batch. It has caught up when, for a while, nothing was due that was so at the beginning. A
         partition that is still replaying has named nothing of what is open in it; where nothing is open no timer will
         end its replay. The first batch may be the last run's, done again."""
@@ -159,7 +159,7 @@ def follow(
     )
 
     def redeliver(batch: DataFrame, number: int) -> None:
-        total = Outcome()
+        total = RedeliveryResult()
         for text, late in batch.mapInArrow(WorkerFunction(redeliver_all(properties, config)), OUTCOME).collect():
             total.add(outcome_of(text, late))
         kept.add(total)
@@ -178,8 +178,8 @@ def follow(
 
 
 def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[int, int], dict[int, int]]:
-    """Return (where to begin, where the markers end) by partition. Raises PipelineFailed if the topics do not fit, or
-    if another tracker follows the queue."""
+    """Return (where to begin, where the markers end) by partition. Raises PipelineFailedError if the topics do not fit,
+    or if another tracker follows the queue."""
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     from ottla.kmq.topics import require_topics as require_queue
@@ -188,7 +188,7 @@ def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[in
     try:
         consumer = Consumer(given)
     except KafkaException as error:
-        raise OptionsRefused(f"The client refuses what it was given: {error.args[0].str()}.") from None
+        raise OptionsRefusedError(f"The client refuses what it was given: {error.args[0].str()}.") from None
     try:
         count = require_queue(consumer, config, dead_letters=True)
         require_alone(properties, config)
@@ -197,10 +197,10 @@ def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[in
         kept = consumer.committed(places, timeout=CALL_TIMEOUT_S)
         starts = {each.partition: max(low, each.offset) for each, (low, _) in zip(kept, marks, strict=True)}
         return starts, {number: high for number, (_, high) in enumerate(marks)}
-    except KmqRefused as refused:
-        raise PipelineFailed(str(refused)) from None
+    except KmqRefusedError as refused:
+        raise PipelineFailedError(str(refused)) from None
     except KafkaException as error:
-        raise PipelineFailed(f"The markers' positions can't be looked up: {error.args[0].str()}.") from None
+        raise PipelineFailedError(f"The markers' positions can't be looked up: {error.args[0].str()}.") from None
     finally:
         consumer.close()
 
@@ -220,7 +220,7 @@ def require_alone(properties: Mapping[str, Any], config: KmqConfig) -> None:
         if not members:
             return
         if time.monotonic() > until:
-            raise PipelineFailed(
+            raise PipelineFailedError(
                 f"{len(members)} standalone trackers of {config.queue} run already (group {group}): both kinds would "
                 "give the same messages again. Stop them first."
             )
@@ -233,6 +233,6 @@ def left(properties: Mapping[str, Any], config: KmqConfig) -> tuple[int, int] | 
 
     try:
         found = standings({"log_level": 0, **properties}, config)
-    except KmqRefused:
+    except KmqRefusedError:
         return None
     return sum(each.open for each in found), sum(each.overdue for each in found)

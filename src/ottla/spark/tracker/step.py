@@ -2,8 +2,8 @@
 redeliver and the new state.
 
 The module is pure: no Spark, no broker, no clock. It selects the open messages that a batch concerns and computes the
-next wake-up. `ottla.kmq.handover`, the standalone tracker's own machine, decides the effect of the markers. It gets
-only the messages that the batch names or that may be due.
+next wake-up. `ottla.kmq.external_tracker`, the standalone tracker's own machine, decides the effect of the markers. It
+gets only the messages that the batch names or that may be due.
 
 **Time.** `now_ms` is the time of the batch, the same when the batch is repeated. A batch without markers of the
 partition is at the end of the topic.
@@ -26,7 +26,7 @@ import numpy as np
 from ottla.kmq.config import KmqConfig
 from ottla.kmq.deadlines import rounded
 from ottla.kmq.events import EndReached, HandOver
-from ottla.kmq.handover import HandoverPartition
+from ottla.kmq.external_tracker import HandoverPartition
 from ottla.kmq.machine import UNDERWAY_MS, Open
 from ottla.spark.tracker.batches import Markers
 from ottla.spark.tracker.chunks import CHUNK_BITS, Chunk, Ledger, decode_chunk, encode_chunk, member

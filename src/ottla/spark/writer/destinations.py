@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.client import BrokerError, Client, ClientError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from ottla.spark.codec.encode import Destination, WriteRefused
+from ottla.spark.codec.encode import Destination, WriteRefusedError
 
 TOPIC_RESOURCE = 2
 LIMIT = "max.message.bytes"
@@ -33,7 +33,7 @@ class Destinations:
         self._known: dict[str, Destination] = {}
 
     def find(self, topic: str) -> Destination:
-        """Raises WriteRefused for a topic that does not exist or that may not be written."""
+        """Raises WriteRefusedError for a topic that does not exist or that may not be written."""
         if topic not in self._known:
             leaders = self._leaders(topic)
             available = tuple(index for index, leader in enumerate(leaders) if leader >= 0)
@@ -51,13 +51,13 @@ class Destinations:
                 if found.error_code == 0:
                     leaders = {part.partition_index: part.leader_id for part in found.partitions}
                     return tuple(leaders[index] for index in sorted(leaders))
-                failure = ErrorAnswer(found.error_code, f"topic {topic}")
+                failure = BrokerError(found.error_code, f"topic {topic}")
                 if found.error_code not in _NOT_YET:
-                    raise WriteRefused(f"Topic {topic} can't be written: {failure}")
-            except ClientFailure as error:
+                    raise WriteRefusedError(f"Topic {topic} can't be written: {failure}")
+            except ClientError as error:
                 failure, patience_ms = error, self._delivery_timeout_ms
             if time.monotonic() - began > patience_ms / 1000:
-                raise WriteRefused(
+                raise WriteRefusedError(
                     f"Topic {topic} is not there after {patience_ms / 1000:g} s ({failure}). Create it, or correct the "
                     "option or the column 'topic'."
                 )
@@ -68,7 +68,7 @@ class Destinations:
         resource = DescribeConfigsResource(TOPIC_RESOURCE, topic, [LIMIT])
         try:
             (result,) = self._client().send(DescribeConfigsRequest([resource])).results
-        except ClientFailure:
+        except ClientError:
             return LIMIT_DEFAULT
         values = [each.value for each in result.configs or () if each.name == LIMIT]
         return int(values[0]) if values and values[0] else LIMIT_DEFAULT

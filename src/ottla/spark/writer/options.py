@@ -1,7 +1,8 @@
 """Reads the writer's options into one value, with the names of Spark's own Kafka sink and of Kafka's producer.
 
 It checks every option, its default and which options go together; an invalid option is refused with one sentence
-(`WrongOption`). Producer properties without effect here are accepted, others are refused. The module asks no broker.
+(`WrongOptionError`). Producer properties without effect here are accepted, others are refused. The module asks no
+broker.
 
 Source: KafkaSourceProvider.scala, ProducerConfig.java; docs/pipelines/sink.md has the table.
 """
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.protocol.records.compression import CODECS
-from ottla.spark.platform.client_properties import ClientProperties, WrongOption, client_properties
+from ottla.spark.platform.client_properties import ClientProperties, WrongOptionError, client_properties
 from ottla.spark.platform.paths import local_path
 
 ALL = -1
@@ -85,7 +86,7 @@ class SinkOptions:
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Raises WrongOption."""
+    """Raises WrongOptionError."""
     given = {name.lower(): value.strip() for name, value in options.items()}
     kafka = {name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")}
     for name in kafka:
@@ -125,10 +126,10 @@ def _client(kafka: Mapping[str, str]) -> ClientProperties:
 
 def _refuse(name: str) -> None:
     if name in _REFUSED:
-        raise WrongOption(f"Option 'kafka.{name}' is not supported: {_REFUSED[name]}.")
+        raise WrongOptionError(f"Option 'kafka.{name}' is not supported: {_REFUSED[name]}.")
     known = name in _HONOURED or name in WITHOUT_EFFECT or name in _CONNECTION
     if not known and not name.startswith(("ssl.", "sasl.")):
-        raise WrongOption(f"Option 'kafka.{name}' is not supported by this sink.")
+        raise WrongOptionError(f"Option 'kafka.{name}' is not supported by this sink.")
 
 
 def _refuse_misspelt(given: Mapping[str, str]) -> None:
@@ -137,7 +138,7 @@ def _refuse_misspelt(given: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in OPTIONS}
     for name in given.keys() - known.keys():
         for close in difflib.get_close_matches(name, known, 1, 0.8):
-            raise WrongOption(f"There is no option '{name}': did you mean '{known[close]}'?")
+            raise WrongOptionError(f"There is no option '{name}': did you mean '{known[close]}'?")
 
 
 def _delivery(given: Mapping[str, str], kafka: Mapping[str, str]) -> tuple[bool, bool]:
@@ -145,9 +146,9 @@ def _delivery(given: Mapping[str, str], kafka: Mapping[str, str]) -> tuple[bool,
     transactional = _boolean(given, "transactional")
     exactly_once = _boolean(given, "exactlyOnce", transactional)
     if transactional and not exactly_once:
-        raise WrongOption("Option 'transactional' is exactly once: leave option 'exactlyOnce' out.")
+        raise WrongOptionError("Option 'transactional' is exactly once: leave option 'exactlyOnce' out.")
     if "transaction.timeout.ms" in kafka and not transactional:
-        raise WrongOption("Option 'kafka.transaction.timeout.ms' needs option 'transactional' to be true.")
+        raise WrongOptionError("Option 'kafka.transaction.timeout.ms' needs option 'transactional' to be true.")
     return exactly_once, transactional
 
 
@@ -155,32 +156,32 @@ def _durability(kafka: Mapping[str, str], exactly_once: bool) -> tuple[int, bool
     """acks, and whether batches carry sequences; Kafka's rules for the two together."""
     text = kafka.get("acks", "all").lower()
     if text not in ("all", "-1", "0", "1"):
-        raise WrongOption(f"Option 'kafka.acks' must be all, -1, 0 or 1, not '{text}'.")
+        raise WrongOptionError(f"Option 'kafka.acks' must be all, -1, 0 or 1, not '{text}'.")
     acks = ALL if text == "all" else int(text)
     if exactly_once and acks != ALL:
-        raise WrongOption("Option 'exactlyOnce' needs 'kafka.acks' to be all.")
+        raise WrongOptionError("Option 'exactlyOnce' needs 'kafka.acks' to be all.")
     idempotent = _boolean(kafka, "enable.idempotence", acks == ALL)
     if exactly_once and not idempotent:
-        raise WrongOption("Option 'exactlyOnce' needs 'kafka.enable.idempotence' to be true.")
+        raise WrongOptionError("Option 'exactlyOnce' needs 'kafka.enable.idempotence' to be true.")
     if idempotent and acks != ALL:
-        raise WrongOption("Option 'kafka.enable.idempotence' needs 'kafka.acks' to be all.")
+        raise WrongOptionError("Option 'kafka.enable.idempotence' needs 'kafka.acks' to be all.")
     return acks, idempotent
 
 
 def _compression(kafka: Mapping[str, str]) -> tuple[int, int | None]:
     name = kafka.get("compression.type", "none").lower()
     if name not in CODECS:
-        raise WrongOption(f"Option 'kafka.compression.type' must be one of {', '.join(CODECS)}, not '{name}'.")
+        raise WrongOptionError(f"Option 'kafka.compression.type' must be one of {', '.join(CODECS)}, not '{name}'.")
     text = kafka.get(f"compression.{name}.level")
     if text is not None and not re.fullmatch(r"-?\d+", text):
-        raise WrongOption(f"Option 'kafka.compression.{name}.level' must be a whole number, not '{text}'.")
+        raise WrongOptionError(f"Option 'kafka.compression.{name}.level' must be a whole number, not '{text}'.")
     return CODECS[name], None if text is None else int(text)
 
 
 def _in_flight(kafka: Mapping[str, str], idempotent: bool) -> int:
     wanted = _whole(kafka, "max.in.flight.requests.per.connection", IN_FLIGHT_MAX, least=1)
     if idempotent and wanted > IN_FLIGHT_MAX:
-        raise WrongOption(
+        raise WrongOptionError(
             f"Option 'kafka.max.in.flight.requests.per.connection' can't be above {IN_FLIGHT_MAX} for an idempotent "
             "producer: brokers remember no more."
         )
@@ -194,7 +195,7 @@ def _staging(given: Mapping[str, str]) -> str:
         return _local(wanted, "stagingLocation")
     if checkpoint:
         return os.path.join(_local(checkpoint, "checkpointLocation"), STAGING_BELOW_CHECKPOINT)
-    raise WrongOption(
+    raise WrongOptionError(
         "Option 'exactlyOnce' needs a directory that the driver and all executors share: give option 'stagingLocation' "
         "(or 'checkpointLocation' on the same writer, below which it is then made)."
     )
@@ -204,7 +205,7 @@ def _local(text: str, name: str) -> str:
     local = local_path(text)
     if local is not None:
         return os.path.abspath(local)
-    raise WrongOption(
+    raise WrongOptionError(
         f"Option '{name}' is {text}, but batches are staged in a directory that driver and executors see as a local "
         "path (a disk they share, NFS): give option 'stagingLocation' as such a path or file: URI."
     )
@@ -215,9 +216,9 @@ def _write_id(given: Mapping[str, str], exactly_once: bool) -> str | None:
     if text is None:
         return None
     if not exactly_once:
-        raise WrongOption("Option 'writeId' needs option 'exactlyOnce' to be true.")
+        raise WrongOptionError("Option 'writeId' needs option 'exactlyOnce' to be true.")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", text) or text.startswith("."):
-        raise WrongOption(f"Option 'writeId' must consist of letters, digits, '.', '_' and '-', not '{text}'.")
+        raise WrongOptionError(f"Option 'writeId' must consist of letters, digits, '.', '_' and '-', not '{text}'.")
     return text
 
 
@@ -226,12 +227,14 @@ def _whole(kafka: Mapping[str, str], name: str, default: int, least: int = 0) ->
     if text is None:
         return default
     if not re.fullmatch(r"\d+", text) or not least <= int(text) < 1 << 31:
-        raise WrongOption(f"Option 'kafka.{name}' must be a whole number of {least} to {(1 << 31) - 1}, not '{text}'.")
+        raise WrongOptionError(
+            f"Option 'kafka.{name}' must be a whole number of {least} to {(1 << 31) - 1}, not '{text}'."
+        )
     return int(text)
 
 
 def _boolean(given: Mapping[str, str], name: str, default: bool = False) -> bool:
     text = given.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
-        raise WrongOption(f"Option '{name}' must be true or false, not '{text}'.")
+        raise WrongOptionError(f"Option '{name}' must be true or false, not '{text}'.")
     return text == "true"

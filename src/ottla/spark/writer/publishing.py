@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
-from ottla.client import Client, ClientFailure, Connection, ErrorAnswer, Posted, TopicPartition, UnsupportedVersion
+from ottla.client import BrokerError, Client, ClientError, Connection, Posted, TopicPartition, UnsupportedVersionError
 from ottla.client.client import EARLIEST, LATEST
 from ottla.client.errors import check
 from ottla.protocol.errors import ErrorCode
@@ -59,7 +59,7 @@ _DOUBTS = {
 _FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
 
 
-class PublishFailed(Exception):
+class PublishFailedError(Exception):
     """Batches that cannot be sent, or not in time: one sentence that names topic, partition and the last failure."""
 
 
@@ -173,7 +173,7 @@ class Publisher:
     """Sends the batches of partitions. One for each producer; keeps its connections from call to call.
 
     `renumbered` is called before a queue's new numbers are used. While `transactional_id` is set, batches belong to its
-    transaction; the caller has added the partitions. Methods raise PublishFailed.
+    transaction; the caller has added the partitions. Methods raise PublishFailedError.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Publisher:
     def ask(
         self,
         what: Callable[[Client], T],
-        explained: Callable[[ErrorAnswer], str] = lambda failure: f"The cluster refuses: {failure}",
+        explained: Callable[[BrokerError], str] = lambda failure: f"The cluster refuses: {failure}",
     ) -> T:
         """Send a request, and retry while the cluster is unavailable or not ready, until the delivery timeout.
         `explained` makes a sentence of a permanent refusal."""
@@ -216,14 +216,14 @@ class Publisher:
         while True:
             try:
                 return what(self.client)
-            except ClientFailure as failure:
-                if isinstance(failure, ErrorAnswer) and not failure.retriable:
-                    raise PublishFailed(explained(failure)) from failure
-                if isinstance(failure, UnsupportedVersion):
-                    raise PublishFailed(str(failure)) from failure
+            except ClientError as failure:
+                if isinstance(failure, BrokerError) and not failure.retriable:
+                    raise PublishFailedError(explained(failure)) from failure
+                if isinstance(failure, UnsupportedVersionError):
+                    raise PublishFailedError(str(failure)) from failure
                 if time.monotonic() > until:
-                    raise PublishFailed(f"The cluster did not answer in time: {failure}") from failure
-                if not isinstance(failure, ErrorAnswer):
+                    raise PublishFailedError(f"The cluster did not answer in time: {failure}") from failure
+                if not isinstance(failure, BrokerError):
                     self.close()
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
@@ -260,7 +260,7 @@ class Publisher:
         for queue in queues:
             if queue.failing_since is not None and now - queue.failing_since > self._delivery_timeout_s:
                 self.close()
-                raise PublishFailed(
+                raise PublishFailedError(
                     f"Records for {queue.place} could not be written within {self._delivery_timeout_s:g} s "
                     f"('kafka.delivery.timeout.ms'): {queue.failure}"
                 )
@@ -273,7 +273,7 @@ class Publisher:
                 self._take(self._pending[0])
                 self._pending.popleft()
                 return
-        except ClientFailure as failure:
+        except ClientError as failure:
             self._lose(queues, failure)
         ready_at = min((queue.retry_at for queue in queues), default=0.0)
         time.sleep(max(0.0, min(ready_at - time.monotonic(), PAUSE_S_MAX)))
@@ -299,7 +299,7 @@ class Publisher:
         """Put the queue's next batch into the request to its leader, if there is room."""
         try:
             connection = self.client.leader(queue.topic, queue.partition)
-        except ErrorAnswer as failure:
+        except BrokerError as failure:
             self._refused(queue, failure, now, sent=False)
             return
         under_way = sum(request.connection is connection for request in self._pending)
@@ -358,26 +358,26 @@ class Publisher:
                 queue.read_from = part.base_offset + batch.records
         else:
             queue.failed.append(batch)
-            self._refused(queue, ErrorAnswer(part.error_code, queue.place, part.error_message), now)
+            self._refused(queue, BrokerError(part.error_code, queue.place, part.error_message), now)
         queue.settle()
 
-    def _refused(self, queue: PartitionQueue, failure: ErrorAnswer, now: float, *, sent: bool = True) -> None:
+    def _refused(self, queue: PartitionQueue, failure: BrokerError, now: float, *, sent: bool = True) -> None:
         code = failure.code
         if code in _FENCED:
             late = ", or did the transaction take too long" if self.transactional_id is not None else ""
-            raise PublishFailed(
+            raise PublishFailedError(
                 f"Another writer has taken over producer {queue.producer_id} for {queue.place}: is this query running "
                 f"twice{late}? {failure}"
             )
         if code in _DOUBTS:
             queue.refused = True
         elif not failure.retriable and code != ErrorCode.UNKNOWN_TOPIC_ID:
-            raise PublishFailed(f"Records for topic {queue.topic} were refused: {failure}")
+            raise PublishFailedError(f"Records for topic {queue.topic} were refused: {failure}")
         queue.doubted = queue.doubted or (sent and queue.idempotent)
         queue.fail(str(failure), now)
         self.client.forget_topics()
 
-    def _lose(self, queues: list[PartitionQueue], failure: ClientFailure) -> None:
+    def _lose(self, queues: list[PartitionQueue], failure: ClientError) -> None:
         """Handle a broken connection: batches in flight may or may not be in the log."""
         now = time.monotonic()
         self.close()
@@ -400,7 +400,7 @@ class Publisher:
         """After lost answers or a refused sequence, ask the leader what it has, and continue after that."""
         try:
             last_sequence = self._last_sequence(queue)
-        except ErrorAnswer as failure:
+        except BrokerError as failure:
             return self._refused(queue, failure, time.monotonic())
         refused, queue.refused, queue.doubted = queue.refused, False, False
         queue.refusals += refused
@@ -408,7 +408,7 @@ class Publisher:
         if not refused or not queue.waiting or (explained and queue.refusals < RENUMBERED_AFTER):
             return None
         if self.transactional_id is not None:
-            raise PublishFailed(f"Records of the transaction are gone from {queue.place}; it starts again.")
+            raise PublishFailedError(f"Records of the transaction are gone from {queue.place}; it starts again.")
         epoch = queue.epoch + 1
         producer_id, epoch = (queue.producer_id, epoch) if epoch <= EPOCH_MAX else self.new_producer()
         queue.renumber(producer_id, epoch)
@@ -447,15 +447,15 @@ class Publisher:
             leader = self.client.leader(queue.topic, queue.partition)
             ((part,),) = [topic.partitions for topic in leader.send(request).topics]
             check(part.error_code, queue.place, part.error_message)
-        except (ErrorAnswer, UnsupportedVersion) as failure:
-            if isinstance(failure, ErrorAnswer) and failure.retriable:
+        except (BrokerError, UnsupportedVersionError) as failure:
+            if isinstance(failure, BrokerError) and failure.retriable:
                 self.client.forget_topics()
                 raise
             return self._read_back(queue)
         for producer in part.active_producers:
             if producer.producer_id == queue.producer_id:
                 if producer.producer_epoch > queue.epoch:
-                    self._refused(queue, ErrorAnswer(ErrorCode.INVALID_PRODUCER_EPOCH, queue.place), time.monotonic())
+                    self._refused(queue, BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, queue.place), time.monotonic())
                 same = producer.producer_epoch == queue.epoch and producer.last_sequence >= 0
                 return LastSequence(producer.last_sequence if same else None, True)
         return self._read_back(queue) if self.transactional_id is None else LastSequence(None, True)
@@ -469,11 +469,13 @@ class Publisher:
             for header in headers_from(self.client, queue.topic, queue.partition, queue.read_from):
                 if header.producer_id == queue.producer_id and header.producer_epoch == queue.epoch:
                     last = header.last_sequence
-        except ErrorAnswer as failure:
+        except BrokerError as failure:
             if failure.retriable:
                 raise
             if queue.keeps:
-                raise PublishFailed(f"{queue.place} can't be read, which exactly once requires: {failure}") from failure
+                raise PublishFailedError(
+                    f"{queue.place} can't be read, which exactly once requires: {failure}"
+                ) from failure
         return LastSequence(last, False)
 
 

@@ -33,10 +33,10 @@ from pyspark.sql.types import (
 )
 
 from ottla.client import TopicPartition
-from ottla.spark.platform.client_properties import WrongOption
+from ottla.spark.platform.client_properties import WrongOptionError
 from ottla.spark.platform.workers import SentToWorkers
 from ottla.spark.writer.options import SinkOptions, sink_options
-from ottla.spark.writer.publishing import Batch, PartitionQueue, Publisher, PublishFailed
+from ottla.spark.writer.publishing import Batch, PartitionQueue, Publisher, PublishFailedError
 from ottla.spark.writer.staging import StagedFile, Staging
 from ottla.spark.writer.transaction import Transactions
 
@@ -65,35 +65,37 @@ BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """The writer of `df.write`. Raises WrongOption."""
+    """The writer of `df.write`. Raises WrongOptionError."""
     if overwrite:
-        raise WrongOption("Save mode overwrite is not allowed for Kafka topics: they can only be appended to.")
+        raise WrongOptionError("Save mode overwrite is not allowed for Kafka topics: they can only be appended to.")
     wanted = sink_options(options)
     return BatchWriter(wanted, columns_of(schema, wanted.topic))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """The writer of `df.writeStream`, in every output mode: `complete` appends all rows of its result each time, as
-    with Spark's Kafka sink. Raises WrongOption."""
+    with Spark's Kafka sink. Raises WrongOptionError."""
     wanted = sink_options(options)
     if wanted.write_id is not None:
-        raise WrongOption("Option 'writeId' is for batch writes; a stream is known by its query and micro-batch.")
+        raise WrongOptionError("Option 'writeId' is for batch writes; a stream is known by its query and micro-batch.")
     return StreamWriter(wanted, columns_of(schema, wanted.topic))
 
 
 def columns_of(schema: StructType, topic: str | None) -> tuple[str, ...]:
-    """The columns that are written. Raises WrongOption, in the words of Spark's Kafka sink."""
+    """The columns that are written. Raises WrongOptionError, in the words of Spark's Kafka sink."""
     given = {field.name: field for field in schema.fields if field.name in COLUMNS}
     for name, types in COLUMNS.items():
         if name in given and type_name(given[name].dataType) not in types:
             found = given[name].dataType.simpleString()
-            raise WrongOption(f"{name} attribute unsupported type {found}. {name} must be a(n) {' or '.join(types)}")
+            raise WrongOptionError(
+                f"{name} attribute unsupported type {found}. {name} must be a(n) {' or '.join(types)}"
+            )
     if topic is None and "topic" not in given:
-        raise WrongOption(
+        raise WrongOptionError(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
         )
     if "value" not in given:
-        raise WrongOption("Required attribute 'value' not found")
+        raise WrongOptionError("Required attribute 'value' not found")
     return tuple(name for name in COLUMNS if name in given and (name != "topic" or topic is None))
 
 
@@ -245,7 +247,7 @@ class Producer:
         self.queues: dict[TopicPartition, PartitionQueue] = {}
 
     def send(self, runs: Iterator[list[Encoded]]) -> None:
-        """Send all, and return when all were acknowledged. Raises PublishFailed."""
+        """Send all, and return when all were acknowledged. Raises PublishFailedError."""
         for run in runs:
             for each in run:
                 queue = self._queue(each.topic, each.partition)
@@ -286,14 +288,14 @@ def task_of() -> int:
 
 
 def micro_batch() -> tuple[int, str]:
-    """The micro-batch and the query that this task belongs to. Raises PublishFailed outside of any."""
+    """The micro-batch and the query that this task belongs to. Raises PublishFailedError outside of any."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     batch_id = context.getLocalProperty(BATCH_ID) if context else None
     query = context.getLocalProperty(QUERY_ID) if context else None
     if batch_id is None or query is None:
-        raise PublishFailed("Option 'exactlyOnce' needs a query in micro-batches; this task belongs to none.")
+        raise PublishFailedError("Option 'exactlyOnce' needs a query in micro-batches; this task belongs to none.")
     return int(batch_id), query
 
 

@@ -48,7 +48,7 @@ NOTHING_DONE = -1
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 
 
-class StagingRefused(Exception):
+class StagingRefusedError(Exception):
     """A staging directory that cannot be used as it is: one sentence that names it."""
 
 
@@ -103,7 +103,7 @@ class Done:
 
 
 class Staging:
-    """One query's directory. Methods raise StagingRefused, PublishFailed and OSError."""
+    """One query's directory. Methods raise StagingRefusedError, PublishFailedError and OSError."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -174,14 +174,14 @@ class Staging:
     def _own(self, owner: str, transactional: bool) -> None:
         found = read_json(self._owner_path)
         if found is not None and found["query"] != owner:
-            raise StagingRefused(
+            raise StagingRefusedError(
                 f"The staging location {self.directory} belongs to another query ({found['query']}; this is {owner}). "
                 "Every query needs one of its own: give option 'stagingLocation' another directory. If the other query "
                 "is gone for good, its directory may be removed."
             )
         was = found is not None and found.get("transactional", False)
         if was and not transactional:
-            raise StagingRefused(
+            raise StagingRefusedError(
                 f"The query of the staging location {self.directory} has written transactions, and its last one may be "
                 "in the topics without a trace here: give option 'transactional' as before."
             )
@@ -272,7 +272,7 @@ class Staging:
             with (self._batches / name).open("rb") as file:
                 view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise StagingRefused(
+            raise StagingRefusedError(
                 f"The staged file {name} in {self.directory} can't be read ({error}): its micro-batch can't be "
                 "finished. Was something removed from the staging location?"
             ) from error
@@ -338,7 +338,7 @@ def loaded(share: ManifestPartition, piece: Piece, view: mmap.mmap) -> bytearray
     """Return a copy of a staged batch. Its CRC is checked here, because sending computes a new one."""
     whole = bytearray(view[piece.position : piece.position + piece.size])
     if len(whole) != piece.size or not is_whole(whole):
-        raise StagingRefused(f"A staged batch for {share.topic}-{share.partition} is damaged.")
+        raise StagingRefusedError(f"A staged batch for {share.topic}-{share.partition} is damaged.")
     return whole
 
 
@@ -353,7 +353,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise StagingRefused(f"The file {path} is damaged: {error}.") from error
+        raise StagingRefusedError(f"The file {path} is damaged: {error}.") from error
 
 
 def write_whole(descriptor: int, content: Any) -> None:

@@ -25,7 +25,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from ottla.client import Client, ClientFailure, ErrorAnswer
+from ottla.client import BrokerError, Client, ClientError
 from ottla.client.client import GROUP
 from ottla.client.errors import check
 from ottla.client.transactions import TRANSACTION
@@ -60,7 +60,7 @@ _FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCod
 
 class Transactions:
     """The transactions of one query, or of one batch write; `producer_id` and `epoch` are the current ones. Methods
-    raise PublishFailed."""
+    raise PublishFailedError."""
 
     def __init__(self, publisher: Publisher, owner: str, timeout_ms: int) -> None:
         self.name = PREFIX + owner
@@ -117,21 +117,21 @@ class Transactions:
         """Abort, so that readers can continue at once. If that fails too, the next driver or the time-out aborts."""
         self._publisher.transactional_id = None
         request = EndTxnRequest(self.name, self.producer_id, self.epoch, committed=False)
-        with contextlib.suppress(ClientFailure, OSError):
+        with contextlib.suppress(ClientError, OSError):
             self._send(self._publisher.client, request, TRANSACTION)
 
     def _ask(self, request: Message, key_type: int = TRANSACTION) -> Any:
         return self._publisher.ask(lambda client: self._send(client, request, key_type), self._explained)
 
     def _send(self, client: Client, request: Message, key_type: int) -> Any:
-        """Ask the coordinator. Raises ErrorAnswer for the first error in its answer."""
+        """Ask the coordinator. Raises BrokerError for the first error in its answer."""
         version = min(client.any_broker().version_of(request.API_KEY), _NEWEST[type(request)])
         answer = client.send_to_coordinator(self.name, request, version, key_type)
         for code in codes_in(answer):
             check(code, f"{type(request).__name__.removesuffix('Request')} of transactional id {self.name}")
         return answer
 
-    def _explained(self, failure: ErrorAnswer) -> str:
+    def _explained(self, failure: BrokerError) -> str:
         """Describe what a refusal means for the query."""
         if failure.code in _FENCED:
             return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ottla.protocol.records import BatchHeader, CorruptRecords, decode_records, has_valid_crc, iter_batches
+from ottla.protocol.records import BatchHeader, CorruptRecordsError, decode_records, has_valid_crc, iter_batches
 from ottla.protocol.records.control import ABORT, control_type
 
 MICROSECONDS_MAX = (2**63 - 1) // 1000 * 1000
@@ -22,7 +22,7 @@ def plain_decode(
     aborted: Sequence[tuple[int, int]] = (),
     check_crcs: bool = False,
 ) -> tuple[list[dict[str, Any]], int]:
-    """(rows, next offset); a row's timestamp is in microseconds. Raises CorruptRecords."""
+    """(rows, next offset); a row's timestamp is in microseconds. Raises CorruptRecordsError."""
     rows: list[dict[str, Any]] = []
     end, next_offset = 0, first
     to_come, open_now = sorted(aborted, key=lambda one: one[1]), set[int]()
@@ -32,11 +32,11 @@ def plain_decode(
             next_offset = max(first, until)
             break
         if header.base_offset < end:
-            raise CorruptRecords("overlap")
+            raise CorruptRecordsError("overlap")
         end = header.next_offset
         next_offset = max(first, min(end, until))
         if check_crcs and not has_valid_crc(records, pos, header):
-            raise CorruptRecords("checksum")
+            raise CorruptRecordsError("checksum")
         if aborted and header.has_producer_id:
             while to_come and to_come[0][1] <= header.last_offset:
                 open_now.add(to_come.pop(0)[0])
@@ -50,7 +50,7 @@ def plain_decode(
         last = header.base_offset - 1
         for record in decode_records(records, pos):
             if not last < record.offset <= header.last_offset:
-                raise CorruptRecords("offsets")
+                raise CorruptRecordsError("offsets")
             last = record.offset
             if first <= record.offset < until:
                 row = {
@@ -70,9 +70,9 @@ def plain_decode(
 
 def range_is_right(header: BatchHeader) -> None:
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset >= 2**63 - 1:
-        raise CorruptRecords("range")
+        raise CorruptRecordsError("range")
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
-        raise CorruptRecords("count")
+        raise CorruptRecordsError("count")
 
 
 def microseconds(milliseconds: int) -> int:

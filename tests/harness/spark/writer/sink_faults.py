@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client import Client, ConnectionClosed
+from ottla.client import Client, ConnectionClosedError
 from ottla.client.client import GROUP
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.spark.platform import durable
@@ -110,4 +110,4 @@ class LostAnswers:
     def __call__(self, name: str) -> None:
         self.count += 1
         if self.count in self.at:
-            raise ConnectionClosed(f"hung up {name}")
+            raise ConnectionClosedError(f"hung up {name}")

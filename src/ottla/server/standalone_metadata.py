@@ -14,7 +14,7 @@ from typing import Final
 from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.sqlite import SqliteStore
 from ottla.server.directory import replace_file
-from ottla.server.listeners import SettingsRefused
+from ottla.server.listeners import SettingsRefusedError
 
 OWN_METADATA: Final = "metadata.sqlite"
 PLACE_FILE: Final = ".metadata-place"
@@ -24,9 +24,9 @@ UNKNOWN: Final = "PLACE"
 
 
 def open_own(directory: str) -> SqliteStore:
-    """The metadata store of a standalone node, in its data directory. Raises SettingsRefused, StoreFailed."""
+    """The metadata store of a standalone node, in its data directory. Raises SettingsRefusedError, StoreError."""
     if place := shared_place(directory):
-        raise SettingsRefused(
+        raise SettingsRefusedError(
             f"The data directory {directory} is that of a node in a cluster: start it with --metadata {place}. Where "
             f"that metadata is lost for good, remove {os.path.join(directory, PLACE_FILE)} first."
         )
@@ -39,7 +39,7 @@ def open_own(directory: str) -> SqliteStore:
         raise
     if is_shared:
         store.close()
-        raise SettingsRefused(
+        raise SettingsRefusedError(
             f"{path} is the metadata of a cluster: start a node of it with --metadata {path} and a data directory of "
             "its own."
         )

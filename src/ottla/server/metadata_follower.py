@@ -17,7 +17,7 @@ from ottla.broker.node import Node
 from ottla.machine import Millis
 from ottla.metadata.history import HISTORY, HISTORY_KEY, HistoryRecord, is_continued
 from ottla.metadata.image import MetadataDelta
-from ottla.metadata.store import StoreFailed
+from ottla.metadata.store import StoreError
 from ottla.server.store import StoreThread, Told
 
 AGAIN: Final = "Start the node again: it finds out what is missing, and reports that to the cluster"
@@ -133,7 +133,7 @@ class Following:
             return
         node, membership = self._node, self._node.membership
         assert membership is not None
-        if isinstance(told, StoreFailed):
+        if isinstance(told, StoreError):
             if not self._is_silent:
                 log.warning("the metadata store can't be read; will retry: %s", told)
             self._is_silent = True

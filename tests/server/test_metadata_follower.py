@@ -13,8 +13,8 @@ from ottla.broker.node import Node
 from ottla.metadata.history import HISTORY, HISTORY_KEY, HistoryRecord
 from ottla.metadata.image import MetadataDelta, MetadataImage
 from ottla.metadata.row_kinds import Row
-from ottla.metadata.store import MetadataStore, StoreFailed
-from ottla.server.following import AGAIN_S, LOOK_S, REST_S, Following
+from ottla.metadata.store import MetadataStore, StoreError
+from ottla.server.metadata_follower import AGAIN_S, LOOK_S, REST_S, Following
 from ottla.server.store import StoreThread, Told
 from tests.harness.waiting import in_virtual_time
 
@@ -28,7 +28,7 @@ class Stage:
         self.seen: list[dict[int, str]] = []
         self.store_looks = 0
         self.is_fresh = True
-        self.failure: StoreFailed | None = None
+        self.failure: StoreError | None = None
         self.news: Told = None
         self.marked = 5
         self.ends: list[str] = []
@@ -131,7 +131,7 @@ async def test_a_store_that_does_not_answer_is_told_of_once_and_left_alone_for_a
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = Stage()
-    stage.marked, stage.failure = -1, StoreFailed("no server of it answers")
+    stage.marked, stage.failure = -1, StoreError("no server of it answers")
     loop = asyncio.get_running_loop()
     begun = loop.time()
     with caplog.at_level(logging.WARNING):
@@ -151,19 +151,21 @@ async def test_a_store_that_does_not_answer_is_told_of_once_and_left_alone_for_a
 async def test_a_store_whose_look_fails_as_nobody_expected_is_looked_at_again() -> None:
     """A node that stopped looking would serve nothing, and be taken for one that is there."""
 
-    class Broken:
+    class InvariantError:
         @property
         def generation(self) -> int:
             raise KeyError("a row that cannot be read")
 
     heard: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
-    thread = StoreThread(cast(MetadataStore, Broken()), asyncio.get_running_loop(), lambda *_: None, lambda *_: None)
+    thread = StoreThread(
+        cast(MetadataStore, InvariantError()), asyncio.get_running_loop(), lambda *_: None, lambda *_: None
+    )
     try:
         thread.look(MetadataImage(), heard.set_result)
         told = await asyncio.wait_for(heard, 20)
     finally:
         thread.stop()
-    assert isinstance(told, StoreFailed)
+    assert isinstance(told, StoreError)
     assert "a row that cannot be read" in str(told)
 
 

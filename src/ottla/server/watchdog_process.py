@@ -1,6 +1,7 @@
 """Hangs up on the clients of a node that is stopped; a separate program, started by `ottla.server.watchdog`.
 
-    python hang_up.py PID SILENCE_S    # beats of process PID come in by standard input, which ends with the process
+    python watchdog_process.py PID SILENCE_S    # beats of process PID come in by standard input, which ends with the
+    process
 
 After SILENCE_S seconds without a beat, and until the next one, every connection that PID has accepted is shut down.
 Every new one is closed, because the kernel would accept it for a process that does not answer. The program gets the
