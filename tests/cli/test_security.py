@@ -111,13 +111,19 @@ def test_the_nodes_of_a_cluster_get_a_certificate_and_settings_each(ottla: Calla
     out, store = tmp_path / "security", tmp_path / "metadata.sqlite"
     command = ("security", "init-cluster", "--out", str(out), "--metadata", str(store))
     nodes = ("--node", "1=ottla1.example.org:9092", "--node", "2=ottla2.example.org:9092")
-    said = ottla(*command, *nodes).out
+    login, config = tmp_path / "login", tmp_path / "zookeeper.properties"
+    login.touch(0o600)
+    login.write_text("ottla:hush hush hush")
+    config.write_text(f"ottla.zookeeper.login.location={login}\nlog.retention.hours=1\n")
+    said = ottla(*command, *nodes, "--config", str(config)).out
     assert f"ottla serve --config {out}/2/node.properties --metadata {store}" in said
     first, second = (read_properties(str(out / node / "node.properties")) for node in "12")
     assert second["listeners"] == "SASL_SSL://0.0.0.0:9092,NODES://0.0.0.0:9093"
     assert second["advertised.listeners"].endswith("NODES://ottla2.example.org:9093")
     assert first["ottla.cluster.secret"] == second["ottla.cluster.secret"]
     assert len(first["ottla.cluster.secret"]) == 64
+    assert second["ottla.zookeeper.login.location"] == str(login)
+    assert "log.retention.hours" not in second
     for file in out.rglob("*"):
         assert stat.S_IMODE(file.stat().st_mode) == (0o700 if file.is_dir() else 0o600)
     old = (out / "2" / "node.pem").read_text()

@@ -195,7 +195,7 @@ class Processes:
         self.running: dict[int, subprocess.Popen[str]] = {}
         self.clients: dict[int, str] = {}
         addresses = {node_id: (HOST, 9000 + 10 * node_id) for node_id in (1, 2, 3)}
-        assert set_up_cluster(str(directory / "security"), str(directory / "metadata.sqlite"), addresses, "admin")
+        assert set_up_cluster(str(directory / "security"), str(directory / "metadata.sqlite"), addresses, "admin", {})
         self.login = read_properties(str(directory / "security" / "client.properties"))
         for node_id in addresses:
             text = (directory / "security" / str(node_id) / "node.properties").read_text()

@@ -107,17 +107,24 @@ def init_cluster(
     admin: Annotated[
         str, typer.Option("--admin", metavar="NAME", callback=plain_name, help="Name of the admin (default: admin).")
     ] = "admin",
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="Properties file with the nodes' settings for ZooKeeper (default: none)."
+        ),
+    ] = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Make the certificates, an admin with a random password, and properties files for the nodes of a cluster.
 
     Clients use TLS with passwords. Nodes use TLS with certificates on both sides, and a common secret.
     """
+    from ottla.cli.properties import read_properties
     from ottla.server.secure_cluster import set_up_cluster
 
-    addresses = addresses_of(node)
+    addresses, given = addresses_of(node), {} if config is None else read_properties(str(config))
     with plain_refusals(out):
-        made = set_up_cluster(str(out), metadata, addresses, admin)
+        made = set_up_cluster(str(out), metadata, addresses, admin, given)
     if made is None:
         print_done(f"{out.absolute()} exists already: nothing was changed.", format, made=False, folder=str(out))
     elif format is Format.JSON:

@@ -124,7 +124,8 @@ class Connection(asyncio.BufferedProtocol):
         self._node = server.node
         self._listener = listener
         self.is_admitted = False
-        self.last_active_ms = self._opened_ms = 0
+        self.last_active_ms = 0
+        self._is_silent = True  # nothing has arrived
         self._partial: memoryview | None = None  # an incomplete frame with its length prefix
         self._partial_size = 0  # what it will be
         self._filled = 0  # how many of its bytes have arrived
@@ -149,7 +150,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         self._channel = Channel(Identity(self._server.address_of(transport, self._listener)))
         self.is_admitted = self._server.admit(self)
-        self._opened_ms = self.last_active_ms
         if not self.is_admitted and not self._channel.closing:
             self._channel.close()
             transport.abort()
@@ -162,13 +162,14 @@ class Connection(asyncio.BufferedProtocol):
         whether the node is alive; other nodes do that too (`port_probe.py`)."""
         self._authentication = None
         if not (self._is_secured and self._channel.authenticated):
-            is_silent = self.last_active_ms == self._opened_ms
-            self.close(f"it has not authenticated within {self._server.authentication_s:g} s", expected=is_silent)
+            why = f"it has not authenticated within {self._server.authentication_s:g} s"
+            self.close(why, expected=self._is_silent)
             self._transport.abort()
 
     def shakes_hands(self) -> None:
         """A part of the TLS handshake has arrived."""
         self.last_active_ms = moment()
+        self._is_silent = False
 
     def secured(self, certificate: bytes | None, binding: bytes) -> None:
         """The TLS handshake is done. A certificate says who the client is, unless SASL is going to."""
@@ -330,6 +331,7 @@ class Connection(asyncio.BufferedProtocol):
         metrics, bytes_max = node.metrics, self._server.request_bytes_max
         now = self._server.now()
         self.last_active_ms = now
+        self._is_silent = False
         began = perf_counter_ns()
         turn_ends = began + TURN_NS
         unsent = 0

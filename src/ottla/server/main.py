@@ -275,8 +275,7 @@ class Server:
             # Only now: what the recovery left is consistent for as long as this boot lasts.
             note_boot(directory)
             if shared is not None:
-                self._between_nodes = shared.listener
-                self._peers.tls = shared.listener.tls
+                self._use_between_nodes(shared.listener)
                 note_shared(directory, store.place)
             store.hurry()
             self._metadata_store = store
@@ -577,6 +576,9 @@ class Server:
             self._loop.call_later(1, self.settle)
         else:
             self.settle()
+
+    def _use_between_nodes(self, listener: Listener) -> None:
+        self._between_nodes, self._peers.tls = listener, listener.tls
 
     def _address_of(self, node_id: int) -> Way | None:
         """The way to another node of the cluster; None if it has not registered an address.

@@ -22,16 +22,18 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from ottla import private
 from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
+from ottla.broker.config.values import BrokerSettings, ConfigRefusedError
 from ottla.client.sasl import Login
 from ottla.client.set_up import ClientSetUp
 from ottla.metadata.credentials import credential_of, key_of
 from ottla.metadata.store import CommitUnknownError, MetadataStore, Put, StoreError
+from ottla.metadata.zookeeper.protection import Protection
 from ottla.protocol.scram import DIGESTS
 from ottla.server.authority import Authority
 from ottla.server.listeners import is_loopback, join_address
@@ -48,11 +50,15 @@ from ottla.server.secure_setup import (
     properties_text,
     sync,
 )
+from ottla.server.shared_metadata import open_shared
+from ottla.server.zookeeper_settings import protection_of
 
 BETWEEN_NODES: Final = "NODES"
 """The name of the listener between nodes."""
+ABOUT: Final = "Settings of a node of a cluster: passwords for clients, certificates for nodes."
 SECRET_BYTES: Final = 32
-SESSION_TIMEOUT_MS: Final = 18_000
+ZOOKEEPER: Final = ("zookeeper.", "ottla.zookeeper.")
+"""The settings of a node for its sessions with ZooKeeper begin so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +74,16 @@ class ClusterSetUp:
         return os.path.join(self.folder, *names)
 
 
-def set_up_cluster(folder: str, metadata: str, nodes: Mapping[int, tuple[str, int]], admin: str) -> ClusterSetUp | None:
-    """Set up a cluster of these nodes; None if the folder exists. `metadata`: as in `ottla serve --metadata`.
-    Raises ServeRefusedError, OSError."""
+def set_up_cluster(
+    folder: str, metadata: str, nodes: Mapping[int, tuple[str, int]], admin: str, given: Mapping[str, str]
+) -> ClusterSetUp | None:
+    """Set up a cluster of these nodes; None if the folder exists.
+
+    - `metadata`: as in `ottla serve --metadata`.
+    - `given`: settings of a node, from which those for ZooKeeper are used here and by each node.
+
+    Raises ServeRefusedError, OSError.
+    """
     folder = os.path.abspath(folder)
     if os.path.exists(folder):
         return None
@@ -83,14 +96,24 @@ def set_up_cluster(folder: str, metadata: str, nodes: Mapping[int, tuple[str, in
             raise SettingsRefusedError(
                 f"Port {port + 1} of {host} is for the other nodes of node {node_id}: leave it free."
             )
+    own = {name: value for name, value in given.items() if name.startswith(ZOOKEEPER)}
     try:
-        with _opened(metadata) as store:
-            return _set_up(folder, nodes, admin, store)
+        protection = protection_of(BrokerSettings.load(own))
+        with _opened(metadata, protection) as store:
+            return _set_up(folder, nodes, admin, own, store)
+    except ConfigRefusedError as refused:
+        raise SettingsRefusedError(str(refused)) from None
     except (StoreError, CommitUnknownError) as error:
         raise ServeRefusedError(str(error)) from None
 
 
-def _set_up(folder: str, nodes: Mapping[int, tuple[str, int]], admin: str, store: MetadataStore) -> ClusterSetUp:
+def _set_up(
+    folder: str,
+    nodes: Mapping[int, tuple[str, int]],
+    admin: str,
+    given: Mapping[str, str],
+    store: MetadataStore,
+) -> ClusterSetUp:
     unfinished = f"{folder}.new"
     if os.path.exists(unfinished):  # the user, if it is there, is of the run that was interrupted
         shutil.rmtree(unfinished)
@@ -115,9 +138,10 @@ def _set_up(folder: str, nodes: Mapping[int, tuple[str, int]], admin: str, store
         until = min(until, issued.until)
         texts[f"{node_id}/{NODE_CERTIFICATE}"] = issued.key + issued.certificate
         texts[f"{node_id}/{AUTHORITY}"] = authority.itself.certificate
-        texts[f"{node_id}/{NODE}"] = _node_properties(
-            os.path.join(folder, str(node_id)), node_id, host, port, admin, secret
-        )
+        own = os.path.join(folder, str(node_id))
+        settings = {**_settings_of(own, node_id, host, port), "super.users": f"User:{admin}"}
+        settings |= {"ottla.cluster.secret": secret, **given}
+        texts[f"{node_id}/{NODE}"] = properties_text(ABOUT, settings)
     private.make_directory(unfinished, is_ours=True)
     for node_id in nodes:
         private.make_directory(os.path.join(unfinished, str(node_id)), is_ours=True)
@@ -133,11 +157,11 @@ def _set_up(folder: str, nodes: Mapping[int, tuple[str, int]], admin: str, store
     return ClusterSetUp(folder, nodes, authority.itself.until, until)
 
 
-def _node_properties(folder: str, node_id: int, host: str, port: int, admin: str, secret: str) -> str:
+def _settings_of(folder: str, node_id: int, host: str, port: int) -> dict[str, str]:
     """For `ottla serve --config`."""
     bound = host if is_loopback(host) else "0.0.0.0"
     ports = {"SASL_SSL": port, BETWEEN_NODES: port + 1}
-    settings = {
+    return {
         "node.id": str(node_id),
         "listeners": ",".join(f"{name}://{join_address(bound, at)}" for name, at in ports.items()),
         "advertised.listeners": ",".join(f"{name}://{join_address(host, at)}" for name, at in ports.items()),
@@ -150,37 +174,18 @@ def _node_properties(folder: str, node_id: int, host: str, port: int, admin: str
         f"listener.name.{BETWEEN_NODES.lower()}.ssl.client.auth": "required",
         "sasl.enabled.mechanisms": MECHANISM,
         AUTHORIZER: AUTHORIZERS[0],
-        "super.users": f"User:{admin}",
-        "ottla.cluster.secret": secret,
     }
-    return properties_text("Settings of a node of a cluster: passwords for clients, certificates for nodes.", settings)
 
 
 @contextmanager
-def _opened(metadata: str) -> Iterator[MetadataStore]:
+def _opened(metadata: str, protection: Protection) -> Iterator[MetadataStore]:
     """The store that nodes share. Raises SettingsRefusedError, StoreError, OSError."""
-    from ottla.metadata.zookeeper.ensemble import SCHEME, ensemble_of
-
-    if metadata.startswith(SCHEME):
-        from ottla.metadata.zookeeper.session import Session
-        from ottla.metadata.zookeeper.store import ZooKeeperStore
-
-        try:
-            session = Session(ensemble_of(metadata), SESSION_TIMEOUT_MS)
-        except ValueError as error:
-            raise SettingsRefusedError(f"--metadata {metadata}: {error}") from error
-        session.open()
-        try:
-            yield ZooKeeperStore(session)
-        finally:
-            session.close()
-        return
-    from ottla.metadata.sqlite import SqliteStore
-
-    path = os.path.abspath(metadata.removeprefix("sqlite:"))
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    store = SqliteStore(path, is_shared=True)
+    if "://" not in metadata:
+        path = os.path.abspath(metadata.removeprefix("sqlite:"))
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     try:
+        store = open_shared(metadata, protection=protection)
+    except ValueError as error:
+        raise SettingsRefusedError(f"--metadata {metadata}: {error}") from error
+    with closing(store):
         yield store
-    finally:
-        store.close()

@@ -17,6 +17,7 @@ from ottla.broker.cluster.membership import Joining
 from ottla.broker.config.values import BrokerSettings
 from ottla.metadata.nodes import BETWEEN_NODES
 from ottla.metadata.sqlite import SqliteStore, mark_beside
+from ottla.metadata.zookeeper.protection import OPEN, Protection
 from ottla.server.directory import identity
 from ottla.server.listeners import Listener, SettingsRefusedError, between_nodes
 from ottla.server.metadata_follower import Presence
@@ -116,16 +117,16 @@ def _over_machines(text: str, life: Life, lease_ms: int, settings: BrokerSetting
     return store, presence, int(session.timeout_s * 1000)
 
 
-def open_shared(text: str, lease_ms: int = 18_000) -> NodeStore:
-    """Open the shared store without announcing a node. Raises StoreError, OSError, and ValueError for an address that
-    is none."""
+def open_shared(text: str, lease_ms: int = 18_000, *, protection: Protection = OPEN) -> NodeStore:
+    """Open the shared store without announcing a node. `protection`: of the session with ZooKeeper. Raises StoreError,
+    OSError, and ValueError for an address that is none."""
     if not text.startswith(f"{ZOOKEEPER}://"):
         return SqliteStore(os.path.abspath(text.removeprefix(f"{SQLITE}:")), is_shared=True)
     from ottla.metadata.zookeeper.ensemble import ensemble_of
     from ottla.metadata.zookeeper.session import Session
     from ottla.metadata.zookeeper.store import ZooKeeperStore
 
-    session = Session(ensemble_of(text), lease_ms, log.warning)
+    session = Session(ensemble_of(text), lease_ms, log.warning, protection)
     session.open()
     try:
         return ZooKeeperStore(session)

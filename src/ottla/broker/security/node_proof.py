@@ -26,9 +26,7 @@ class NodeExchange:
     """One exchange with a node; `sasl.Exchange`. `user`: its id, once it is proved. `nonce`: random bytes, new for each
     exchange; `binding`: what only the two ends of the connection know, empty without TLS."""
 
-    __slots__ = ("_binding", "_first", "_listener", "_nonce", "_sender", "_trust", "user")
-    claimed = ""
-    ends_at_ms: int | None = None
+    __slots__ = ("_binding", "_first", "_listener", "_nonce", "_sender", "_trust", "claimed", "ends_at_ms", "user")
 
     def __init__(self, trust: Trust, listener: str, nonce: bytes, binding: bytes) -> None:
         self._trust = trust
@@ -38,6 +36,8 @@ class NodeExchange:
         self._first = b""
         self._sender = -1
         self.user: str | None = None
+        self.claimed = ""
+        self.ends_at_ms: int | None = None
 
     def respond(self, message: bytes) -> bytes:
         """The answer to the node's next token. Raises AuthenticationError; the exchange is then over."""
@@ -57,7 +57,7 @@ class NodeExchange:
             raise NotProvedError("it claims to be this node")
         if not trust.meets(hello.sender, self._listener):
             raise NotProvedError(f"node {hello.sender} does not use the listener {self._listener} between nodes")
-        self._first, self._sender = message, hello.sender
+        self._first, self._sender, self.claimed = message, hello.sender, str(hello.sender)
         return encode_answer(self._nonce, self._proof(CONNECTED))
 
     def _final(self, message: bytes) -> bytes:
